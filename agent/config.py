@@ -49,7 +49,9 @@ _LISTEN = frozenset({"run", "status"})
 _EVERYWHERE = frozenset({"run", "scan", "timeline", "record", "clean", "restore"})
 
 
-def _setting(default: str, parse: Callable[[str], Any], group: str, metavar: str, **more: Any) -> Any:
+def _setting(
+    default: str, parse: Callable[[str], Any], group: str, metavar: str, **more: Any
+) -> Any:
     return field(metadata={"setting": Setting(parse, default, group, metavar, **more)})
 
 
@@ -59,10 +61,14 @@ _PART: Final = r"(\d+(?:\.\d+)?)(ms|s|m|h|d)"
 
 def duration(text: str) -> timedelta:
     """Read `90s`, `5m` or `1h30m`. A number without a unit is an error."""
-    if not re.fullmatch(f"(?:{_PART})+", text):  # the time to search a long number for a unit would be quadratic
+    if not re.fullmatch(
+        f"(?:{_PART})+", text
+    ):  # the time to search a long number for a unit would be quadratic
         raise ValueError("expected a duration such as 90s or 5m")
     try:
-        return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in re.findall(_PART, text)))
+        return timedelta(
+            seconds=sum(float(number) * _UNITS[unit] for number, unit in re.findall(_PART, text))
+        )
     except OverflowError as error:
         raise ValueError("duration is too long") from error
 
@@ -92,14 +98,20 @@ def matching(pattern: str, expected: str, convert: Callable[[str], _T]) -> Calla
 path = matching("/.*", "an absolute path", Path)
 positive = matching(r"[1-9]\d{0,8}", "a whole number of 1 or more", int)
 node_name = matching(
-    r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?", "a node name: lower-case letters, digits, dots and dashes", str
+    r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?",
+    "a node name: lower-case letters, digits, dots and dashes",
+    str,
 )
 # It becomes a directory name; libcni has the same rule.
 network_name = matching(
-    r"[a-zA-Z0-9][a-zA-Z0-9_.-]*", "a CNI network name: letters, digits, dots, dashes and underscores", str
+    r"[a-zA-Z0-9][a-zA-Z0-9_.-]*",
+    "a CNI network name: letters, digits, dots, dashes and underscores",
+    str,
 )
 endpoint = matching(
-    "(unix://)?/.*", "unix:// and the absolute path of a socket", lambda text: Path(endpoint_path(text))
+    "(unix://)?/.*",
+    "unix:// and the absolute path of a socket",
+    lambda text: Path(endpoint_path(text)),
 )
 
 
@@ -249,11 +261,19 @@ class Config:
     # fmt: on
 
 
-DEFAULT_CONFIRM_AFTER: Final = {"run": "30s", "scan": "5ms", "timeline": "5ms", "record": "5ms", "clean": "3s"}
+DEFAULT_CONFIRM_AFTER: Final = {
+    "run": "30s",
+    "scan": "5ms",
+    "timeline": "5ms",
+    "record": "5ms",
+    "clean": "3s",
+}
 
 
 def settings_of(command: str) -> dict[str, Setting]:
-    return {name: setting for name, setting in all_settings().items() if command in setting.commands}
+    return {
+        name: setting for name, setting in all_settings().items() if command in setting.commands
+    }
 
 
 def all_settings() -> dict[str, Setting]:
@@ -268,17 +288,23 @@ def variable(name: str) -> str:
     return ENV_PREFIX + name.upper()
 
 
-def load(command: str, given: Mapping[str, _Given | None], environment: Mapping[str, str]) -> Config:
+def load(
+    command: str, given: Mapping[str, _Given | None], environment: Mapping[str, str]
+) -> Config:
     """Read options, then the environment, then defaults; raises UsageError with every mistake."""
     mistakes = _unknown_variables(environment)
     values: dict[str, Any] = {}
     for name, setting in all_settings().items():
-        default = DEFAULT_CONFIRM_AFTER.get(command, "0s") if name == "confirm_after" else setting.default
+        default = (
+            DEFAULT_CONFIRM_AFTER.get(command, "0s") if name == "confirm_after" else setting.default
+        )
         source, text = _text(name, given.get(name), environment, default)
         try:
             values[name] = _parse(setting, text)
         except ValueError as error:
-            mistakes.append(invalid(source, text if isinstance(text, str) else ",".join(text), error))
+            mistakes.append(
+                invalid(source, text if isinstance(text, str) else ",".join(text), error)
+            )
     mistakes += _contradictions(command, values)
     if mistakes:
         raise UsageError("\n".join(mistakes))
@@ -311,12 +337,19 @@ def _contradictions(command: str, values: Mapping[str, Any]) -> Iterator[str]:
 
 def _unchecked_network(command: str, values: Mapping[str, Any]) -> Iterator[str]:
     allowed, read = values.get("cleanup_network", ()), values.get("network", ())
-    if "cleanup_network" in settings_of(command) and allowed and AUTO not in read and not {AUTO, *read} & set(allowed):
+    if (
+        "cleanup_network" in settings_of(command)
+        and allowed
+        and AUTO not in read
+        and not {AUTO, *read} & set(allowed)
+    ):
         names = f"{option('cleanup_network')}={','.join(allowed)}"
         yield f"{names}: network is not checked: add {option('network')}={allowed[0]}"
 
 
-def _text(name: str, given: _Given | None, environment: Mapping[str, str], default: str) -> tuple[str, _Given]:
+def _text(
+    name: str, given: _Given | None, environment: Mapping[str, str], default: str
+) -> tuple[str, _Given]:
     if given is not None:
         return option(name), given
     # An empty variable counts as not set: manifests use it to clear a value.

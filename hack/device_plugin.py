@@ -24,8 +24,12 @@ _GOGO: Final = re.compile(r"^(?:import|option) .*gogo.*$|\s*\[\(gogoproto[^\]]*\
 """Options for the Go generator, which do not affect messages."""
 
 
-with tempfile.TemporaryDirectory() as _directory:  # at run time, so that no generated files are in the repository
-    Path(_directory, "deviceplugin.proto").write_text(_GOGO.sub("", (_CACHE / "deviceplugin.proto").read_text()))
+with (
+    tempfile.TemporaryDirectory() as _directory
+):  # at run time, so that no generated files are in the repository
+    Path(_directory, "deviceplugin.proto").write_text(
+        _GOGO.sub("", (_CACHE / "deviceplugin.proto").read_text())
+    )
     sys.path.insert(0, _directory)
     messages, services = grpc.protos_and_services("deviceplugin.proto")
 
@@ -73,7 +77,8 @@ def main(resource: str, name: str, devices: Sequence[str]) -> None:
     server.start()
     with grpc.insecure_channel(f"unix://{DIRECTORY / 'kubelet.sock'}") as channel:
         services.RegistrationStub(channel).Register(
-            messages.RegisterRequest(version="v1beta1", endpoint=name, resource_name=resource), timeout=10
+            messages.RegisterRequest(version="v1beta1", endpoint=name, resource_name=resource),
+            timeout=10,
         )
     print("registered", flush=True)
     while True:

@@ -8,12 +8,24 @@ import sys
 from collections.abc import Iterator
 from urllib.parse import quote
 
-DPKG = ("dpkg-query", "--show", "--showformat=${Package} ${Version} ${Architecture} ${source:Package}\n")
+DPKG = (
+    "dpkg-query",
+    "--show",
+    "--showformat=${Package} ${Version} ${Architecture} ${source:Package}\n",
+)
 
 
-def component(kind: str, name: str, version: str, place: str = "", qualifiers: str = "") -> dict[str, str]:
+def component(
+    kind: str, name: str, version: str, place: str = "", qualifiers: str = ""
+) -> dict[str, str]:
     purl = f"pkg:{kind}/{place}{quote(name, safe='')}@{quote(version, safe=':~')}{qualifiers}"
-    return {"bom-ref": f"base {purl}", "name": name, "purl": purl, "type": "library", "version": version}
+    return {
+        "bom-ref": f"base {purl}",
+        "name": name,
+        "purl": purl,
+        "type": "library",
+        "version": version,
+    }
 
 
 def base() -> Iterator[dict[str, str]]:
@@ -23,9 +35,13 @@ def base() -> Iterator[dict[str, str]]:
     yield component("generic", "python", platform.python_version())
     for package in importlib.metadata.distributions():
         yield component("pypi", package.name, package.version)
-    for line in subprocess.run(DPKG, capture_output=True, text=True, check=True).stdout.splitlines():
+    for line in subprocess.run(
+        DPKG, capture_output=True, text=True, check=True
+    ).stdout.splitlines():
         name, version, architecture, source = line.split()
-        qualifiers = f"?arch={architecture}&distro={'-'.join(named.values())}&upstream={quote(source)}"
+        qualifiers = (
+            f"?arch={architecture}&distro={'-'.join(named.values())}&upstream={quote(source)}"
+        )
         yield component("deb", name, version, f"{system['ID']}/", qualifiers)
 
 

@@ -21,7 +21,9 @@ clusters: [{name: here, cluster: {server: "https://127.0.0.1:9"}}]
 users: [{name: us, user: {token: none}}]
 """
 
-for name in sorted({module.name for module in pkgutil.walk_packages(agent.__path__, "agent.")} - {"agent.__main__"}):
+for name in sorted(
+    {module.name for module in pkgutil.walk_packages(agent.__path__, "agent.")} - {"agent.__main__"}
+):
     importlib.import_module(name)
 
 with tempfile.TemporaryDirectory() as directory:

@@ -14,7 +14,14 @@ from agent.checks import engine
 from agent.cleanup import guards
 from agent.cleanup.guards import GuardContext, RuntimeHistory
 from agent.model.assessment import Assessment, ClassifiedReservation, State
-from agent.model.devices import Allocation, DevicePlugins, DeviceTransition, PluginSocket, Registered, TransitionKind
+from agent.model.devices import (
+    Allocation,
+    DevicePlugins,
+    DeviceTransition,
+    PluginSocket,
+    Registered,
+    TransitionKind,
+)
 from agent.model.documents import Recording
 from agent.model.finding import Finding, SkippedCheck
 from agent.model.ranges import RangeSets, subnet_range
@@ -44,7 +51,9 @@ from agent.model.snapshot import (
 from agent.model.volumes import Attachment, Attachments, Mount
 from agent.model.watches import Evidence, Watch
 
-Thing: TypeAlias = Reservation | UnrecognizedEntry | Container | Checkpoint | CniResult | Address | Pod | Mount
+Thing: TypeAlias = (
+    Reservation | UnrecognizedEntry | Container | Checkpoint | CniResult | Address | Pod | Mount
+)
 
 NOW: Final = datetime(2026, 3, 26, 20, 0, tzinfo=UTC)
 UPTIME: Final = timedelta(days=30)
@@ -72,11 +81,20 @@ NON_ADDRESS_SOURCES: Final = (
 )
 """The sources that have no say in addresses."""
 
-WEB_ID, DB_ID, GONE = "1" * 64, "2" * 64, "9" * 64  # The sandboxes of the two pods, and one that nobody knows any more
+WEB_ID, DB_ID, GONE = (
+    "1" * 64,
+    "2" * 64,
+    "9" * 64,
+)  # The sandboxes of the two pods, and one that nobody knows any more
 
 
 def reservation(
-    ip: str, container_id: str = GONE, *, age: timedelta = OLD, network: str = "kubenet", ifname: str = "eth0"
+    ip: str,
+    container_id: str = GONE,
+    *,
+    age: timedelta = OLD,
+    network: str = "kubenet",
+    ifname: str = "eth0",
 ) -> Reservation:
     made = NOW - age
     content = f"{container_id}\r\n{ifname}" if ifname else container_id
@@ -102,11 +120,23 @@ def unrecognized(
 
 
 def sandbox(container_id: str, pod_name: str, state: str = "running") -> Container:
-    return Container(container_id, state, int((NOW - OLD).timestamp()), pod_name, f"uid of {pod_name}", sandbox=True)
+    return Container(
+        container_id,
+        state,
+        int((NOW - OLD).timestamp()),
+        pod_name,
+        f"uid of {pod_name}",
+        sandbox=True,
+    )
 
 
 def pod(
-    name: str, *ips: str, phase: str = "Running", host_network: bool = False, deleting: bool = False, uid: str = ""
+    name: str,
+    *ips: str,
+    phase: str = "Running",
+    host_network: bool = False,
+    deleting: bool = False,
+    uid: str = "",
 ) -> Pod:
     return Pod(name, uid or f"uid of {name}", phase, host_network, deleting, ips)
 
@@ -129,7 +159,10 @@ def ranges(*subnets: str) -> RangeSets:
 
 
 def processes(
-    *, booted: timedelta = UPTIME, kubelet: timedelta | None = UPTIME, docker: timedelta | None = UPTIME
+    *,
+    booted: timedelta = UPTIME,
+    kubelet: timedelta | None = UPTIME,
+    docker: timedelta | None = UPTIME,
 ) -> ProcessStartTimes:
     """Say how long ago each of them started."""
     return ProcessStartTimes(
@@ -140,7 +173,9 @@ def processes(
     )
 
 
-def plugin_socket(name: str = KVM_SOCKET, *, ago: timedelta = OLD, connected: bool | None = True) -> PluginSocket:
+def plugin_socket(
+    name: str = KVM_SOCKET, *, ago: timedelta = OLD, connected: bool | None = True
+) -> PluginSocket:
     """Say how long ago the plugin bound it."""
     return PluginSocket(name, NOW - ago, connected)
 
@@ -150,7 +185,9 @@ def registered(resource: str = KVM, *devices: str) -> Registered:
     return Registered(resource, devices)
 
 
-def allocation(pod_name: str, resource: str = KVM, *devices: str, container: str = "main") -> Allocation:
+def allocation(
+    pod_name: str, resource: str = KVM, *devices: str, container: str = "main"
+) -> Allocation:
     return Allocation(f"uid of {pod_name}", container, resource, devices)
 
 
@@ -231,11 +268,17 @@ def late_plugins() -> DevicePlugins:
 
 
 def worker(
-    *taints: Taint, provider_id: str = "", age: timedelta | None = OLD, name: str = "worker-1", uid: str = WORKER_UID
+    *taints: Taint,
+    provider_id: str = "",
+    age: timedelta | None = OLD,
+    name: str = "worker-1",
+    uid: str = WORKER_UID,
 ) -> Node:
     """A Node that registered so long ago; without a provider ID, unless one is given."""
     created = None if age is None else NOW - age
-    return Node(name, (CIDR,), 110, uid=uid, created=created, provider_id=provider_id, taints=taints)
+    return Node(
+        name, (CIDR,), 110, uid=uid, created=created, provider_id=provider_id, taints=taints
+    )
 
 
 def last_seen(
@@ -284,12 +327,19 @@ CLOUD_DISK: Final = "kubernetes.io/aws-ebs/aws://zone-a/vol-8"
 
 
 def waiting_pod(
-    name: str = "shop/db-0", *volumes: str, claims: Iterable[str] = ("data-db-0",), ago: timedelta = OLD, uid: str = ""
+    name: str = "shop/db-0",
+    *volumes: str,
+    claims: Iterable[str] = ("data-db-0",),
+    ago: timedelta = OLD,
+    uid: str = "",
 ) -> Pod:
     """A pod that was given to the node so long ago, and has not begun."""
     scheduled = NOW - ago
     return replace(
-        pod(name, phase="Pending", uid=uid), scheduled=scheduled, claims=tuple(claims), volumes=tuple(volumes)
+        pod(name, phase="Pending", uid=uid),
+        scheduled=scheduled,
+        claims=tuple(claims),
+        volumes=tuple(volumes),
     )
 
 
@@ -298,7 +348,9 @@ def node_using(*in_use: str, attached: Iterable[str] = (), **changes: Any) -> No
     return replace(WORKER, volumes_in_use=in_use, volumes_attached=tuple(attached), **changes)
 
 
-def attachments(*words: Attachment, failed_pods: Iterable[str] = (), not_requested: Iterable[str] = ()) -> Attachments:
+def attachments(
+    *words: Attachment, failed_pods: Iterable[str] = (), not_requested: Iterable[str] = ()
+) -> Attachments:
     return Attachments(words, tuple(failed_pods), tuple(not_requested))
 
 
@@ -336,7 +388,9 @@ _HEALTHY: Final[dict[str, Any]] = {
     "checkpoints": CHECKPOINTS,
     "containers": CONTAINERS,
     "runtimes": (ContainerRuntime(DOCKER),),
-    "networks": (RuntimeNetwork("kubenet", ("bridge",), "host-local"),),  # as the kubelet's flag names it
+    "networks": (
+        RuntimeNetwork("kubenet", ("bridge",), "host-local"),
+    ),  # as the kubelet's flag names it
     "cni_results": (cni_result(WEB_ID, "shop/web", CIDR), cni_result(DB_ID, "shop/db", CIDR)),
     "addresses": ADDRESSES,
     "mounted_namespaces": (),
@@ -364,7 +418,10 @@ def node(
     **given: Any,
 ) -> Snapshot:
     """Build a healthy node with some `records` more, and with these readings in place of its own."""
-    values: dict[str, Any] = {**_HEALTHY, **{source: value for source, value in given.items() if value is not None}}
+    values: dict[str, Any] = {
+        **_HEALTHY,
+        **{source: value for source, value in given.items() if value is not None},
+    }
 
     def reading(source: str, value: Any) -> Reading[Any]:
         if isinstance(value, (Unavailable, NotRequested)):
@@ -373,7 +430,9 @@ def node(
             return Known(next(iter(value), None))
         if not isinstance(value, Iterable):
             return Known(value)
-        return Known((*value, *(record for record in records if isinstance(record, _KINDS.get(source, ())))))
+        return Known(
+            (*value, *(record for record in records if isinstance(record, _KINDS.get(source, ()))))
+        )
 
     readings: dict[str, Any] = {source: reading(source, value) for source, value in values.items()}
     strange = tuple(record for record in records if isinstance(record, UnrecognizedEntry))
@@ -401,7 +460,9 @@ def the_node(snapshot: Snapshot) -> Node:
 
 
 def _stores(
-    promised: Reading[tuple[Reservation, ...]], strange: tuple[UnrecognizedEntry, ...], unread_networks: tuple[str, ...]
+    promised: Reading[tuple[Reservation, ...]],
+    strange: tuple[UnrecognizedEntry, ...],
+    unread_networks: tuple[str, ...],
 ) -> tuple[NetworkStore, ...]:
     if not isinstance(promised, Known):
         return (NetworkStore("kubenet", promised),)
@@ -415,7 +476,10 @@ def _stores(
         for network in dict.fromkeys(["kubenet", *found])
         if network not in unread_networks
     )
-    return (*stores, *(NetworkStore(network, unavailable("reservations")) for network in unread_networks))
+    return (
+        *stores,
+        *(NetworkStore(network, unavailable("reservations")) for network in unread_networks),
+    )
 
 
 def unavailable(source: str) -> Unavailable:
@@ -427,7 +491,8 @@ def without(snapshot: Snapshot, *sources: str) -> Snapshot:
     unavailable_sources: dict[str, Any] = {source: unavailable(source) for source in sources}
     if "reservations" in unavailable_sources:
         stores = (
-            replace(store, reading=unavailable("reservations"), unrecognized=()) for store in snapshot.reservations
+            replace(store, reading=unavailable("reservations"), unrecognized=())
+            for store in snapshot.reservations
         )
         unavailable_sources["reservations"] = tuple(stores)
     return replace(snapshot, **unavailable_sources)
@@ -440,7 +505,9 @@ def dark_node() -> Snapshot:
 
 def without_api(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot with the API server disabled."""
-    off: dict[str, Any] = {source: NotRequested(source, "--api=off") for source in OF_THE_API_SERVER}
+    off: dict[str, Any] = {
+        source: NotRequested(source, "--api=off") for source in OF_THE_API_SERVER
+    }
     return replace(snapshot, **off)
 
 
@@ -481,7 +548,9 @@ def findings_and_gap(detector: str, snapshot: Snapshot) -> tuple[list[Finding], 
     report = scanned(snapshot)
     (gap,) = (gap for gap in report.gaps if gap.detector == detector)
     assert not gap.broken
-    return [tracked.finding for tracked in report.findings if tracked.finding.detector == detector], gap
+    return [
+        tracked.finding for tracked in report.findings if tracked.finding.detector == detector
+    ], gap
 
 
 def gap_of(detector: str, snapshot: Snapshot) -> str:
@@ -500,7 +569,12 @@ def scanned(*snapshots: Snapshot, grace: timedelta = GRACE) -> Report:
 
 def make_limits(**changes: Any) -> Limits:
     """Be as limits as the defaults are."""
-    usual: dict[str, Any] = {"networks": frozenset({"kubenet"}), "grace": GRACE, "settle": GRACE, "max_share": 0.5}
+    usual: dict[str, Any] = {
+        "networks": frozenset({"kubenet"}),
+        "grace": GRACE,
+        "settle": GRACE,
+        "max_share": 0.5,
+    }
     return Limits(**(usual | changes))
 
 
@@ -511,14 +585,20 @@ def guard_context(*snapshots: Snapshot, limits: Limits | None = None, **known: A
     for snapshot in snapshots:
         runtime_history = runtime_history.after(snapshot)
     return GuardContext(
-        report=scanned(*snapshots, grace=limits.grace), runtime_history=runtime_history, limits=limits, **known
+        report=scanned(*snapshots, grace=limits.grace),
+        runtime_history=runtime_history,
+        limits=limits,
+        **known,
     )
 
 
 def verdicts(context: GuardContext) -> dict[str, tuple[Refusal, ...]]:
     """Return the refusals of each release request by its addresses, in order."""
     decided = guards.decide(context)
-    return {" ".join(file.ip for file in request.reservations): refusals for request, refusals in decided}
+    return {
+        " ".join(file.ip for file in request.reservations): refusals
+        for request, refusals in decided
+    }
 
 
 def with_waiting_pod(snapshot: Snapshot) -> Snapshot:

@@ -24,7 +24,9 @@ settings.register_profile(
     derandomize=True,
     database=None,
 )
-settings.register_profile("deep", parent=settings.get_profile("quick"), max_examples=500, derandomize=False)
+settings.register_profile(
+    "deep", parent=settings.get_profile("quick"), max_examples=500, derandomize=False
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
@@ -35,7 +37,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         missing = Counter(reason.partition(why)[2] for reason in reasons if why in reason)
         if missing:
             texts = "; ".join(f"{reason} ({count})" for reason, count in missing.most_common())
-            terminalreporter.write_line(f"{why}{missing.total()} tests: {texts}", red=loud, bold=loud)
+            terminalreporter.write_line(
+                f"{why}{missing.total()} tests: {texts}", red=loud, bold=loud
+            )
 
 
 # A shell ignores SIGINT in a job that it starts in the background, and so would every process that a test starts.

@@ -28,7 +28,11 @@ _AUDIT: Final = {
     "kind": "Policy",
     "omitStages": ["ResponseStarted", "ResponseComplete"],
     "rules": [
-        {"level": "Metadata", "verbs": ["list", "watch"], "resources": [{"group": "", "resources": ["pods", "nodes"]}]},
+        {
+            "level": "Metadata",
+            "verbs": ["list", "watch"],
+            "resources": [{"group": "", "resources": ["pods", "nodes"]}],
+        },
         {"level": "None"},
     ],
 }
@@ -78,23 +82,36 @@ class ControlPlane:
     def start_api_server(self, *, audit: bool = False) -> float:
         """Start it, and return the time of its first answer. `audit`: log every list and watch of pods and Nodes."""
         key = self.directory / "sa.key"
-        to_audit = (f"--audit-policy-file={self.directory / 'audit.yaml'}", f"--audit-log-path={self.audit_log}")
+        to_audit = (
+            f"--audit-policy-file={self.directory / 'audit.yaml'}",
+            f"--audit-log-path={self.audit_log}",
+        )
         self.api_server = self._spawn(
             API_SERVER,
             *(f"--etcd-servers=http://127.0.0.1:{self._etcd_port}", f"--secure-port={self.port}"),
-            *("--bind-address=127.0.0.1", "--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none"),
+            *(
+                "--bind-address=127.0.0.1",
+                "--advertise-address=192.0.2.1",
+                "--endpoint-reconciler-type=none",
+            ),
             *("--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount"),
             f"--tls-cert-file={self.directory / 'server.crt'}",
             f"--tls-private-key-file={self.directory / 'server.key'}",
             f"--token-auth-file={self.directory / 'tokens.csv'}",
             *("--service-account-issuer=https://here", f"--service-account-key-file={key}"),
-            *(f"--service-account-signing-key-file={key}", "--service-cluster-ip-range=10.97.0.0/16"),
+            *(
+                f"--service-account-signing-key-file={key}",
+                "--service-cluster-ip-range=10.97.0.0/16",
+            ),
             *(to_audit if audit else ()),
         )
         # It accepts connections seconds before it answers on them.
         self._until(API_SERVER.name, self._answers)
         answered_at = time.time()
-        for path in ("/readyz", "/api/v1/namespaces/default"):  # it is ready before it has made the namespace
+        for path in (
+            "/readyz",
+            "/api/v1/namespaces/default",
+        ):  # it is ready before it has made the namespace
             self._until(API_SERVER.name, partial(self.request, "GET", path))
         return answered_at
 
@@ -111,20 +128,41 @@ class ControlPlane:
         self._data = self.directory / "etcd-restored"
         peer = f"http://127.0.0.1:{self._peer_port}"
         self.etcdctl(
-            *("snapshot", "restore", str(self.directory / "snapshot.db"), "--data-dir", str(self._data)),
+            *(
+                "snapshot",
+                "restore",
+                str(self.directory / "snapshot.db"),
+                "--data-dir",
+                str(self._data),
+            ),
             *("--initial-cluster", f"default={peer}", "--initial-advertise-peer-urls", peer),
         )
 
     def etcdctl(self, *arguments: str) -> None:
         environment = processes.environment(ETCDCTL_API="3")
-        run("etcdctl", f"--endpoints=http://127.0.0.1:{self._etcd_port}", *arguments, environment=environment)
+        run(
+            "etcdctl",
+            f"--endpoints=http://127.0.0.1:{self._etcd_port}",
+            *arguments,
+            environment=environment,
+        )
 
     def kubectl(self, *arguments: str, text: str = "") -> str:
-        return run("kubectl", f"--kubeconfig={self.kubeconfig}", "--request-timeout=10s", *arguments, given=text)
+        return run(
+            "kubectl",
+            f"--kubeconfig={self.kubeconfig}",
+            "--request-timeout=10s",
+            *arguments,
+            given=text,
+        )
 
     def create(self, item: dict[str, Any]) -> None:
         """Create a pod or a Node with its status."""
-        path = "/api/v1/nodes" if item["kind"] == "Node" else f"/api/v1/namespaces/{item['metadata']['namespace']}/pods"
+        path = (
+            "/api/v1/nodes"
+            if item["kind"] == "Node"
+            else f"/api/v1/namespaces/{item['metadata']['namespace']}/pods"
+        )
         created = json.loads(self.request("POST", path, item))
         if "status" in item:
             status = created | {"status": item["status"]}
@@ -138,13 +176,26 @@ class ControlPlane:
         )
         url = f"http://127.0.0.1:{self._etcd_port}/v3/kv/txn"
         while batch := list(islice(puts, _IN_A_TRANSACTION)):
-            run("curl", "-sSf", "--noproxy", "*", "--data-binary", "@-", url, given=json.dumps({"success": batch}))
+            run(
+                "curl",
+                "-sSf",
+                "--noproxy",
+                "*",
+                "--data-binary",
+                "@-",
+                url,
+                given=json.dumps({"success": batch}),
+            )
 
-    def request(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> bytes:
+    def request(
+        self, method: str, path: str, body: Any = None, kind: str = "application/json"
+    ) -> bytes:
         """Send one request as the administrator and return the body; raises OSError."""
         headers = {"Authorization": f"Bearer {_ADMIN}", "Content-Type": kind}
         with closing(self._connection()) as connection:
-            connection.request(method, path, json.dumps(body) if body is not None else None, headers)
+            connection.request(
+                method, path, json.dumps(body) if body is not None else None, headers
+            )
             answer = connection.getresponse()
             content = answer.read()
         if answer.status >= 300:
@@ -187,7 +238,9 @@ class ControlPlane:
                 last = error
             else:
                 return
-        raise OSError(f"{name} does not answer ({last}): {(self.directory / f'{name}.log').read_text()[-2000:]}")
+        raise OSError(
+            f"{name} does not answer ({last}): {(self.directory / f'{name}.log').read_text()[-2000:]}"
+        )
 
 
 def _coded(text: str) -> str:

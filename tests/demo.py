@@ -40,7 +40,9 @@ class DemoFailed(Exception):
 
 def main() -> int:
     """Run the demo and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.demo", description="Run nodeleak on a simulated node.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.demo", description="Run nodeleak on a simulated node."
+    )
     parser.add_argument("--keep", action="store_true", help="keep the daemon running until Ctrl-C")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -54,7 +56,10 @@ def main() -> int:
     except (DemoFailed, OSError, subprocess.SubprocessError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
-    _say("", f"Done in {time.monotonic() - started:.0f} s. The daemon is stopped and the simulated node removed.")
+    _say(
+        "",
+        f"Done in {time.monotonic() - started:.0f} s. The daemon is stopped and the simulated node removed.",
+    )
     return 0
 
 
@@ -66,14 +71,23 @@ class Demo:
     host: Host
 
     def command(self, *words: str) -> list[str]:
-        api = () if words[0] == "restore" else (f"--node={self.node.name}", f"--kubeconfig={self.host.kubeconfig}")
+        api = (
+            ()
+            if words[0] == "restore"
+            else (f"--node={self.node.name}", f"--kubeconfig={self.host.kubeconfig}")
+        )
         options = self.host.options if api else self.host.restore_options
         return [sys.executable, "-m", "agent", *words, *api, *options]
 
     def show(self, *words: str) -> None:
         env = processes.environment(NODELEAK_PROBE="off")
         done = subprocess.run(
-            self.command(*words), env=env, capture_output=True, text=True, timeout=_TIMEOUT, check=False
+            self.command(*words),
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT,
+            check=False,
         )
         if done.returncode != 0:
             raise DemoFailed(f"nodeleak exited with {done.returncode}:\n{done.stdout}{done.stderr}")
@@ -110,10 +124,18 @@ def _show(stack: ExitStack, directory: Path, *, keep: bool) -> None:
 
 def _start_daemon(stack: ExitStack, demo: Demo) -> tuple["subprocess.Popen[bytes]", int]:
     """Start the daemon with shorter intervals than its defaults, wait until the leaks are confirmed, and show them."""
-    quick = ("run", "--interval=500ms", "--confirm-after=1s", "--listen=127.0.0.1:0", "--log-format=json")
+    quick = (
+        "run",
+        "--interval=500ms",
+        "--confirm-after=1s",
+        "--listen=127.0.0.1:0",
+        "--log-format=json",
+    )
     _say("", f"$ nodeleak {' '.join(quick)} …")
     log = demo.host.root / "run.log"
-    daemon = stack.enter_context(processes.running(demo.command(*quick), log, processes.environment()))
+    daemon = stack.enter_context(
+        processes.running(demo.command(*quick), log, processes.environment())
+    )
     for _ in processes.until(time.monotonic() + _TIMEOUT):
         if daemon.poll() is not None:
             break

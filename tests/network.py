@@ -43,11 +43,16 @@ class Network:
 
     def python(self, code: str, *arguments: str, within: tuple[str, ...] = ()) -> str:
         """Run code that may import the tests' modules: in another mount namespace the working directory is another."""
-        return self.run(*within, "env", f"PYTHONPATH={_ROOT}", sys.executable, "-c", code, *arguments)
+        return self.run(
+            *within, "env", f"PYTHONPATH={_ROOT}", sys.executable, "-c", code, *arguments
+        )
 
     def udp_received(self, pod: str) -> int:
         """Return how many datagrams have reached a pod: nothing listens in it."""
-        counters = [line.split() for line in self.run("ip", "netns", "exec", pod, "cat", "/proc/net/snmp").splitlines()]
+        counters = [
+            line.split()
+            for line in self.run("ip", "netns", "exec", pod, "cat", "/proc/net/snmp").splitlines()
+        ]
         names, values = (line for line in counters if line[0] == "Udp:")
         return int(dict(zip(names, values, strict=True))["NoPorts"])
 
@@ -60,7 +65,10 @@ def network() -> Iterator[Network]:
     command = ("unshare", "--mount", "--net", "--propagation=private", "sleep", "300")
     with subprocess.Popen(command) as process:  # noqa: S603 (a command of ours)
         try:
-            until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n", "unshare has become sleep")
+            until(
+                lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n",
+                "unshare has become sleep",
+            )
             made = Network(process.pid)
             made.run("mkdir", "-p", "/run/netns")
             made.run("mount", "-t", "tmpfs", "tmpfs", "/run/netns")
@@ -95,7 +103,9 @@ def sniffer(network: Network, pod: str, interface: str) -> Iterator[list[int]]:
     """Count the datagrams that arrive at an interface of a pod. The list has the number after the block."""
     command = network.enter("ip", "netns", "exec", pod, sys.executable, "-c", SNIFFER, interface)
     counted: list[int] = []
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
+    with subprocess.Popen(  # noqa: S603
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout
         assert process.stdout.readline() == "ready\n"
         yield counted

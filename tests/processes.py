@@ -22,11 +22,18 @@ def environment(**more: str) -> dict[str, str]:
 
 
 @contextmanager
-def running(command: Sequence[str], log: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+def running(
+    command: Sequence[str], log: Path, env: dict[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command during the block, in its own session, so that Ctrl-C reaches only the parent."""
     with log.open("wb") as output:
         child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=env,
+            start_new_session=True,
         )
     try:
         yield child

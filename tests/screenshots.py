@@ -31,8 +31,16 @@ _KUBELET_STARTED: Final = datetime(2021, 3, 26, 19, 16, 59, tzinfo=UTC)
 
 def main() -> int:
     """Write the pictures and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.screenshots", description="Take pictures of the page.")
-    parser.add_argument("--to", type=Path, default=ROOT / "docs", metavar="DIR", help="where to write (default: docs/)")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.screenshots", description="Take pictures of the page."
+    )
+    parser.add_argument(
+        "--to",
+        type=Path,
+        default=ROOT / "docs",
+        metavar="DIR",
+        help="where to write (default: docs/)",
+    )
     options = parser.parse_args()
     try:
         with sync_playwright() as playwright:
@@ -68,12 +76,17 @@ def _devices() -> DevicePlugins:
     return DevicePlugins(
         kubelet_socket=_KUBELET_STARTED + timedelta(seconds=1),
         sockets=tuple(
-            PluginSocket(f"kubevirt-{name}.sock", _KUBELET_STARTED + timedelta(seconds=1 + after), connected=True)
+            PluginSocket(
+                f"kubevirt-{name}.sock",
+                _KUBELET_STARTED + timedelta(seconds=1 + after),
+                connected=True,
+            )
             for name, after in delays.items()
         ),
         checkpoint_written=_KUBELET_STARTED + timedelta(seconds=30),
         registered=tuple(
-            Registered(f"devices.kubevirt.io/{name}", tuple(f"{name}{n}" for n in range(110))) for name in delays
+            Registered(f"devices.kubevirt.io/{name}", tuple(f"{name}{n}" for n in range(110)))
+            for name in delays
         ),
         allocations=(),
     )
@@ -89,7 +102,9 @@ def _without_leaks(snapshot: Snapshot) -> Snapshot:
 
     return replace(
         snapshot,
-        reservations=tuple(replace(store, reading=of_them(store.reading)) for store in snapshot.reservations),
+        reservations=tuple(
+            replace(store, reading=of_them(store.reading)) for store in snapshot.reservations
+        ),
         containers=Known(containers),
         checkpoints=of_them(snapshot.checkpoints),
         pods=Known(tuple(one for one in snapshot.pods.known() if one.name in names)),
@@ -99,7 +114,9 @@ def _without_leaks(snapshot: Snapshot) -> Snapshot:
 
 def _without_sources(snapshot: Snapshot) -> Snapshot:
     snapshot = _without_leaks(snapshot)
-    unavailable = Unavailable("containers", "docker: no answer within 5 s (unix:///run/docker.sock)")
+    unavailable = Unavailable(
+        "containers", "docker: no answer within 5 s (unix:///run/docker.sock)"
+    )
     stale = Unavailable("pods", "no data from the API server for 3 min (--stale-after is 2 min)")
     return replace(snapshot, containers=unavailable, pods=stale)
 

@@ -70,7 +70,17 @@ IDS = tuple(digit * 64 for digit in "12345")
 PODS = ("shop/web", "shop/db", "kube-system/proxy", "shop/cart")
 RANGES = {"kubenet": ("10.0.0.0/29", "fd00::/125"), "storage": ("10.9.0.0/30",)}
 """One truth about each network, whoever tells it: a node's records differ in what they know, not in this."""
-IPS = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6", "fd00::2", "fd00::3", "10.9.0.2")
+IPS = (
+    "10.0.0.1",
+    "10.0.0.2",
+    "10.0.0.3",
+    "10.0.0.4",
+    "10.0.0.5",
+    "10.0.0.6",
+    "fd00::2",
+    "fd00::3",
+    "10.9.0.2",
+)
 RESOURCES = (KVM, "nvidia.com/gpu")
 PLUGIN_SOCKETS = (KVM_SOCKET, "nvidia-gpu.sock", "other.sock")
 AGES = tuple(timedelta(seconds=n) for n in (-3600, -5, 0, 299, 300, 7200, 10**8))
@@ -84,7 +94,12 @@ def seldom() -> st.SearchStrategy[bool]:
     return st.integers(0, 7).map(lambda n: n == 7)
 
 
-ids, names, ips, ages = st.sampled_from(IDS), st.sampled_from(PODS), st.sampled_from(IPS), st.sampled_from(AGES)
+ids, names, ips, ages = (
+    st.sampled_from(IDS),
+    st.sampled_from(PODS),
+    st.sampled_from(IPS),
+    st.sampled_from(AGES),
+)
 
 
 _file_names = st.lists(ips, unique=True, max_size=6)
@@ -113,7 +128,13 @@ def stores(draw: st.DrawFn, network: str) -> NetworkStore:
 
 NAMESPACES = ("/run/netns/cni-1", "/run/netns/cni-2")
 containers = st.builds(
-    Container, ids, st.sampled_from(WORDS), st.just(0), names, st.just("uid"), seldom().map(lambda app: not app)
+    Container,
+    ids,
+    st.sampled_from(WORDS),
+    st.just(0),
+    names,
+    st.just("uid"),
+    seldom().map(lambda app: not app),
 )
 pods = st.builds(
     lambda name, several, phase, host, deleting, uid: pod(
@@ -136,15 +157,23 @@ results = st.builds(
     ages,
     st.sampled_from(["", *NAMESPACES]),
 )
-_spans, _perhaps_long_ago = st.sampled_from(SPANS), st.sampled_from([None, timedelta(minutes=1), OLD])
+_spans, _perhaps_long_ago = (
+    st.sampled_from(SPANS),
+    st.sampled_from([None, timedelta(minutes=1), OLD]),
+)
 _started = st.one_of(st.none(), _spans)
 started = st.builds(processes, booted=_spans, kubelet=_started, docker=_started)
 taints = st.builds(
-    Taint, st.sampled_from([UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE]), st.sampled_from([None, NOW - OLD])
+    Taint,
+    st.sampled_from([UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE]),
+    st.sampled_from([None, NOW - OLD]),
 )
 nodes_objects = st.builds(
     lambda cidrs, most, age, provider_id, tainted, pressure: replace(
-        worker(*tainted, provider_id=provider_id, age=age), pod_cidrs=cidrs, max_pods=most, address_pressure=pressure
+        worker(*tainted, provider_id=provider_id, age=age),
+        pod_cidrs=cidrs,
+        max_pods=most,
+        address_pressure=pressure,
     ),
     st.sampled_from([RANGES["kubenet"], RANGES["kubenet"], ()]),
     st.sampled_from([110, 4, 2, None]),
@@ -194,7 +223,9 @@ moments = st.builds(
 _connected = st.sampled_from([True, True, False, None])
 _sockets = st.lists(st.sampled_from(PLUGIN_SOCKETS), max_size=2, unique=True)
 _registered = st.lists(resources, max_size=2, unique=True)
-_allocated = st.lists(st.builds(lambda name, resource: allocation(name, resource, "d0"), names, resources), max_size=2)
+_allocated = st.lists(
+    st.builds(lambda name, resource: allocation(name, resource, "d0"), names, resources), max_size=2
+)
 _changes = st.lists(moments, max_size=4)
 _perhaps_ago = st.one_of(st.none(), agos)
 
@@ -204,7 +235,10 @@ _perhaps_ago = st.one_of(st.none(), agos)
 def device_managers(draw: st.DrawFn) -> DevicePlugins:
     """A kubelet's device manager, whatever its plugins are up to."""
     return device_plugins(
-        *(plugin_socket(name, ago=draw(agos), connected=draw(_connected)) for name in draw(_sockets)),
+        *(
+            plugin_socket(name, ago=draw(agos), connected=draw(_connected))
+            for name in draw(_sockets)
+        ),
         *(registered(resource, *draw(devices)) for resource in draw(_registered)),
         *draw(_allocated),
         *sorted(draw(_changes), key=lambda moment: moment.at),
@@ -220,12 +254,16 @@ _watches = st.lists(
     unique_by=lambda watch: (watch.resource, watch.evidence),
 )
 _checkpoints = st.lists(
-    st.builds(Checkpoint, ids, st.one_of(st.just(""), names)), max_size=5, unique_by=lambda one: one.container_id
+    st.builds(Checkpoint, ids, st.one_of(st.just(""), names)),
+    max_size=5,
+    unique_by=lambda one: one.container_id,
 )
 _containers = st.lists(containers, max_size=5, unique_by=lambda one: one.id)
 _pods = st.lists(pods, max_size=4, unique_by=lambda one: one.name)
 _results = st.lists(results, min_size=1, max_size=4)
-_addresses = st.lists(st.builds(Address, ips, st.integers(1, 3), st.sampled_from(["java", "sh"])), max_size=3)
+_addresses = st.lists(
+    st.builds(Address, ips, st.integers(1, 3), st.sampled_from(["java", "sh"])), max_size=3
+)
 _namespaces = st.lists(st.sampled_from(NAMESPACES), max_size=2, unique=True)
 _seconds = st.integers(0, 3)
 
@@ -249,7 +287,10 @@ def read_nodes(draw: st.DrawFn, two_networks: bool = False) -> Snapshot:
         watches=draw(_watches) if draw(seldom()) else None,
         later=timedelta(seconds=draw(_seconds)),
     )
-    networks = [draw(stores("kubenet")), *([draw(stores("storage"))] if two_networks or draw(seldom()) else [])]
+    networks = [
+        draw(stores("kubenet")),
+        *([draw(stores("storage"))] if two_networks or draw(seldom()) else []),
+    ]
     return replace(snapshot, reservations=tuple(networks))
 
 
@@ -292,7 +333,10 @@ _files = st.builds(
 
 _few_pods = st.lists(pods, max_size=2, unique_by=lambda pod: pod.name)
 _one_container = st.lists(
-    st.builds(Container, ids, st.sampled_from(WORDS), st.just(0), names, st.just(""), st.just(True)), max_size=1
+    st.builds(
+        Container, ids, st.sampled_from(WORDS), st.just(0), names, st.just(""), st.just(True)
+    ),
+    max_size=1,
 )
 _some_files = st.lists(_files, min_size=2, max_size=6, unique_by=lambda file: file.ip)
 _one_checkpoint = st.lists(st.builds(Checkpoint, ids, st.just("")), max_size=1)
@@ -305,18 +349,24 @@ def leaky_nodes(draw: st.DrawFn) -> Snapshot:
     """A node that has settled, and docker lists all that runs on it; most of its files have no owner."""
     running = draw(_few_pods)
     listed = [
-        Container(f"{n:x}" * 64, "running", 0, pod.name, pod.uid, sandbox=True) for n, pod in enumerate(running, 10)
+        Container(f"{n:x}" * 64, "running", 0, pod.name, pod.uid, sandbox=True)
+        for n, pod in enumerate(running, 10)
     ]
     one_more = draw(_one_container)
     reserved = draw(_some_files)
     elsewhere = [
-        replace(reservation, network="storage", ip="10.9.0.2") for reservation in reserved[:1] if draw(seldom())
+        replace(reservation, network="storage", ip="10.9.0.2")
+        for reservation in reserved[:1]
+        if draw(seldom())
     ]
     return node(
         reservations=[*reserved, *elsewhere],
         checkpoints=draw(_one_checkpoint),
         containers=[*listed, *one_more],
-        cni_results=[cni_result("f" * 64, "shop/web", *subnets, network=name) for name, subnets in RANGES.items()],
+        cni_results=[
+            cni_result("f" * 64, "shop/web", *subnets, network=name)
+            for name, subnets in RANGES.items()
+        ],
         addresses=draw(_one_address),
         pods=running,
         node=[Node("worker-1", RANGES["kubenet"], 110)],
@@ -336,12 +386,16 @@ def _odd(snapshot: Snapshot, source: str, how: int) -> Snapshot:
     """Say of a source what no source ever says, and a recording by hand may."""
     empty: dict[str, Any] = {"node": Known(None)} | dict.fromkeys(_LISTS, Known(()))
     odd: dict[str, Any] = {
-        source: empty[source] if how and source in empty else NotRequested(source, "it was left alone")
+        source: empty[source]
+        if how and source in empty
+        else NotRequested(source, "it was left alone")
     }
     return replace(snapshot, **odd)
 
 
-odd_nodes = st.builds(_odd, st.one_of(nodes(), leaky_nodes()), st.sampled_from(SOURCES[1:]), st.integers(0, 1))
+odd_nodes = st.builds(
+    _odd, st.one_of(nodes(), leaky_nodes()), st.sampled_from(SOURCES[1:]), st.integers(0, 1)
+)
 
 
 _limits = st.builds(
@@ -372,7 +426,9 @@ _differences = st.sampled_from([(), (), (), SOURCES, *((source,) for source in S
 
 
 @st.composite
-def cleanup_inputs(draw: st.DrawFn, snapshots: st.SearchStrategy[Snapshot] = any_nodes) -> CleanupInput:
+def cleanup_inputs(
+    draw: st.DrawFn, snapshots: st.SearchStrategy[Snapshot] = any_nodes
+) -> CleanupInput:
     """Two snapshots: the second is equal, or differs in all or some sources."""
     differs = draw(_differences)
     first = draw(snapshots)

@@ -15,7 +15,9 @@ MISSING_NODE = (
 )
 
 
-def mistakes(given: dict[str, Any], environment: dict[str, str] | None = None, command: str = "scan") -> list[str]:
+def mistakes(
+    given: dict[str, Any], environment: dict[str, str] | None = None, command: str = "scan"
+) -> list[str]:
     with pytest.raises(UsageError) as raised:
         load(command, given, environment or {})
     return str(raised.value).splitlines()
@@ -23,7 +25,20 @@ def mistakes(given: dict[str, Any], environment: dict[str, str] | None = None, c
 
 def test_valid_text_is_parsed_and_invalid_text_rejected_with_what_was_expected() -> None:
     durations = ("5", "5 m", " 5m", "5m ", "-5m", "m", "5x", "5mm", "1e3s", "5m3", "1.2.3s", "inf")
-    percentages = ("50", "0.5", "101%", "100.1%", "-5%", "50 %", " 50%", "50%%", "%", "1e1%", "fifty%", "1000%")
+    percentages = (
+        "50",
+        "0.5",
+        "101%",
+        "100.1%",
+        "-5%",
+        "50 %",
+        " 50%",
+        "50%%",
+        "%",
+        "1e1%",
+        "fifty%",
+        "1000%",
+    )
     for setting, why, texts in (
         ("grace", "expected a duration such as 90s or 5m", durations),
         ("grace", "duration is too long", ("9" * 400 + "d",)),
@@ -34,9 +49,17 @@ def test_valid_text_is_parsed_and_invalid_text_rejected_with_what_was_expected()
         ("network", "letters, digits", ("..", "../kubenet", "kubenet/x")),
         ("node", "lower-case", ("Worker-1", "worker 1", "-worker", "worker=1", "w" * 254)),
         ("max_share", "expected a percentage from 0% to 100%, such as 50%", percentages),
-        ("max_per_sync", "a whole number of 1 or more", ("0", "-1", "01", "1.0", "ten", " 1", "1 ", "1_000", "9" * 10)),
+        (
+            "max_per_sync",
+            "a whole number of 1 or more",
+            ("0", "-1", "01", "1.0", "ten", " 1", "1 ", "1_000", "9" * 10),
+        ),
         ("page", "expected one of: on, off", ("yes", "ON")),
-        ("cleanup", "expected one of: off, dry-run, auto", ("on", "yes", "true", "apply", "auto ", "Auto", "clean")),
+        (
+            "cleanup",
+            "expected one of: off, dry-run, auto",
+            ("on", "yes", "true", "apply", "auto ", "Auto", "clean"),
+        ),
         ("listen", "expected HOST:PORT", ("9747", ":65536", ":", "::1:9747", "[banana]:9747")),
     ):
         for text in texts:
@@ -74,26 +97,35 @@ def test_nothing_is_released_by_default_and_each_command_confirms_in_its_time() 
         assert load(command, OFF, {}).confirm_after == timedelta(seconds=seconds)
 
 
-def test_options_override_the_environment_which_overrides_defaults_and_lists_have_no_duplicates() -> None:
+def test_options_override_the_environment_which_overrides_defaults_and_lists_have_no_duplicates() -> (
+    None
+):
     environment = {"NODELEAK_GRACE": "7m", "NODELEAK_API": "off"}
     assert load("scan", {"grace": None}, environment).grace == timedelta(minutes=7)
     assert load("scan", {"grace": "9m"}, environment).grace == timedelta(minutes=9)
     assert load("scan", {"grace": "0s"}, environment).grace == timedelta(0)
-    assert load("scan", OFF, {"NODELEAK_GRACE": ""}).grace == timedelta(minutes=5), "empty is not set"
-    assert load("scan", {"api": ["on", "off"]}, {}).api == "off", "the last of repeated options counts"
+    assert load("scan", OFF, {"NODELEAK_GRACE": ""}).grace == timedelta(minutes=5), (
+        "empty is not set"
+    )
+    assert load("scan", {"api": ["on", "off"]}, {}).api == "off", (
+        "the last of repeated options counts"
+    )
     given: tuple[Any, ...] = (
         ["kubenet", "storage"], ["kubenet,storage"], "kubenet, storage", ["kubenet", "storage,kubenet"],
     )  # fmt: skip
     for networks in given:
         assert load("scan", {**OFF, "network": networks}, {}).network == ("kubenet", "storage")
-    assert load("scan", OFF, {"NODELEAK_NETWORK": "kubenet,storage"}).network == ("kubenet", "storage")
+    assert load("scan", OFF, {"NODELEAK_NETWORK": "kubenet,storage"}).network == (
+        "kubenet",
+        "storage",
+    )
 
 
 def test_a_cleanup_network_that_is_not_checked_is_a_mistake() -> None:
     for command, allowed in (("run", "storage"), ("clean", "storage,other")):
-        assert mistakes({**OFF, "network": ["kubenet"], "cleanup_network": [allowed]}, command=command) == [
-            f"--cleanup-network={allowed}: network is not checked: add --network=storage"
-        ]
+        assert mistakes(
+            {**OFF, "network": ["kubenet"], "cleanup_network": [allowed]}, command=command
+        ) == [f"--cleanup-network={allowed}: network is not checked: add --network=storage"]
     both: dict[str, Any] = {**OFF, "cleanup_network": ["storage"], "network": ["kubenet,storage"]}
     assert load("clean", both, {}).cleanup_network == ("storage",)
     # What is checked may be known only by the node.
@@ -117,18 +149,35 @@ def test_commands_and_settings_that_use_the_api_server_need_a_node_name() -> Non
     assert load("run", {"node": "n", "node_condition": "on"}, {}).node_condition == "on"
 
 
-def test_a_mistaken_variable_of_any_command_is_reported_unless_it_is_of_others_or_of_a_service() -> None:
+def test_a_mistaken_variable_of_any_command_is_reported_unless_it_is_of_others_or_of_a_service() -> (
+    None
+):
     for name in ("", "X", "GRACE_PERIOD", "PORT", "LISTEN_PORT"):
         (mistake,) = mistakes(OFF, {f"NODELEAK_{name}": "5m"})
         assert mistake.startswith(f'NODELEAK_{name}: unknown setting: did you mean "NODELEAK_')
     of_services = {
         f"NODELEAK_{service}{name}": "10.0.0.1"
         for service in ("", "METRICS_")
-        for name in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_METRICS", "PORT_9747_TCP", "PORT_9747_TCP_ADDR")
+        for name in (
+            "SERVICE_HOST",
+            "SERVICE_PORT",
+            "SERVICE_PORT_METRICS",
+            "PORT_9747_TCP",
+            "PORT_9747_TCP_ADDR",
+        )
     }
-    of_services |= {"NODELEAK_PORT": "tcp://10.0.0.1:9747", "NODELEAK_METRICS_PORT": "tcp://10.0.0.1:9747"}
-    for environment in ({"PATH": "/bin", "nodeleak_grace": "x", "MY_NODELEAK_GRACE": "x"}, of_services):
+    of_services |= {
+        "NODELEAK_PORT": "tcp://10.0.0.1:9747",
+        "NODELEAK_METRICS_PORT": "tcp://10.0.0.1:9747",
+    }
+    for environment in (
+        {"PATH": "/bin", "nodeleak_grace": "x", "MY_NODELEAK_GRACE": "x"},
+        of_services,
+    ):
         assert load("scan", OFF, environment).grace == timedelta(minutes=5)
     # A pod has one environment for all commands: a mistake must not stay hidden until the daemon starts.
     (mistake,) = mistakes({}, {"NODELEAK_MAX_SHARE": "50"}, command="journal")
-    assert mistake == 'NODELEAK_MAX_SHARE: invalid value "50": expected a percentage from 0% to 100%, such as 50%'
+    assert (
+        mistake
+        == 'NODELEAK_MAX_SHARE: invalid value "50": expected a percentage from 0% to 100%, such as 50%'
+    )

@@ -16,7 +16,9 @@ ROOT: Final = Path(__file__).parents[1]
 _PARTS: Final = re.split(r"^## (.+)$", (ROOT / "docs/reference.md").read_text(), flags=re.MULTILINE)
 SECTIONS: Final = dict(zip(_PARTS[1::2], _PARTS[2::2], strict=True))
 GOLDEN: Final = ROOT / "tests/exporters/golden"
-SETTINGS: Final = {option: text for option, text in options_of("run").items() if "[NODELEAK_" in text}
+SETTINGS: Final = {
+    option: text for option, text in options_of("run").items() if "[NODELEAK_" in text
+}
 TABLES: Final[Mapping[str, Iterable[str]]] = {
     "States": WORDS["state of a reservation"],
     "Detectors": WORDS["finding"],
@@ -24,7 +26,11 @@ TABLES: Final[Mapping[str, Iterable[str]]] = {
     "Guards": WORDS["reason why clean refuses an address"],
     "Blockers": BlockedBy,
     "Verdicts": WORDS["result of clean for an address"],
-    "Timeline": {kind for path in GOLDEN.glob("*.json") for kind in re.findall(r'"what": "(\w+)"', path.read_text())},
+    "Timeline": {
+        kind
+        for path in GOLDEN.glob("*.json")
+        for kind in re.findall(r'"what": "(\w+)"', path.read_text())
+    },
     "`nodeleak.status/v1`": WORDS["state of a node in nodeleak status"],
     "HTTP": ["/", "/metrics", "/healthz", "/readyz", "/api/v1/report", "/api/v1/status"],
     "Settings": SETTINGS,
@@ -46,16 +52,33 @@ def words(cell: str) -> set[str]:
 def test_every_public_word_is_in_its_table_and_all_detectors_are_held_independent() -> None:
     for title, names in TABLES.items():
         assert sorted(rows(title)) == sorted(names), title
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (independent,) = (contract["modules"] for contract in contracts if contract["type"] == "independence")
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "contracts"
+    ]
+    (independent,) = (
+        contract["modules"] for contract in contracts if contract["type"] == "independence"
+    )
     assert sorted(independent) == sorted(vars(detector)["__name__"] for detector in DETECTORS)
 
 
 def test_every_option_is_in_the_reference_and_every_setting_with_its_default() -> None:
     listed = re.findall(r"^\| (`[^|]+`) \| (`--[^|]+`) \|", SECTIONS["Options"], re.MULTILINE)
-    for command in ("scan", "status", "timeline", "record", "clean", "restore", "resume", "journal"):
-        documented = set[str]().union(*(words(names) for commands, names in listed if command in words(commands)))
+    for command in (
+        "scan",
+        "status",
+        "timeline",
+        "record",
+        "clean",
+        "restore",
+        "resume",
+        "journal",
+    ):
+        documented = set[str]().union(
+            *(words(names) for commands, names in listed if command in words(commands))
+        )
         own = {option for option, text in options_of(command).items() if "[NODELEAK_" not in text}
         assert documented == own - {"--help", "--help-all"}, command
     for option, text in SETTINGS.items():
-        assert set(re.findall(r"\(default: (\S+)\)", text)) <= words(rows("Settings")[option][0]), option
+        assert set(re.findall(r"\(default: (\S+)\)", text)) <= words(rows("Settings")[option][0]), (
+            option
+        )

@@ -21,7 +21,9 @@ def test_programs_and_scripts_print_their_help() -> None:
 
 
 def test_the_demo_releases_the_leaks_and_removes_its_directory() -> None:
-    with tempfile.TemporaryDirectory(prefix="nd-") as directory:  # a short path: the demo makes sockets below it
+    with tempfile.TemporaryDirectory(
+        prefix="nd-"
+    ) as directory:  # a short path: the demo makes sockets below it
         done = subprocess.run(
             [sys.executable, "-m", "tests.demo"],
             cwd=ROOT,

@@ -143,7 +143,9 @@ class FakeServer(Listener):
     One request per connection; the connection ends with the answer. `answers` may block on `closing`, to hang.
     """
 
-    def __init__(self, answers: Answers, *, at: Path | None = None, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, answers: Answers, *, at: Path | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
         super().__init__(at)
         self.answers = answers
         self.requests: list[Request] = []
@@ -157,7 +159,9 @@ class FakeServer(Listener):
 
     def serve(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError), connection:
-            wrapped = self._tls.wrap_socket(connection, server_side=True) if self._tls else connection
+            wrapped = (
+                self._tls.wrap_socket(connection, server_side=True) if self._tls else connection
+            )
             with wrapped:
                 request = _read_request(wrapped)
                 if request is None:
@@ -192,11 +196,13 @@ def http(body: bytes | str, status: str = "200 OK", kind: str = "application/jso
     return head.encode() + content
 
 
-CHUNKED = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
-)
+CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"  # noqa: E501
 LAST_CHUNK = b"0\r\n\r\n"
-HTML = "<html><head><title>502 Bad Gateway</title></head><body>" + "<p>nginx</p>" * 100 + "</body></html>"
+HTML = (
+    "<html><head><title>502 Bad Gateway</title></head><body>"
+    + "<p>nginx</p>" * 100
+    + "</body></html>"
+)
 
 
 def chunk(body: bytes | str) -> bytes:
@@ -225,7 +231,9 @@ users: [{{name: us, user: {user}}}]
 
 def run(*command: str, environment: dict[str, str] | None = None, given: str = "") -> str:
     """Run a command that must succeed, and return its output."""
-    done = subprocess.run(command, env=environment, input=given, capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        command, env=environment, input=given, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}{done.stdout}"
     return done.stdout
 
@@ -244,7 +252,18 @@ def self_signed(directory: Path) -> tuple[ssl.SSLContext, Path]:
     needs(openssl is not None, "openssl, to make a certificate")
     certificate, key = directory / "server.crt", directory / "server.key"
     run(
-        *(str(openssl), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"),
+        *(
+            str(openssl),
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-days",
+            "2",
+        ),
         *("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"),
         *("-keyout", str(key), "-out", str(certificate)),
     )
@@ -256,7 +275,11 @@ def self_signed(directory: Path) -> tuple[ssl.SSLContext, Path]:
 def established(port: int) -> set[str]:
     """Return the clients' ends of the established connections to a port of 127.0.0.1."""
     lines = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
-    return {remote for _, local, remote, state, *_ in lines if local == f"0100007F:{port:04X}" and state == "01"}
+    return {
+        remote
+        for _, local, remote, state, *_ in lines
+        if local == f"0100007F:{port:04X}" and state == "01"
+    }
 
 
 def until(true: Callable[[], Any], what: str, seconds: float = 20.0) -> None:

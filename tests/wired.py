@@ -29,7 +29,9 @@ _NOWHERE: Final = {
 def wired(**options: object) -> NodeSources:
     """Wire a node with docker and without an API server. A directory that no option gives does not exist."""
     others = {"api": "off", "runtime": "docker", "device_plugins_dir": "off", "kubelet_dir": "off"}
-    return for_command(load("scan", _NOWHERE | others | {name: str(value) for name, value in options.items()}, {}))
+    return for_command(
+        load("scan", _NOWHERE | others | {name: str(value) for name, value in options.items()}, {})
+    )
 
 
 def read(source: str, so_far: Snapshot = _HEALTHY, /, **options: object) -> Any:

@@ -45,7 +45,9 @@ def watched(config: Config) -> tuple[Sources, list[Reflector[Any]]]:
     server = _ApiServer(config)
     server.first_connection().close()
     stale_after, node = config.stale_after.total_seconds(), own_node(config.node)
-    pods = Reflector(pods_of(config.node), server.connect, node, loop.clock, stale_after, server.info)
+    pods = Reflector(
+        pods_of(config.node), server.connect, node, loop.clock, stale_after, server.info
+    )
     nodes = Reflector(node, server.connect, node, loop.clock, stale_after, server.info)
     sources = server.sources(
         pods=lambda _: pods.reading(),
@@ -68,7 +70,9 @@ class _ApiServer:
             return self.connect()
         except NoCredentials as error:
             where = f"{option('kubeconfig')} ({variable('kubeconfig')})"
-            raise UsageError(f"{where}: {error}; use {option('api')}=off to run without the API server") from error
+            raise UsageError(
+                f"{where}: {error}; use {option('api')}=off to run without the API server"
+            ) from error
 
     def connect(self) -> Api:
         """Open a connection. It reads the credentials again: they may have been rotated."""

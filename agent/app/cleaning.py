@@ -27,7 +27,13 @@ from agent.sources.source_error import SourceError, describe_os_error
 
 
 def cleaner(
-    config: Config, actor: str, recheck: Recheck, limits: Limits, *, applied: bool, heartbeat: Callable[[], None]
+    config: Config,
+    actor: str,
+    recheck: Recheck,
+    limits: Limits,
+    *,
+    applied: bool,
+    heartbeat: Callable[[], None],
 ) -> Cleaner:
     """`actor`: who releases, for the journal. `applied`: False for a dry run. `heartbeat`: see Cleaner."""
     session = limits, actor, JournalStore(config.state_dir), recheck, node_files(config), loop.wall
@@ -68,7 +74,9 @@ def _no_network(config: Config) -> str:
 def node_files(config: Config) -> NodeFiles:
     mounted = partial(mounted_path, run_dir=config.run_dir)
     lock_timeout = config.lock_timeout.total_seconds()
-    return NodeFiles(config.cni_networks_dir, tuple(config.cni_cache_dir), lock_timeout, loop.clock, mounted)
+    return NodeFiles(
+        config.cni_networks_dir, tuple(config.cni_cache_dir), lock_timeout, loop.clock, mounted
+    )
 
 
 def clean_once(
@@ -82,10 +90,16 @@ def clean_once(
 ) -> Cleaning:
     """Take two snapshots, and release what passes every guard; a dry run only reports it."""
     # `until_reported`: from the first release until it is closed, signals are held back.
-    limited = replace(limits(config, only, applied=apply), per_sync=None if limit is None else ("--max", limit))
-    session = cleaner(config, "clean", sources.recheck, limited, applied=apply, heartbeat=lambda: None)
+    limited = replace(
+        limits(config, only, applied=apply), per_sync=None if limit is None else ("--max", limit)
+    )
+    session = cleaner(
+        config, "clean", sources.recheck, limited, applied=apply, heartbeat=lambda: None
+    )
     session.before_snapshot()
-    snapshots = loop.take_snapshots(sources.snapshot, displayed_name(config), config.grace, config.confirm_after)
+    snapshots = loop.take_snapshots(
+        sources.snapshot, displayed_name(config), config.grace, config.confirm_after
+    )
     until_reported.enter_context(held_signals())
     report = engine.replay(snapshots, grace=config.grace, confirm_after=config.confirm_after)
     return session.after_snapshot(snapshots, report)
@@ -97,7 +111,9 @@ def cleanup_status(config: Config, report: Report) -> dict[str, object]:
     context = _context(config, report, journal)
     blockers = find_blockers(context, node_files(config), journal, _no_network(config))
     obstacles = [blocker.why for blocker in blockers if not blocker.network]
-    if missing := dict.fromkeys(source.source for source in context.snapshot.unavailable_about_addresses()):
+    if missing := dict.fromkeys(
+        source.source for source in context.snapshot.unavailable_about_addresses()
+    ):
         obstacles.append(f"unavailable sources: {', '.join(missing)}")
     unknown = [why] if (why := _unknown_networks(config, context)) else []
     return {
@@ -115,7 +131,13 @@ def _context(config: Config, report: Report, journal: JournalStore) -> GuardCont
     except SourceError as error:
         trouble = str(error)
     history, limited = RuntimeHistory(), limits(config, applied=False)
-    return GuardContext(report=report, runtime_history=history, limits=limited, halted=halted, journal_trouble=trouble)
+    return GuardContext(
+        report=report,
+        runtime_history=history,
+        limits=limited,
+        halted=halted,
+        journal_trouble=trouble,
+    )
 
 
 def _unknown_networks(config: Config, context: GuardContext) -> str:
@@ -168,5 +190,7 @@ def resume(config: Config) -> tuple[Entry, ...]:
             for entry in halted:
                 journal_store.update(replace(entry, resumed=loop.wall()), loop.wall())
     except (Busy, OSError, SourceError) as error:
-        raise UsageError(f"{option('state_dir')} ({variable('state_dir')}): {describe_error(error)}") from error
+        raise UsageError(
+            f"{option('state_dir')} ({variable('state_dir')}): {describe_error(error)}"
+        ) from error
     return halted

@@ -41,16 +41,24 @@ def run_daemon(config: Config) -> int:
     threading.excepthook = _exit_with_thread
     stop = threading.Event()
     log = configure(config.log_format)
-    history = DeviceHistoryStore(config.state_dir, lambda why: log.warning("history.write_failed", why=why))
+    history = DeviceHistoryStore(
+        config.state_dir, lambda why: log.warning("history.write_failed", why=why)
+    )
     api, watches = api_server.watched(config) if config.api == "on" else (without_api_server(), [])
     rest = {**api, "state": lambda _: read_disk(config.state_dir)}
-    sources = node_sources(config, rest, history.read, lambda: watches[1].replica.latest if watches else None)
+    sources = node_sources(
+        config, rest, history.read, lambda: watches[1].replica.latest if watches else None
+    )
     heartbeat = _heartbeat(config)
     cleaner = _cleaner(config, sources, heartbeat)
     registry = CollectorRegistry()
     http = http_exporter(config, registry, heartbeat, _status(config, heartbeat))
     queue, cluster_exporters = _cluster_exporters(config, registry, log.warning)
-    exporters: list[loop.Exporter] = [LogExporter(log), *_exporters(config, registry, watches, log.warning), history]
+    exporters: list[loop.Exporter] = [
+        LogExporter(log),
+        *_exporters(config, registry, watches, log.warning),
+        history,
+    ]
     exporters += [http, *cluster_exporters]
     for watch in watches:
         threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
@@ -58,11 +66,19 @@ def run_daemon(config: Config) -> int:
         threading.Thread(target=queue.run, name="delivery", daemon=True).start()
     http.start()
     mode = MODES[config.cleanup]
-    log.info("agent.started", node=displayed_name(config), networks=list(config.network), port=http.port, mode=mode)
+    log.info(
+        "agent.started",
+        node=displayed_name(config),
+        networks=list(config.network),
+        port=http.port,
+        mode=mode,
+    )
     try:
         for watch in watches:  # so that the first sync has data
             watch.answered.wait(config.api_timeout.total_seconds())
-        loop.run_loop(config, sources.snapshot, displayed_name(config), exporters, cleaner, heartbeat, stop)
+        loop.run_loop(
+            config, sources.snapshot, displayed_name(config), exporters, cleaner, heartbeat, stop
+        )
     finally:
         stop.set()
         queue.stop()
@@ -74,17 +90,24 @@ def run_daemon(config: Config) -> int:
 def _heartbeat(config: Config) -> loop.Heartbeat:
     """Return a heartbeat that allows for three intervals, and for every timeout that a sync can run into."""
     api = config.api_timeout * 3 if config.api == "on" else timedelta(0)
-    return loop.Heartbeat(config.interval * 3 + config.docker_timeout * 4 + api + config.lock_timeout * 2)
+    return loop.Heartbeat(
+        config.interval * 3 + config.docker_timeout * 4 + api + config.lock_timeout * 2
+    )
 
 
 def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) -> Cleaner | None:
     if config.cleanup == "off":
         return None
     applied = config.cleanup == "auto"
-    per_sync, per_hour = (option("max_per_sync"), config.max_per_sync), (option("max_per_hour"), config.max_per_hour)
+    per_sync, per_hour = (
+        (option("max_per_sync"), config.max_per_sync),
+        (option("max_per_hour"), config.max_per_hour),
+    )
     limits = cleaning.limits(config, applied=applied)
     limits = replace(limits, per_sync=per_sync, per_hour=per_hour, unattended=True)
-    return cleaning.cleaner(config, "run", sources.recheck, limits, applied=applied, heartbeat=heartbeat.beat)
+    return cleaning.cleaner(
+        config, "run", sources.recheck, limits, applied=applied, heartbeat=heartbeat.beat
+    )
 
 
 def _status(config: Config, heartbeat: loop.Heartbeat) -> Document:
@@ -99,7 +122,10 @@ def _status(config: Config, heartbeat: loop.Heartbeat) -> Document:
 
 
 def http_exporter(
-    config: Config, registry: CollectorRegistry, heartbeat: loop.Heartbeat, status: Document | None = None
+    config: Config,
+    registry: CollectorRegistry,
+    heartbeat: loop.Heartbeat,
+    status: Document | None = None,
 ) -> HttpExporter:
     host, port = config.listen
     page = None
@@ -109,11 +135,18 @@ def http_exporter(
         return HttpExporter(config.listen, registry, lambda: heartbeat.alive, page, status)
     except OSError as error:
         setting = f"{option('listen')} ({variable('listen')})"
-        raise UsageError(f"{setting}: cannot listen on {host or '*'}:{port}: {error.strerror or error}") from error
+        raise UsageError(
+            f"{setting}: cannot listen on {host or '*'}:{port}: {error.strerror or error}"
+        ) from error
 
 
-def _exporters(config: Config, registry: CollectorRegistry, watches: Sequence[Reflector[Any]], warn: Warn) -> Exporters:
-    networks, size = [network for network in config.network if network != AUTO], JournalStore(config.state_dir).size
+def _exporters(
+    config: Config, registry: CollectorRegistry, watches: Sequence[Reflector[Any]], warn: Warn
+) -> Exporters:
+    networks, size = (
+        [network for network in config.network if network != AUTO],
+        JournalStore(config.state_dir).size,
+    )
     mode, build = MODES[config.cleanup], commit() or "unknown"
     return (
         MetricsExporter(registry, networks, mode, watches, commit=build, journal_size=size),
@@ -121,7 +154,9 @@ def _exporters(config: Config, registry: CollectorRegistry, watches: Sequence[Re
     )
 
 
-def _cluster_exporters(config: Config, registry: CollectorRegistry, warn: Warn) -> tuple[DeliveryQueue, Exporters]:
+def _cluster_exporters(
+    config: Config, registry: CollectorRegistry, warn: Warn
+) -> tuple[DeliveryQueue, Exporters]:
     """Return the queue of what is sent to the API server, and the exporters that fill it, if any are enabled."""
     writer = Writer(config.kubeconfig, config.api_timeout.total_seconds())
     queue = DeliveryQueue(

@@ -33,7 +33,9 @@ def snapshot_node(sources: Sources, node: str) -> Snapshot:
     return take_snapshot(sources, node, now(), clock)
 
 
-def take_snapshots(sources: Sources, node: str, grace: timedelta, apart: timedelta) -> tuple[Snapshot, ...]:
+def take_snapshots(
+    sources: Sources, node: str, grace: timedelta, apart: timedelta
+) -> tuple[Snapshot, ...]:
     """Take a snapshot, and a second snapshot `apart` later where there is something to confirm."""
     first = snapshot_node(sources, node)
     if not engine.needs_second_snapshot(first, grace):
@@ -79,7 +81,9 @@ def run_loop(
         if cleaner:
             cleaner.before_snapshot()
         snapshot = snapshot_node(sources, node)
-        report, state = engine.run(snapshot, state, grace=config.grace, confirm_after=config.confirm_after)
+        report, state = engine.run(
+            snapshot, state, grace=config.grace, confirm_after=config.confirm_after
+        )
         with held_signals(deliver=True):  # releases are exported before the process ends
             if cleaner:
                 report = replace(report, cleaning=cleaner.after_snapshot((snapshot,), report))

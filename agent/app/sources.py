@@ -14,8 +14,16 @@ from agent.config import Config, UsageError, option, variable
 from agent.model.devices import DevicePlugins
 from agent.model.documents import StoredHistory
 from agent.model.release import ProbeResult
-from agent.model.runtime import AUTO, DOCKER, RuntimeNetwork
-from agent.model.snapshot import CniResult, NetworkStore, Node, NotRequested, Reservation, ReservationKey, Snapshot
+from agent.model.runtime import AUTO, DOCKER, ContainerRuntime, RuntimeNetwork
+from agent.model.snapshot import (
+    CniResult,
+    NetworkStore,
+    Node,
+    NotRequested,
+    Reservation,
+    ReservationKey,
+    Snapshot,
+)
 from agent.model.volumes import Mount
 from agent.sources.collector import Sources, unowned
 from agent.sources.deadline import Deadline
@@ -66,35 +74,41 @@ def _not_requested(name: str, why: str, _: Snapshot) -> NotRequested:
 
 
 def node_sources(
-    config: Config, rest: Sources, history: Callable[[], StoredHistory], latest_node: Callable[[], Node | None]
+    config: Config,
+    rest: Sources,
+    history: Callable[[], StoredHistory],
+    latest_node: Callable[[], Node | None],
 ) -> NodeSources:
     """Wire what is read on the node beside the rest; raises UsageError. `history`: of the device plugins."""
     processes = ProcessTable(config.proc)
-    runtimes, only_docker = _runtimes(config, processes), config.runtime == DOCKER
+    runtimes = _runtimes(config, processes)
     # A little more than the timeout of one answer, which bounds silence and has the better message.
     in_time = Deadline("container runtime", config.docker_timeout.total_seconds() * 1.2)
     checkpoints = CheckpointDirectories(config.checkpoint_dir)
     is_missing = partial(mounts.is_missing_on_node, proc=config.proc)
     results = CniResults(config.cni_cache_dir, is_missing)
     last = LastNetworks(lambda: in_time(runtimes.networks), config)
-    name, flags = displayed_name(config), processes.kubelet_flags
-    tracker = RegistrationTracker(name, config.provider_id, config.state_dir, flags, config.proc, latest_node)
+    tracker = _registration_tracker(config, processes, latest_node)
     host: Sources = {
         "networks": lambda _: last.read(),
         "reservations": partial(_reservations, _directories(config, is_missing), results),
         "checkpoints": checkpoints.read,
         "containers": lambda snapshot: in_time(lambda: runtimes.containers(snapshot)),
-        "runtimes": lambda _: NotRequested("runtimes", "--runtime=docker") if only_docker else runtimes.asked,
+        "runtimes": lambda _: _asked_runtimes(config, runtimes),
         "cni_results": lambda _: results.read(),
         "damaged_results": lambda _: results.damaged,
         # The search is expensive, and its result matters where something may be released. After the reservations: a
         # plugin that has ended by now has given its address to somebody whom `addresses` finds.
-        "processes": lambda found: processes.read(found.uptime, last.plugins(), complete=bool(unowned(found))),
+        "processes": lambda found: processes.read(
+            found.uptime, last.plugins(), complete=bool(unowned(found))
+        ),
         "addresses": lambda _: addresses.read_addresses(config.proc),
         "device_plugins": lambda _: _device_plugins(config, history),
         "mounted_namespaces": lambda _: mounts.read_namespaces(config.proc, processes.runtimes()),
         "mounts": lambda _: _mounts(config),
-        "registration": lambda snapshot: tracker.read(snapshot.node, snapshot.pods, snapshot.taken_at),
+        "registration": lambda snapshot: tracker.read(
+            snapshot.node, snapshot.pods, snapshot.taken_at
+        ),
     }
     recheck = Recheck(
         lambda container_id: in_time(lambda: runtimes.has(container_id)),
@@ -107,6 +121,27 @@ def node_sources(
     return NodeSources({**host, **rest}, recheck)
 
 
+def _registration_tracker(
+    config: Config, processes: ProcessTable, latest_node: Callable[[], Node | None]
+) -> RegistrationTracker:
+    return RegistrationTracker(
+        displayed_name(config),
+        config.provider_id,
+        config.state_dir,
+        processes.kubelet_flags,
+        config.proc,
+        latest_node,
+    )
+
+
+def _asked_runtimes(
+    config: Config, runtimes: NodeRuntimes
+) -> tuple[ContainerRuntime, ...] | NotRequested:
+    if config.runtime == DOCKER:
+        return NotRequested("runtimes", "--runtime=docker")
+    return runtimes.asked
+
+
 def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
     timeout = config.docker_timeout.total_seconds()
 
@@ -117,7 +152,9 @@ def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
         try:
             return Docker(config.docker_host or None, timeout, partial(processes.require, DOCKER))
         except SourceError as error:
-            raise UsageError(f"{option('docker_host')} ({variable('docker_host')}, DOCKER_HOST): {error}") from error
+            raise UsageError(
+                f"{option('docker_host')} ({variable('docker_host')}, DOCKER_HOST): {error}"
+            ) from error
 
     def cri(path: Path) -> Runtime:
         from agent.sources.runtime.cri import Cri
@@ -128,7 +165,11 @@ def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
     if docker_host := config.docker_host or os.environ.get("DOCKER_HOST", ""):
         docker()  # a wrong host is wrong usage
         socket = Path(docker_host.removeprefix("unix://"))
-        docker_socket = _RUN / socket.relative_to(config.run_dir) if socket.is_relative_to(config.run_dir) else None
+        docker_socket = (
+            _RUN / socket.relative_to(config.run_dir)
+            if socket.is_relative_to(config.run_dir)
+            else None
+        )
     named = config.cri_endpoint, config.cni_config_dir
     return NodeRuntimes(docker, cri, processes, config.proc, config.runtime, docker_socket, *named)
 
@@ -142,7 +183,11 @@ def mounted_path(path: Path, run_dir: Path) -> Path:
 
 
 def _probe(
-    config: Config, results: CniResults, last: "LastNetworks", reservations: Sequence[Reservation], send: bool
+    config: Config,
+    results: CniResults,
+    last: "LastNetworks",
+    reservations: Sequence[Reservation],
+    send: bool,
 ) -> Mapping[ReservationKey, ProbeResult]:
     if config.probe == "off":
         not_probed = ProbeResult("not probed: --probe=off", conclusive=False)
@@ -165,27 +210,42 @@ class LastNetworks:
         except SourceError as error:
             if AUTO in self.config.network:
                 raise
-            return NotRequested("networks", f"--network names them, and the configuration does not: {error}")
-        self._networks = (*networks, *(later for network in networks[:1] for later in network.later))
+            return NotRequested(
+                "networks", f"--network names them, and the configuration does not: {error}"
+            )
+        self._networks = (
+            *networks,
+            *(later for network in networks[:1] for later in network.later),
+        )
         return networks
 
     def plugins(self) -> set[str]:
-        return {name for network in self._networks for name in (*network.plugins, network.ipam) if name}
+        return {
+            name for network in self._networks for name in (*network.plugins, network.ipam) if name
+        }
 
     def plugins_of(self, network: str, cached: Iterable[CniResult]) -> set[str]:
         """Return what may make the interfaces of a network: the first plugin of its chain, and any that isolates."""
-        plugins = {result.plugin for result in cached if result.network == network and result.plugin}
-        for chain in (configured.plugins for configured in self._networks if configured.name == network):
+        plugins = {
+            result.plugin for result in cached if result.network == network and result.plugin
+        }
+        for chain in (
+            configured.plugins for configured in self._networks if configured.name == network
+        ):
             plugins |= {*chain[:1], *probe.ISOLATING.intersection(chain)}
         return plugins
 
 
 def _directories(config: Config, is_missing: Callable[[Path], bool]) -> NetworkDirectories:
     mounted = partial(mounted_path, run_dir=config.run_dir)
-    return NetworkDirectories(config.network, config.cni_networks_dir, mounted, config.max_reservations, is_missing)
+    return NetworkDirectories(
+        config.network, config.cni_networks_dir, mounted, config.max_reservations, is_missing
+    )
 
 
-def _reservations(directories: NetworkDirectories, results: CniResults, snapshot: Snapshot) -> tuple[NetworkStore, ...]:
+def _reservations(
+    directories: NetworkDirectories, results: CniResults, snapshot: Snapshot
+) -> tuple[NetworkStore, ...]:
     try:
         cached = results.read()
     except SourceError:  # which is told when it is read for its own sake
@@ -193,7 +253,9 @@ def _reservations(directories: NetworkDirectories, results: CniResults, snapshot
     return directories.read(snapshot.networks, cached)
 
 
-def _device_plugins(config: Config, history: Callable[[], StoredHistory]) -> DevicePlugins | NotRequested:
+def _device_plugins(
+    config: Config, history: Callable[[], StoredHistory]
+) -> DevicePlugins | NotRequested:
     if directory := config.device_plugins_dir:
         return read_device_plugins(directory, config.proc, history)
     return NotRequested("device_plugins", "--device-plugins-dir=off")

@@ -49,8 +49,12 @@ _PROBLEMS: Final = {
     Confidence.PROBABLE: "{volume} is in the node's volumesInUse but missing from volumesAttached{whose}",
 }
 
-SETTLED: Final = timedelta(minutes=2)  # a kubelet that started more recently has not reported all volumes in use yet
-_LATE: Final = timedelta(minutes=2)  # a volume whose VolumeAttachment says attached is in the status within seconds
+SETTLED: Final = timedelta(
+    minutes=2
+)  # a kubelet that started more recently has not reported all volumes in use yet
+_LATE: Final = timedelta(
+    minutes=2
+)  # a volume whose VolumeAttachment says attached is in the status within seconds
 LOST: Final = timedelta(minutes=10)
 """As long as the kubelet itself waits for an attach; longer than a mount (2 min 3 s), the longest back-off
 (2 min 2 s) and the wait for another node (6 min)."""
@@ -80,7 +84,11 @@ def _not_listed(node: Node) -> dict[str, list[str]]:
     others, unnamed = {}, sorted(attached - in_use)
     for volume in sorted(in_use - attached):
         others[volume] = [other for other in unnamed if _migrated(volume, other)]
-    return {volume: found for volume, found in others.items() if not any(same(volume, other) for other in found)}
+    return {
+        volume: found
+        for volume, found in others.items()
+        if not any(same(volume, other) for other in found)
+    }
 
 
 def request(snapshot: Snapshot) -> Request | None:
@@ -119,14 +127,19 @@ def _lost(snapshot: Snapshot, lost: Sequence[str]) -> Iterator[Finding]:
 def _settled(snapshot: Snapshot) -> bool:
     started = snapshot.processes.known().kubelet
     if started is None:
-        raise InsufficientData("processes: no kubelet found: it is not running, or is part of another process")
+        raise InsufficientData(
+            "processes: no kubelet found: it is not running, or is part of another process"
+        )
     return snapshot.taken_at - started >= SETTLED
 
 
 def _users(snapshot: Snapshot, volume: str) -> list[Pod]:
     uids = {mount.pod_uid for mount in known_or(snapshot.mounts, ()) if mount.volume == volume}
     attachments = known_or(snapshot.attachments, Attachments()).volumes
-    needed = next((attachment for attachment in attachments if attachment.volume == volume), Attachment(volume))
+    needed = next(
+        (attachment for attachment in attachments if attachment.volume == volume),
+        Attachment(volume),
+    )
     pods = known_or(snapshot.pods, ())
     return [pod for pod in pods if pod.live and (pod.uid in uids or _needs(pod, needed))]
 
@@ -135,13 +148,17 @@ def _waited_for(snapshot: Snapshot, lost: Iterable[str]) -> Iterator[Finding]:
     pods = snapshot.pods.known()
     if not lost or request(snapshot) is None:
         return
-    attachments = {attachment.volume: attachment for attachment in snapshot.attachments.known().volumes}
+    attachments = {
+        attachment.volume: attachment for attachment in snapshot.attachments.known().volumes
+    }
     times = _waiting_times(snapshot, pods)
     resolved = {attachment.claim for attachment in attachments.values()}
     for volume in lost:
         attachment = attachments.get(volume, Attachment(volume))
         exact = bool(attachment.claim) or any(_needs(pod, attachment) for pod in pods)
-        waiting = {pod: times[pod] for pod in times if _may_need(pod, attachment, resolved, exact=exact)}
+        waiting = {
+            pod: times[pod] for pod in times if _may_need(pod, attachment, resolved, exact=exact)
+        }
         yield from _if_late(snapshot, attachment, waiting, exact=exact)
 
 
@@ -152,7 +169,9 @@ def _may_need(pod: Pod, attachment: Attachment, resolved: Collection[str], *, ex
 
 def _waiting_times(snapshot: Snapshot, pods: Iterable[Pod]) -> dict[Pod, timedelta]:
     # A sandbox is created only after the volumes of its pod are mounted.
-    with_sandbox = {container.pod_uid for container in snapshot.containers.known() if container.sandbox}
+    with_sandbox = {
+        container.pod_uid for container in snapshot.containers.known() if container.sandbox
+    }
     times = {pod: _waited(pod, snapshot) for pod in pods if pod.uid not in with_sandbox}
     return {pod: time for pod, time in times.items() if time is not None}
 
@@ -160,7 +179,11 @@ def _waiting_times(snapshot: Snapshot, pods: Iterable[Pod]) -> dict[Pod, timedel
 def _if_late(
     snapshot: Snapshot, attachment: Attachment, waiting: Mapping[Pod, timedelta], *, exact: bool
 ) -> Iterator[Finding]:
-    confidence, at_least, failed_pods = Confidence.PROBABLE, LOST, snapshot.attachments.known().failed_pods
+    confidence, at_least, failed_pods = (
+        Confidence.PROBABLE,
+        LOST,
+        snapshot.attachments.known().failed_pods,
+    )
     if exact and attachment.attached:
         confidence, at_least = Confidence.CONFIRMED, _LATE
     elif attachment.failed or any(pod.uid in failed_pods for pod in waiting):
@@ -208,13 +231,23 @@ def _plugin(volume: str) -> str:
 
 
 def _finding(
-    snapshot: Snapshot, volume: str, confidence: Confidence, pods: Iterable[Pod], *, exact: bool = True
+    snapshot: Snapshot,
+    volume: str,
+    confidence: Confidence,
+    pods: Iterable[Pod],
+    *,
+    exact: bool = True,
 ) -> Finding:
     """`pods`: those that wait for the volume, or have it mounted; not `exact`: some of them, and which is not known."""
-    mounted, users = confidence is Confidence.MOUNTED, sorted(pods, key=lambda pod: (pod.name, pod.uid))
+    mounted, users = (
+        confidence is Confidence.MOUNTED,
+        sorted(pods, key=lambda pod: (pod.name, pod.uid)),
+    )
     scheduled = [pod.scheduled for pod in users if pod.scheduled is not None and not mounted]
     remedy = f"{_REATTACH if mounted else _RECREATE_POD}{_not_requested(snapshot)}"
-    problem = _PROBLEMS[confidence].format(volume=volume, whose=_whose(users, mounted=mounted, exact=exact))
+    problem = _PROBLEMS[confidence].format(
+        volume=volume, whose=_whose(users, mounted=mounted, exact=exact)
+    )
     return Finding(
         NAME,
         f"volume {volume}",
@@ -232,18 +265,26 @@ def _whose(pods: Sequence[Pod], *, mounted: bool, exact: bool) -> str:
     names += f" and {len(pods) - _NAMED} more" if len(pods) > _NAMED else ""
     if mounted:
         return f" (by {names})" if names else ""
-    waiting = "waiting pods" if exact else "it is unknown which pod needs it; waiting pods with a claim"
+    waiting = (
+        "waiting pods" if exact else "it is unknown which pod needs it; waiting pods with a claim"
+    )
     return f"; {waiting}: {names}"
 
 
 def _name(pod: Pod) -> str:
-    return f"{pod.name} since {format_time(pod.scheduled)}" if pod.scheduled and pod.started is None else pod.name
+    return (
+        f"{pod.name} since {format_time(pod.scheduled)}"
+        if pod.scheduled and pod.started is None
+        else pod.name
+    )
 
 
 def _version(version: str) -> str:
     if (fixed := is_since(version, FIXED)) is None:
         return "it is unknown whether this version of Kubernetes has the known bug"
-    return f"Kubernetes {version} has the known {'fixes' if fixed else 'bug that loses such entries'}"
+    return (
+        f"Kubernetes {version} has the known {'fixes' if fixed else 'bug that loses such entries'}"
+    )
 
 
 def _not_requested(snapshot: Snapshot) -> str:

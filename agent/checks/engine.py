@@ -16,7 +16,14 @@ from agent.model.finding import Finding, Key, LeakCause, SkippedCheck, TrackedFi
 from agent.model.index import SnapshotIndex
 from agent.model.ranges import usable
 from agent.model.report import NetworkSummary, Report
-from agent.model.snapshot import InsufficientData, Known, NetworkStore, NotRequested, ReservationKey, Snapshot
+from agent.model.snapshot import (
+    InsufficientData,
+    Known,
+    NetworkStore,
+    NotRequested,
+    ReservationKey,
+    Snapshot,
+)
 
 CLOCK_STEP = timedelta(seconds=5)
 """A larger difference between the progress of the wall clock and of the boot clock means that the clock was set."""
@@ -44,7 +51,10 @@ class Detected(NamedTuple):
 def clock_stepped(before: ConfirmationState, snapshot: Snapshot) -> bool:
     """Return whether the wall clock was set since the last snapshot."""
     earlier = before.assessment.snapshot
-    return abs((snapshot.taken_at - earlier.taken_at) - (snapshot.uptime - earlier.uptime)) > CLOCK_STEP
+    return (
+        abs((snapshot.taken_at - earlier.taken_at) - (snapshot.uptime - earlier.uptime))
+        > CLOCK_STEP
+    )
 
 
 def confirm(
@@ -57,7 +67,9 @@ def confirm(
     """
     known = before.confirmed if clock_stepped(before, now) else before.observations
     with_gap = {gap.detector for gap in detected.gaps}
-    observations = {key: seen for key, seen in before.confirmed.items() if seen.finding.detector in with_gap}
+    observations = {
+        key: seen for key, seen in before.confirmed.items() if seen.finding.detector in with_gap
+    }
     for finding in detected.findings:
         seen = known.get(finding.key)
         if seen is None:
@@ -79,7 +91,11 @@ def first_state(snapshot: Snapshot, pods: Mapping[str, str] | None = None) -> Co
 
 
 def run(
-    snapshot: Snapshot, before: ConfirmationState | None, *, grace: timedelta, confirm_after: timedelta
+    snapshot: Snapshot,
+    before: ConfirmationState | None,
+    *,
+    grace: timedelta,
+    confirm_after: timedelta,
 ) -> tuple[Report, ConfirmationState]:
     """Assess a snapshot.
 
@@ -93,7 +109,9 @@ def run(
     suspects = detect(suspected, (leaked_reservation,))
     observed = confirm(suspects, _without_ended_leaks(before, suspected), snapshot, confirm_after)
     # As first seen: a later restart did not cause an earlier leak.
-    leaks = [seen for seen in (observed[finding.key] for finding in suspects.findings) if seen.confirmed]
+    leaks = [
+        seen for seen in (observed[finding.key] for finding in suspects.findings) if seen.confirmed
+    ]
     assessment = _with_leaks(suspected, {leak.finding.key for leak in leaks})
     detected = detect(assessment, _OTHERS)
     others = confirm(detected, before, snapshot, confirm_after)
@@ -123,7 +141,9 @@ def detect(assessment: Assessment, detectors: Iterable[Detector]) -> Detected:
         except InsufficientData as missing:
             gaps.append(SkippedCheck(detector.NAME, str(missing), chosen=missing.chosen))
         except Exception as error:  # noqa: BLE001 (a broken detector must not silence the others; it is logged as a gap)
-            gaps.append(SkippedCheck(detector.NAME, f"{type(error).__name__}: {error}", broken=True))
+            gaps.append(
+                SkippedCheck(detector.NAME, f"{type(error).__name__}: {error}", broken=True)
+            )
     return Detected(tuple(findings), tuple(gaps))
 
 
@@ -150,9 +170,15 @@ def _read(snapshot: Snapshot) -> set[str]:
 def _without_ended_leaks(before: ConfirmationState, suspected: Assessment) -> ConfirmationState:
     """Forget the leaks that have ended: the file is gone, or has an owner. Of other findings, any may be missing."""
     entries, read = suspected.classified.items(), _read(suspected.snapshot)
-    lasting = {leaked_reservation.key(leak) for leak, entry in entries if entry.state in {State.UNKNOWN, State.LEAKED}}
+    lasting = {
+        leaked_reservation.key(leak)
+        for leak, entry in entries
+        if entry.state in {State.UNKNOWN, State.LEAKED}
+    }
     observations = {
-        key: seen for key, seen in before.observations.items() if key in lasting or seen.finding.network not in read
+        key: seen
+        for key, seen in before.observations.items()
+        if key in lasting or seen.finding.network not in read
     }
     return replace(before, observations=observations)
 
@@ -169,13 +195,21 @@ def _with_leaks(suspected: Assessment, confirmed: Collection[Key]) -> Assessment
     return replace(suspected, reservations=tuple(reservations))
 
 
-def _known_causes(assessment: Assessment, leaks: Iterable[TrackedFinding]) -> dict[ReservationKey, LeakCause]:
+def _known_causes(
+    assessment: Assessment, leaks: Iterable[TrackedFinding]
+) -> dict[ReservationKey, LeakCause]:
     causes = {leak.finding.key: leak.finding.cause for leak in leaks}
     found = ((leak.key, causes[leaked_reservation.key(leak)]) for leak in assessment.leaked)
-    return {key: cause for key, cause in found if isinstance(cause, LeakCause) and cause is not LeakCause.UNKNOWN}
+    return {
+        key: cause
+        for key, cause in found
+        if isinstance(cause, LeakCause) and cause is not LeakCause.UNKNOWN
+    }
 
 
-def _newly_confirmed(leaks: Iterable[TrackedFinding], before: ConfirmationState) -> Counter[tuple[str, LeakCause]]:
+def _newly_confirmed(
+    leaks: Iterable[TrackedFinding], before: ConfirmationState
+) -> Counter[tuple[str, LeakCause]]:
     """Count by network and cause."""
     known = before.confirmed
     new = (leak.finding for leak in leaks if leak.finding.key not in known)
@@ -186,7 +220,11 @@ def _pods(assessment: Assessment, before: ConfirmationState) -> Mapping[str, str
     """Return the pods of the reserved IDs; those known before where no reservation was read."""
     if not _read(assessment.snapshot):
         return before.pods
-    return {entry.container_id: entry.pod for entry in assessment.reservations if entry.container_id and entry.pod}
+    return {
+        entry.container_id: entry.pod
+        for entry in assessment.reservations
+        if entry.container_id and entry.pod
+    }
 
 
 def _summary(assessment: Assessment, store: NetworkStore) -> NetworkSummary:
@@ -208,7 +246,11 @@ def needs_second_snapshot(snapshot: Snapshot, grace: timedelta) -> bool:
 
 
 def replay(
-    snapshots: Iterable[Snapshot], *, grace: timedelta, confirm_after: timedelta, pods: Mapping[str, str] | None = None
+    snapshots: Iterable[Snapshot],
+    *,
+    grace: timedelta,
+    confirm_after: timedelta,
+    pods: Mapping[str, str] | None = None,
 ) -> Report:
     """Assess snapshots, and keep of the last what was confirmed, for a command. `pods`: names by container ID."""
     state: ConfirmationState | None = None
@@ -218,4 +260,6 @@ def replay(
         report, state = run(snapshot, before, grace=grace, confirm_after=confirm_after)
     if report is None:
         raise ValueError("no snapshot to assess")
-    return replace(report, findings=tuple(finding for finding in report.findings if finding.confirmed))
+    return replace(
+        report, findings=tuple(finding for finding in report.findings if finding.confirmed)
+    )

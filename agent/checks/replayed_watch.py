@@ -25,7 +25,9 @@ NAME = "replayed_watch"
 SEVERITIES: Final = (Severity.WARNING,)
 
 _FIXED: Final = ((1, 8, 8), (1, 9, 3))
-_ALTHOUGH_FIXED: Final = ", although this version has the fix: check for an older API server beside it"
+_ALTHOUGH_FIXED: Final = (
+    ", although this version has the fix: check for an older API server beside it"
+)
 _SHOWN: Final = {
     Evidence.DELETED_BELOW: "a DELETED event with version {} after {} on the same watch",
     Evidence.REPLAYED: "an old ADDED or MODIFIED event, version {}, to a watch that had reached {}",

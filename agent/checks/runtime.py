@@ -7,15 +7,27 @@ the runtime that they name was not asked, nobody knows whose pods run here.
 from collections.abc import Iterable
 from typing import Final
 
-from agent.model.runtime import DOCKER, ContainerRuntime, endpoint_path, record_before_address, version_numbers
+from agent.model.runtime import (
+    DOCKER,
+    ContainerRuntime,
+    endpoint_path,
+    record_before_address,
+    version_numbers,
+)
 from agent.model.snapshot import Known, NotRequested, Snapshot, Unavailable, is_missing, known_or
 
-_BEFORE_CRI: Final = (ContainerRuntime(DOCKER),)  # what was asked for a recording that does not say it
+_BEFORE_CRI: Final = (
+    ContainerRuntime(DOCKER),
+)  # what was asked for a recording that does not say it
 
 
 def asked(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
     """Return the runtimes that were asked for their containers."""
-    return _BEFORE_CRI if isinstance(snapshot.runtimes, NotRequested) else known_or(snapshot.runtimes, ())
+    return (
+        _BEFORE_CRI
+        if isinstance(snapshot.runtimes, NotRequested)
+        else known_or(snapshot.runtimes, ())
+    )
 
 
 def of_the_kubelet(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
@@ -32,7 +44,9 @@ def of_the_kubelet(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
 
 def _is_kubelets(runtime: ContainerRuntime, named: str, reported: str) -> bool:
     if named:
-        return named == runtime.name or (runtime.endpoint != "" and endpoint_path(named) == runtime.endpoint)
+        return named == runtime.name or (
+            runtime.endpoint != "" and endpoint_path(named) == runtime.endpoint
+        )
     if reported:
         name, _, version = reported.partition("://")
         versions = {version_numbers(version), version_numbers(runtime.version)} - {None}
@@ -42,7 +56,9 @@ def _is_kubelets(runtime: ContainerRuntime, named: str, reported: str) -> bool:
 
 def names(snapshot: Snapshot) -> tuple[str, ...]:
     """Return the name of the kubelet's runtime, or, where that is not known, of each that was asked."""
-    return tuple(dict.fromkeys(runtime.name for runtime in of_the_kubelet(snapshot) or asked(snapshot)))
+    return tuple(
+        dict.fromkeys(runtime.name for runtime in of_the_kubelet(snapshot) or asked(snapshot))
+    )
 
 
 def name_of(snapshot: Snapshot) -> str:
@@ -64,7 +80,9 @@ def keeps_checkpoints(snapshot: Snapshot) -> bool:
     if not asked(snapshot) or _any_docker(asked(snapshot)):
         return True
     reading = snapshot.checkpoints
-    return bool(known_or(reading, ())) or (isinstance(reading, Unavailable) and not is_missing(reading))
+    return bool(known_or(reading, ())) or (
+        isinstance(reading, Unavailable) and not is_missing(reading)
+    )
 
 
 def forgets_checkpoints(snapshot: Snapshot) -> bool:
@@ -86,8 +104,12 @@ def _is_docker(told: str) -> bool:
 
 def unordered(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
     """Return the runtimes whose list may lack a sandbox that has an address already."""
-    with_cri = (runtime for runtime in of_the_kubelet(snapshot) or asked(snapshot) if runtime.name != DOCKER)
-    return tuple(runtime for runtime in with_cri if not record_before_address(runtime.name, runtime.version))
+    with_cri = (
+        runtime for runtime in of_the_kubelet(snapshot) or asked(snapshot) if runtime.name != DOCKER
+    )
+    return tuple(
+        runtime for runtime in with_cri if not record_before_address(runtime.name, runtime.version)
+    )
 
 
 def deletes_at_start(snapshot: Snapshot) -> bool:
@@ -123,7 +145,9 @@ def is_named(snapshot: Snapshot) -> bool:
     if not _any_docker(asked(snapshot)):
         return False
     processes = known_or(snapshot.processes, None)
-    return isinstance(snapshot.checkpoints, Known) and not (processes and processes.runtime is not None)
+    return isinstance(snapshot.checkpoints, Known) and not (
+        processes and processes.runtime is not None
+    )
 
 
 def _named(snapshot: Snapshot) -> str:

@@ -42,10 +42,14 @@ from agent.model.text import count_of, format_time
 NAME = "unregistered_node"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
 
-REGISTERS_WITHIN: Final = timedelta(seconds=60)  # how long a kubelet may take from its start to its registration
+REGISTERS_WITHIN: Final = timedelta(
+    seconds=60
+)  # how long a kubelet may take from its start to its registration
 _WARNING_AFTER, _CRITICAL_AFTER = timedelta(minutes=3), timedelta(minutes=8)
 """Without a provider ID: a cloud controller sets it within seconds, and the autoscaler acts after 15 minutes."""
-ACTED_WITHIN: Final = timedelta(hours=1)  # by then the cloud's controllers and the autoscaler have acted, if at all
+ACTED_WITHIN: Final = timedelta(
+    hours=1
+)  # by then the cloud's controllers and the autoscaler have acted, if at all
 _REMOVALS: Final = {
     TO_BE_DELETED: "is being removed by the cluster-autoscaler in a scale-down",
     DELETION_CANDIDATE: "is a candidate for removal by the cluster-autoscaler, which considers it unneeded",
@@ -62,7 +66,9 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         if taint.key in _REMOVALS:
             since = "" if taint.at is None else f", since {format_time(taint.at)}"
             message = f"the Node {node.name} {_REMOVALS[taint.key]}{since} (taint {taint.key})"
-            yield Finding(NAME, f"{taint.key} of {node.name}", message, Severity.INFO, since=taint.at)
+            yield Finding(
+                NAME, f"{taint.key} of {node.name}", message, Severity.INFO, since=taint.at
+            )
     yield from _changed(node, registration, snapshot.taken_at)
     yield from _without_id(node, registration, snapshot)
 
@@ -85,7 +91,9 @@ def _gone(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
     severity, message = _deleted(snapshot, last, evidence, remedy)
     since = last.at if last is not None else started
     # Urgent: its pods are deleted 40 s later, and the agent is among them.
-    yield Finding(NAME, f"Node {name}", f"the Node {name} was {message}", severity, since=since, urgent=True)
+    yield Finding(
+        NAME, f"Node {name}", f"the Node {name} was {message}", severity, since=since, urgent=True
+    )
 
 
 _REMOVED: Final = {
@@ -95,14 +103,20 @@ _REMOVED: Final = {
 _SPARED: Final = "no cluster-autoscaler has deleted the instance since"
 
 
-def _deleted(snapshot: Snapshot, last: LastSeen | None, evidence: str, remedy: str) -> tuple[Severity, str]:
+def _deleted(
+    snapshot: Snapshot, last: LastSeen | None, evidence: str, remedy: str
+) -> tuple[Severity, str]:
     """Return how severe it is that a Node was deleted, and what to do; `remedy`: if that was not planned."""
     if last is not None and last.removal in _REMOVED:
         keep = "to keep it removed, stop the kubelet, which registers the node when it starts"
         removed = f"{_REMOVED[last.removal]} before it was deleted ({evidence})"
         return Severity.INFO, f"{removed}; its kubelet is still running; {keep}"
     cordoned = last is not None and last.removal is Removal.CORDONED
-    how = "deleted while it was cordoned, no drain was seen in the day before, and" if cordoned else "deleted, but"
+    how = (
+        "deleted while it was cordoned, no drain was seen in the day before, and"
+        if cordoned
+        else "deleted, but"
+    )
     start = f"{how} its kubelet is running: {evidence}; "
     remedy += ", unless the Node was deleted on purpose"
     if last is not None and last.gone is not None and snapshot.taken_at - last.gone >= ACTED_WITHIN:
@@ -111,13 +125,21 @@ def _deleted(snapshot: Snapshot, last: LastSeen | None, evidence: str, remedy: s
     if last is not None:
         due += f" (at {format_time(last.at + REMOVED_AFTER)} or later)"
     effects = f"its pods are deleted after 40 s, and a cluster-autoscaler deletes the instance {due}{_status(snapshot)}"
-    message = f"{start}{effects}; {remedy}; until then, pause the autoscaler or protect the instance"
+    message = (
+        f"{start}{effects}; {remedy}; until then, pause the autoscaler or protect the instance"
+    )
     return Severity.WARNING if cordoned else Severity.CRITICAL, message
 
 
 def _unknown_name(registration: Registration, name: str) -> str:
-    kubelet = f" (the kubelet here uses the name {registration.kubelet_name})" if registration.kubelet_name else ""
-    unreadable = f"; the last known Node cannot be read: {registration.why}" if registration.why else ""
+    kubelet = (
+        f" (the kubelet here uses the name {registration.kubelet_name})"
+        if registration.kubelet_name
+        else ""
+    )
+    unreadable = (
+        f"; the last known Node cannot be read: {registration.why}" if registration.why else ""
+    )
     return f"the API server has no Node named {name}: check --node{kubelet}{unreadable}"
 
 
@@ -144,7 +166,14 @@ def _without_id(node: Node, registration: Registration, snapshot: Snapshot) -> I
         f"Node (it can be set only once); {otherwise}"
     )
     identity = (severity.value,)  # a change of the severity is another finding
-    yield Finding(NAME, f"provider ID of {node.name}", message, severity, since=node.created, identity=identity)
+    yield Finding(
+        NAME,
+        f"provider ID of {node.name}",
+        message,
+        severity,
+        since=node.created,
+        identity=identity,
+    )
 
 
 def _why_it_needs_one(node: Node, registration: Registration, snapshot: Snapshot) -> str:
@@ -153,7 +182,11 @@ def _why_it_needs_one(node: Node, registration: Registration, snapshot: Snapshot
     if why := evidence_of_cloud(registration, node.taints):
         return why
     others = snapshot.autoscaler.known()
-    return f"{others.others_with_id} of {others.others} other nodes have one" if others.others_with_id else ""
+    return (
+        f"{others.others_with_id} of {others.others} other nodes have one"
+        if others.others_with_id
+        else ""
+    )
 
 
 def _changed(node: Node, registration: Registration, now: datetime) -> Iterator[Finding]:

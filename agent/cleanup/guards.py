@@ -36,7 +36,10 @@ from agent.model.snapshot import (
 from agent.model.text import count_of
 from agent.sources.networks import cleanable
 
-OWNED: Final = {State.TEARDOWN_PENDING: Reason.TEARDOWN_PENDING, State.UNMANAGED: Reason.ADDRESS_IN_USE}
+OWNED: Final = {
+    State.TEARDOWN_PENDING: Reason.TEARDOWN_PENDING,
+    State.UNMANAGED: Reason.ADDRESS_IN_USE,
+}
 """The states in which somebody has an address although no runtime lists its container, and the reason of a refusal."""
 _REQUESTED: Final = {State.LEAKED, State.CANDIDATE, State.UNKNOWN, *OWNED}
 
@@ -45,7 +48,9 @@ MIN_SUSPECTS: Final = 8  # with fewer suspected sandboxes the share is not check
 MANY_SUSPECTS: Final = 32
 NEARLY_ALL: Final = 0.9
 """Of the reservations. With so many suspects, and only the runtime to go by, the share is one of reservations."""
-_CLOCK_ERROR: Final = timedelta(seconds=2)  # of a process' start: the kernel tells when the node booted to the second
+_CLOCK_ERROR: Final = timedelta(
+    seconds=2
+)  # of a process' start: the kernel tells when the node booted to the second
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +74,14 @@ class RuntimeHistory:
         processes = known_or(snapshot.processes, None)
         if processes and (started := processes.start_of(name)):
             start = started - processes.booted
-            why = f"{name} restarted between two snapshots" if self.start not in {None, start} else why
-        return RuntimeHistory(running, start, snapshot.uptime if why else self.suspect_since, why or self.why)
+            why = (
+                f"{name} restarted between two snapshots"
+                if self.start not in {None, start}
+                else why
+            )
+        return RuntimeHistory(
+            running, start, snapshot.uptime if why else self.suspect_since, why or self.why
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +95,12 @@ class GuardContext:
     halted: str = ""  # why cleanup halted; empty if it did not
     journal_trouble: str = ""  # why the journal cannot be used; empty if it can
     journal_damage: Sequence[str] = ()  # the files of the journal that cannot be parsed
-    restored: frozenset[str] = frozenset()  # the sandboxes that somebody restored: released by name only
-    paused: frozenset[Reservation] = frozenset()  # the leaks whose release has just failed: left alone for a while
+    restored: frozenset[str] = (
+        frozenset()
+    )  # the sandboxes that somebody restored: released by name only
+    paused: frozenset[Reservation] = (
+        frozenset()
+    )  # the leaks whose release has just failed: left alone for a while
 
     @property
     def assessment(self) -> Assessment:
@@ -104,11 +119,22 @@ class GuardContext:
     @cached_property
     def unread(self) -> Mapping[str, str]:
         """The directory of an address of a sandbox that is not read: of an attachment with its own dataDir."""
-        read = {store.directory for store in self.snapshot.reservations if isinstance(store.reading, Known)}
+        read = {
+            store.directory
+            for store in self.snapshot.reservations
+            if isinstance(store.reading, Known)
+        }
         results = known_or(self.snapshot.cni_results, ())
-        named = ((result.container_id, f"{normpath(result.data_dir)}/{result.network}") for result in results)
+        named = (
+            (result.container_id, f"{normpath(result.data_dir)}/{result.network}")
+            for result in results
+        )
         default = "./", f"{DEFAULT_DATA_DIR}/"  # not named, or named: --cni-networks-dir has it
-        return {sandbox: path for sandbox, path in named if path not in read and not path.startswith(default)}
+        return {
+            sandbox: path
+            for sandbox, path in named
+            if path not in read and not path.startswith(default)
+        }
 
     @cached_property
     def ranges(self) -> Mapping[str, RangeSets | InsufficientData]:
@@ -125,7 +151,9 @@ class GuardContext:
     def running(self) -> tuple[int, int]:
         """How many pods run according to the API server, and of how many of them no runtime lists a container."""
         running = {pod.name for pod in self.snapshot.pods.known() if pod.has_sandbox}
-        return len(running), len(running.difference(container.pod for container in self.snapshot.containers.known()))
+        return len(running), len(
+            running.difference(container.pod for container in self.snapshot.containers.known())
+        )
 
     @cached_property
     def treadmills(self) -> Mapping[str, failing_plugin.Treadmill]:
@@ -172,29 +200,41 @@ def decide(context: GuardContext) -> tuple[Decision, ...]:
     """Ask every guard about every request, the oldest first. What passes and is paused is left out."""
     requests = sorted(release_requests(context.assessment, context.limits.only), key=_sort_key)
     decisions = [(request, tuple(_objections(request, context))) for request in requests]
-    due = [decision for decision in decisions if decision[1] or context.paused.isdisjoint(decision[0].reservations)]
+    due = [
+        decision
+        for decision in decisions
+        if decision[1] or context.paused.isdisjoint(decision[0].reservations)
+    ]
     return tuple(_within_budget(due, context))
 
 
 def _sort_key(request: ReleaseRequest) -> tuple[int, tuple[str, str]]:
-    return min(reservation.mtime_ns for reservation in request.reservations), request.reservations[0].key
+    return min(reservation.mtime_ns for reservation in request.reservations), request.reservations[
+        0
+    ].key
 
 
-def release_requests(assessment: Assessment, only: Collection[str] | None = None) -> tuple[ReleaseRequest, ...]:
+def release_requests(
+    assessment: Assessment, only: Collection[str] | None = None
+) -> tuple[ReleaseRequest, ...]:
     """Group the reservations that no runtime lists by sandbox. `only`: the sandboxes with one of these addresses."""
     if not isinstance(assessment.snapshot.containers, Known):
         return ()
     sandboxes: defaultdict[tuple[str, ...], list[Reservation]] = defaultdict(list)
     for reservation, entry in assessment.classified.items():
         if entry.state in _REQUESTED:
-            sandbox = (entry.container_id,) if entry.container_id else ("", entry.network, entry.name)
+            sandbox = (
+                (entry.container_id,) if entry.container_id else ("", entry.network, entry.name)
+            )
             sandboxes[sandbox].append(reservation)
     requests, keeps_results = [], runtimes.deletes_at_start(assessment.snapshot)
     for reservations in sandboxes.values():
         pods = (assessment.classified[reservation].pod for reservation in reservations)
         ordered = sorted(reservations, key=lambda reservation: reservation.key)
         requests.append(ReleaseRequest(tuple(ordered), next(filter(None, pods), ""), keeps_results))
-    return tuple(request for request in requests if only is None or {*request.ips}.intersection(only))
+    return tuple(
+        request for request in requests if only is None or {*request.ips}.intersection(only)
+    )
 
 
 def _objections(request: ReleaseRequest, context: GuardContext) -> Iterator[Refusal]:
@@ -215,7 +255,10 @@ def not_halted(_request: ReleaseRequest, context: GuardContext) -> Refusal | Non
 def sources_available(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """One unavailable source is enough to release nothing."""
     if unavailable := context.snapshot.unavailable_about_addresses():
-        return Refusal(Reason.SOURCE_UNAVAILABLE, "; ".join(f"{source.source}: {source.why}" for source in unavailable))
+        return Refusal(
+            Reason.SOURCE_UNAVAILABLE,
+            "; ".join(f"{source.source}: {source.why}" for source in unavailable),
+        )
     return None
 
 
@@ -223,7 +266,11 @@ def allowed_network(request: ReleaseRequest, context: GuardContext) -> Refusal |
     """The IDs of another network may belong to another runtime. They would all look leaked."""
     if others := [name for name in request.networks if name not in context.networks]:
         setting = f"--cleanup-network={','.join(sorted(context.limits.networks.union(others)))}"
-        return Refusal(Reason.NETWORK_NOT_ALLOWED, f"cleanup is not allowed in network {', '.join(others)}", setting)
+        return Refusal(
+            Reason.NETWORK_NOT_ALLOWED,
+            f"cleanup is not allowed in network {', '.join(others)}",
+            setting,
+        )
     return None
 
 
@@ -248,19 +295,30 @@ def without_owner(request: ReleaseRequest, context: GuardContext) -> Refusal | N
     index, sandbox = context.assessment.index, request.container_id
     require_available(context.snapshot.pods)
     for reservation in request.reservations:
-        classified, claimed = context.assessment.classified[reservation], reservation.ip in index.claims
-        held = reservation.ip in index.holders or sandbox in index.checkpoints or sandbox in index.mounted_namespaces
+        classified, claimed = (
+            context.assessment.classified[reservation],
+            reservation.ip in index.claims,
+        )
+        held = (
+            reservation.ip in index.holders
+            or sandbox in index.checkpoints
+            or sandbox in index.mounted_namespaces
+        )
         if classified.state in OWNED and (held or not claimed):
             return Refusal(OWNED[classified.state], classified.why)
         if claimed:
-            return Refusal(Reason.CLAIMED_BY_POD, f"pod {index.claims[reservation.ip]} has {reservation.ip}")
+            return Refusal(
+                Reason.CLAIMED_BY_POD, f"pod {index.claims[reservation.ip]} has {reservation.ip}"
+            )
     return None
 
 
 def confirmed(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """Older than the grace period by its mtime, and the same leak in two snapshots."""
     for reservation in request.reservations:
-        if refusal := _too_young(context.snapshot.taken_at - reservation.mtime, context.limits.grace):
+        if refusal := _too_young(
+            context.snapshot.taken_at - reservation.mtime, context.limits.grace
+        ):
             return refusal
     for gap in context.report.gaps:
         if gap.broken and gap.detector == leaked_reservation.NAME:
@@ -268,7 +326,9 @@ def confirmed(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     for reservation in request.reservations:
         classified = context.assessment.classified[reservation]
         if classified.state is not State.LEAKED:
-            return Refusal(Reason.NOT_CONFIRMED, f"its state is {classified.state.value}: {classified.why}")
+            return Refusal(
+                Reason.NOT_CONFIRMED, f"its state is {classified.state.value}: {classified.why}"
+            )
     return _only_by_name(request, context)
 
 
@@ -283,7 +343,10 @@ def _only_by_name(request: ReleaseRequest, context: GuardContext) -> Refusal | N
 
 def _too_young(age: timedelta, grace: timedelta) -> Refusal | None:
     if age < timedelta(0):
-        return Refusal(Reason.NOT_CONFIRMED, f"the file is {-age.total_seconds():.0f} s newer than the snapshot")
+        return Refusal(
+            Reason.NOT_CONFIRMED,
+            f"the file is {-age.total_seconds():.0f} s newer than the snapshot",
+        )
     if age < grace:
         why = f"{age.total_seconds():.0f} s old, and --grace is {grace.total_seconds():.0f} s"
         return Refusal(Reason.NOT_CONFIRMED, why, "--grace=0s")
@@ -323,20 +386,30 @@ def ordered_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal 
     if not (unordered := runtimes.unordered(context.snapshot)):
         return None
     named = ", ".join(map(str, unordered))
-    return Refusal(Reason.RUNTIME_UNORDERED, f"{named} is not known to record a sandbox before its address is reserved")
+    return Refusal(
+        Reason.RUNTIME_UNORDERED,
+        f"{named} is not known to record a sandbox before its address is reserved",
+    )
 
 
 def trusted_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """A runtime can return an incomplete list, mostly after a restart. Trusting it could cost every address."""
     history, snapshot = context.runtime_history, context.snapshot
-    if history.suspect_since is not None and snapshot.uptime - history.suspect_since <= context.limits.settle:
-        return Refusal(Reason.RUNTIME_DOUBTFUL, f"{history.why}; its list is trusted again after --settle")
+    if (
+        history.suspect_since is not None
+        and snapshot.uptime - history.suspect_since <= context.limits.settle
+    ):
+        return Refusal(
+            Reason.RUNTIME_DOUBTFUL, f"{history.why}; its list is trusted again after --settle"
+        )
     if isinstance(snapshot.pods, NotRequested):
         return None
     running, missing = context.running
     if running and (missing == running or (running >= MIN_CONTAINERS and missing > running / 2)):
         who = f"{missing} of the {running} pods that run according to the API server"
-        return Refusal(Reason.RUNTIME_DOUBTFUL, f"{runtimes.name_of(snapshot)} lists no container of {who}")
+        return Refusal(
+            Reason.RUNTIME_DOUBTFUL, f"{runtimes.name_of(snapshot)} lists no container of {who}"
+        )
     return None
 
 
@@ -355,8 +428,12 @@ def settled(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
         starts["cri-dockerd"] = processes.cri_dockerd
     for name, start in starts.items():
         if start is None:
-            return Refusal(Reason.UNSETTLED, f"it is not known when {name} started: its process was not found")
-    ago, name = min(((now - start).total_seconds(), name) for name, start in starts.items() if start)
+            return Refusal(
+                Reason.UNSETTLED, f"it is not known when {name} started: its process was not found"
+            )
+    ago, name = min(
+        ((now - start).total_seconds(), name) for name, start in starts.items() if start
+    )
     if ago >= settle.total_seconds():
         return None
     why = f"{name} started {max(ago, 0):.0f} s ago, and --settle is {settle.total_seconds():.0f} s"
@@ -377,7 +454,10 @@ def plugin_works(request: ReleaseRequest, context: GuardContext) -> Refusal | No
     """While each retry of a pod takes another address, automatic releases only feed it."""
     for network in request.networks if context.limits.unattended else ():
         if leaking := context.treadmills.get(network):
-            return Refusal(Reason.PLUGIN_FAILING, f"a CNI plugin of network {network} fails ({leaking}): mend it first")
+            return Refusal(
+                Reason.PLUGIN_FAILING,
+                f"a CNI plugin of network {network} fails ({leaking}): mend it first",
+            )
     return None
 
 
@@ -388,14 +468,20 @@ def no_host_ports(request: ReleaseRequest, context: GuardContext) -> Refusal | N
     """
     if not context.limits.unattended or context.limits.release_host_ports:
         return None
-    found = {reservation.ip: context.host_ports[reservation] for reservation in request.reservations}
+    found = {
+        reservation.ip: context.host_ports[reservation] for reservation in request.reservations
+    }
     kubenet = (request.networks, runtimes.names(context.snapshot)) == ((KUBENET,), (DOCKER,))
     none = {(), None} if kubenet else {()}
     if not (ports := {ip: forwarded for ip, forwarded in found.items() if forwarded not in none}):
         return None
     why = host_ports.describe_rules(ports)
     if not any(ports.values()):
-        record = f"the spec of its pod {request.pod} was not seen" if request.pod else "no record says whose it was"
+        record = (
+            f"the spec of its pod {request.pod} was not seen"
+            if request.pod
+            else "no record says whose it was"
+        )
         why = f"{record}, and {why}"
     return Refusal(Reason.HOST_PORTS, why, "--release-host-ports=on")
 
@@ -408,7 +494,10 @@ def journal_usable(_request: ReleaseRequest, context: GuardContext) -> Refusal |
     if context.journal_trouble:
         return Refusal(Reason.JOURNAL_UNWRITABLE, context.journal_trouble)
     if context.limits.unattended and context.journal_damage:
-        return Refusal(Reason.JOURNAL_UNWRITABLE, f"{context.journal_damage[0]}; it may say that cleanup halted")
+        return Refusal(
+            Reason.JOURNAL_UNWRITABLE,
+            f"{context.journal_damage[0]}; it may say that cleanup halted",
+        )
     return None
 
 
@@ -424,8 +513,13 @@ GUARDS: Final[tuple[Guard, ...]] = (
 def _within_budget(decisions: Collection[Decision], context: GuardContext) -> Iterator[Decision]:
     """Let as many addresses pass as the limits permit, in their order."""
     per_sync, per_hour = context.limits.per_sync, context.limits.per_hour
-    budget = [(*limit, spent) for limit, spent in ((per_sync, 0), (per_hour, context.spent)) if limit]
-    passed, ready = 0, sum(len(request.reservations) for request, refusals in decisions if not refusals)
+    budget = [
+        (*limit, spent) for limit, spent in ((per_sync, 0), (per_hour, context.spent)) if limit
+    ]
+    passed, ready = (
+        0,
+        sum(len(request.reservations) for request, refusals in decisions if not refusals),
+    )
     for request, refusals in decisions:
         wanted = len(request.reservations)
         if refusals:
@@ -440,7 +534,10 @@ def _within_budget(decisions: Collection[Decision], context: GuardContext) -> It
 def _over_budget(ready: int, budget: Sequence[tuple[str, int, int]]) -> Refusal:
     """Name the limits that are too low, and the values that would admit all addresses that are `ready`."""
     short = [(setting, limit, spent) for setting, limit, spent in budget if spent + ready > limit]
-    left = ((setting, count_of(max(limit - spent, 0), "address", "addresses")) for setting, limit, spent in short)
+    left = (
+        (setting, count_of(max(limit - spent, 0), "address", "addresses"))
+        for setting, limit, spent in short
+    )
     allowed = ", ".join(f"{setting} allows {count} now" for setting, count in left)
     lift = " ".join(f"{setting}={ready + spent}" for setting, _, spent in short)
     return Refusal(Reason.OVER_BUDGET, f"{allowed}; ready to release: {ready}", lift)

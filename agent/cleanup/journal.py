@@ -28,11 +28,19 @@ from agent.model.release import ReleaseRequest, Verdict
 from agent.model.snapshot import from_mtime
 from agent.sources.host.files import read_file
 from agent.sources.source_error import SourceError, cannot_read
-from agent.state.directory import make_directory, remove_file, remove_temporary_files, replace_file, unwritable
+from agent.state.directory import (
+    make_directory,
+    remove_file,
+    remove_temporary_files,
+    replace_file,
+    unwritable,
+)
 
 JOURNAL_SCHEMA: Final = "nodeleak.journal/v1"
 RESERVATION: Final = "reservation"
-IN_DOUBT: Final = Verdict.INTERRUPTED  # of an entry: a reservation is gone, and it is not known who removed it
+IN_DOUBT: Final = (
+    Verdict.INTERRUPTED
+)  # of an entry: a reservation is gone, and it is not known who removed it
 MAX_ENTRIES: Final = 2000  # what `run` releases in a day by default has room
 RETENTION: Final = timedelta(hours=24)
 """Where there is no room, the oldest entries go, if nothing was written to them for so long."""
@@ -86,7 +94,9 @@ class Entry:
     restored: datetime | None = None  # when it was restored
     restoring: datetime | None = None  # when a restoration began that is unfinished
     restorations: int = 0  # how many began: each is activity, whatever came of it
-    halted: datetime | None = None  # when a record of its container reappeared, which halted cleanup
+    halted: datetime | None = (
+        None  # when a record of its container reappeared, which halted cleanup
+    )
     resumed: datetime | None = None  # when cleanup was resumed since
 
     @property
@@ -104,7 +114,9 @@ class Entry:
     @property
     def released(self) -> bool:
         """Whether this agent removed reservations, or may have removed them before it was killed."""
-        return self.verdict in {Verdict.RELEASED, IN_DOUBT} and not (self.restored or self.restoring)
+        return self.verdict in {Verdict.RELEASED, IN_DOUBT} and not (
+            self.restored or self.restoring
+        )
 
     @property
     def unfinished(self) -> bool:
@@ -112,7 +124,9 @@ class Entry:
 
     @property
     def reappearance(self) -> str:
-        address = f"its address was {', '.join(self.ips)}; `nodeleak restore {self.name}` puts it back"
+        address = (
+            f"its address was {', '.join(self.ips)}; `nodeleak restore {self.name}` puts it back"
+        )
         return f"released container {self.container_id[:12]} reappeared ({address})"
 
     def ended(self, verdict: Verdict, why: str) -> "Entry":
@@ -123,7 +137,9 @@ class Entry:
         return replace(self, restoring=at, restorations=self.restorations + 1)
 
 
-def new_entry(request: ReleaseRequest, files: Sequence[FileImage], actor: str, at: datetime) -> Entry:
+def new_entry(
+    request: ReleaseRequest, files: Sequence[FileImage], actor: str, at: datetime
+) -> Entry:
     """Return an entry whose name sorts by time, is easy to type, and is unique for two sandboxes at the same time."""
     first = request.reservations[0]
     sandbox = request.container_id[:12] or f"{first.network[:100]}-{first.ip}"
@@ -138,7 +154,11 @@ class Journal:
 
     def released_from(self) -> dict[str, Entry]:
         """Return the last release of each sandbox, by container ID. No record of these must ever reappear."""
-        return {entry.container_id: entry for entry in self.entries if entry.released and entry.container_id}
+        return {
+            entry.container_id: entry
+            for entry in self.entries
+            if entry.released and entry.container_id
+        }
 
     def restored(self) -> frozenset[str]:
         """Return the sandboxes that somebody has restored: whoever has such an address was seen by no source."""
@@ -162,7 +182,9 @@ class Journal:
     def active_since(self, before: "Journal") -> frozenset[str]:
         """Return the sandboxes that were released or restored since the journal was read, or still are being."""
         settled = {entry for entry in before.entries if not entry.unfinished}
-        return frozenset(entry.container_id for entry in self.entries if entry not in settled) - {""}
+        return frozenset(entry.container_id for entry in self.entries if entry not in settled) - {
+            ""
+        }
 
 
 class JournalStore:
@@ -243,7 +265,11 @@ class JournalStore:
             "container_id": entry.container_id,
             "pod": entry.pod,
             "evidence": list(evidence),
-            "versions": {"nodeleak": version("nodeleak"), "python": python_version(), "kernel": uname().release},
+            "versions": {
+                "nodeleak": version("nodeleak"),
+                "python": python_version(),
+                "kernel": uname().release,
+            },
             "files": [file_document(image) for image in entry.files],
         }
         self._write(entry.name, document)
@@ -255,7 +281,9 @@ class JournalStore:
             document = json.loads(path.read_bytes())
         except ValueError as error:
             raise OSError(errno.EINVAL, "damaged", str(path)) from error
-        times = {name: found and _timestamp(found) for name in _TIMES for found in [getattr(entry, name)]}
+        times = {
+            name: found and _timestamp(found) for name in _TIMES for found in [getattr(entry, name)]
+        }
         outcome = {"outcome": entry.verdict, "why": entry.why, "restorations": entry.restorations}
         ended = {"ended": _timestamp(at)} if entry.verdict and "ended" not in document else {}
         self._write(entry.name, document | outcome | times | ended)
@@ -271,7 +299,9 @@ class JournalStore:
     def _to_drop(self) -> tuple[Path, os.stat_result] | None:
         """Return what has to go before another entry can begin: what nothing was written to for the longest time."""
         files = self._listed()
-        return min(files, key=lambda file: file[1].st_mtime_ns) if len(files) >= MAX_ENTRIES else None
+        return (
+            min(files, key=lambda file: file[1].st_mtime_ns) if len(files) >= MAX_ENTRIES else None
+        )
 
     def _write(self, name: str, document: dict[str, Any]) -> None:
         path = self._directory / f"{name}.json"
@@ -284,7 +314,9 @@ class JournalStore:
 def retrying(held: type[Exception], seconds: float) -> tenacity.Retrying:
     """Try for a lock again and again. Whoever waits for it in the kernel hangs behind one that is never released."""
     stop, wait = tenacity.stop_after_delay(seconds), tenacity.wait_random(0.001, 0.005)
-    return tenacity.Retrying(stop=stop, wait=wait, retry=tenacity.retry_if_exception_type(held), reraise=True)
+    return tenacity.Retrying(
+        stop=stop, wait=wait, retry=tenacity.retry_if_exception_type(held), reraise=True
+    )
 
 
 def _timestamp(at: datetime) -> str:
@@ -292,12 +324,16 @@ def _timestamp(at: datetime) -> str:
 
 
 def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text).astimezone(UTC)  # or an OverflowError here: the year 10000 cannot be shown
+    return datetime.fromisoformat(text).astimezone(
+        UTC
+    )  # or an OverflowError here: the year 10000 cannot be shown
 
 
 def file_document(image: FileImage) -> dict[str, Any]:
     """Return one file as the journal stores it: UTF-8 as text, for people, and anything else as base64."""
-    document = {name: value for name, value in asdict(image).items() if name != "content" and value != ""}
+    document = {
+        name: value for name, value in asdict(image).items() if name != "content" and value != ""
+    }
     document |= {"mode": f"{image.mode:04o}", "mtime": _timestamp(from_mtime(image.mtime_ns))}
     try:
         return document | {"text": image.content.decode()}
@@ -307,12 +343,19 @@ def file_document(image: FileImage) -> dict[str, Any]:
 
 def _file_image(document: dict[str, Any]) -> FileImage:
     """Return one file. Raises ValueError where its name would lead to another directory."""
-    content = document["text"].encode() if "text" in document else base64.b64decode(document["base64"])
+    content = (
+        document["text"].encode() if "text" in document else base64.b64decode(document["base64"])
+    )
     data_dir = document.get("data_dir", "")
-    leads_away = any("/" in document[part] or document[part] in {"", ".", ".."} for part in ("network", "name"))
+    leads_away = any(
+        "/" in document[part] or document[part] in {"", ".", ".."} for part in ("network", "name")
+    )
     if leads_away or ".." in data_dir.split("/"):
         raise ValueError(f"{document['name']} in {data_dir}/{document['network']}")
-    fields = {name: document[name] for name in ("place", "network", "name", "uid", "gid", "inode", "mtime_ns")}
+    fields = {
+        name: document[name]
+        for name in ("place", "network", "name", "uid", "gid", "inode", "mtime_ns")
+    }
     return FileImage(**fields, content=content, mode=int(document["mode"], 8), data_dir=data_dir)
 
 

@@ -37,7 +37,9 @@ class Recheck:
         answers: list[str] = []
         if container_id := request.container_id:
             if self.has_container(container_id):
-                return Refusal(Reason.CONTAINER_EXISTS, "recheck: the container runtime has the container")
+                return Refusal(
+                    Reason.CONTAINER_EXISTS, "recheck: the container runtime has the container"
+                )
             answers.append("the container runtime answered that there is no such container")
             if checkpoint := self.has_checkpoint(container_id):
                 return Refusal(Reason.TEARDOWN_PENDING, "recheck: the sandbox has a checkpoint")
@@ -55,7 +57,11 @@ class Recheck:
         for address in addresses.read_addresses(self.proc):
             if address.ip in ips:
                 return f"process {address.pid} ({address.command}) has the address configured"
-        named = [found for found in self.results.read() if found.namespace and found.container_id == container_id]
+        named = [
+            found
+            for found in self.results.read()
+            if found.namespace and found.container_id == container_id
+        ]
         mounted = mounted_by_sandbox(named, self.namespaces()) if named else {}
         return f"its network namespace is still mounted: {mounted[container_id]}" if mounted else ""
 
@@ -71,10 +77,17 @@ class Recheck:
         found = self.send(reservations, send)
         if all(result.conclusive for result in found.values()):
             return found
-        namespace = of_nobody(self.results.read(), self.namespaces(), docker_runs=self.processes.runs(DOCKER))
+        namespace = of_nobody(
+            self.results.read(), self.namespaces(), docker_runs=self.processes.runs(DOCKER)
+        )
         if not namespace:
             return found
         why = f"and a network namespace is mounted whose sandbox is not known: {namespace}"
-        unasked = {key: f"{result.why}, {why}" for key, result in found.items() if not result.conclusive}
-        doubts = {key: ProbeResult(why, Reason.PROBE_UNANSWERED, conclusive=False) for key, why in unasked.items()}
+        unasked = {
+            key: f"{result.why}, {why}" for key, result in found.items() if not result.conclusive
+        }
+        doubts = {
+            key: ProbeResult(why, Reason.PROBE_UNANSWERED, conclusive=False)
+            for key, why in unasked.items()
+        }
         return {**found, **doubts}

@@ -34,16 +34,26 @@ def _to_put_back(entry: Entry, networks: Mapping[str, OpenNetwork]) -> Sequence[
     for image, other in missing.items():
         if other:
             raise RestoreError(f"{image.name} of network {image.network} is reserved again")
-        reserved = networks[image.directory].addresses_of(entry.container_id) if entry.container_id else []
+        reserved = (
+            networks[image.directory].addresses_of(entry.container_id) if entry.container_id else []
+        )
         if others := sorted(set(reserved).difference(entry.ips)):
-            raise RestoreError(f"container {entry.container_id[:12]} has another address now: {', '.join(others)}")
+            raise RestoreError(
+                f"container {entry.container_id[:12]} has another address now: {', '.join(others)}"
+            )
     return tuple(missing)
 
 
-def _not_in_place(entry: Entry, networks: Mapping[str, OpenNetwork]) -> Mapping[FileImage, FileImage | None]:
+def _not_in_place(
+    entry: Entry, networks: Mapping[str, OpenNetwork]
+) -> Mapping[FileImage, FileImage | None]:
     """Return what is missing, with what others have there by now. IDs are never reused: equal content is proof."""
     found = ((image, networks[image.directory].read(image.name)) for image in entry.reservations)
-    return {image: now for image, now in found if not now or (now.name, now.content) != (image.name, image.content)}
+    return {
+        image: now
+        for image, now in found
+        if not now or (now.name, now.content) != (image.name, image.content)
+    }
 
 
 def require_restorable(entry: Entry, journal: Journal, files: NodeFiles) -> None:
@@ -54,7 +64,9 @@ def require_restorable(entry: Entry, journal: Journal, files: NodeFiles) -> None
     with files.opened(entry.directories) as networks:
         _to_put_back(entry, networks)
     if entry.restored:
-        raise RestoreError("the entry was restored before: nodeleak did not remove what is missing now")
+        raise RestoreError(
+            "the entry was restored before: nodeleak did not remove what is missing now"
+        )
 
 
 def recover_and_restore(name: str, files: NodeFiles, store: JournalStore, now: datetime) -> str:
@@ -96,7 +108,11 @@ def _restore(entry: Entry, files: NodeFiles, store: JournalStore, now: datetime)
             raise RestoreError(f"{why}: {_UNFINISHED}") from error
         ended = began.ended(entry.verdict or Verdict.FAILED, f"not restored: {why}")
         raise RestoreError(record(store, ended, now, why)) from error
-    why = files.link_cached(entry) if linked else "it was already in place; the journal now records that"
+    why = (
+        files.link_cached(entry)
+        if linked
+        else "it was already in place; the journal now records that"
+    )
     return record(store, replace(began, restored=now, restoring=None), now, why)
 
 
@@ -120,8 +136,12 @@ def _recovered(entry: Entry, files: NodeFiles, now: datetime) -> Entry:
             why = f"{interrupted}; no reservation is in place"
             if entry.verdict:
                 return entry.ended(entry.verdict, why)
-            doubt = f"{why}, and it is not known whether this release or another process removed them"
-            left = files.unlink_cached(entry)  # or the runtime may run DEL with them when another pod has the address
+            doubt = (
+                f"{why}, and it is not known whether this release or another process removed them"
+            )
+            left = files.unlink_cached(
+                entry
+            )  # or the runtime may run DEL with them when another pod has the address
             return entry.ended(IN_DOUBT, f"{doubt}; {left}" if left else doubt)
         if any(missing.values()):
             return entry.ended(IN_DOUBT, f"{interrupted}, and a removed address is reserved again")

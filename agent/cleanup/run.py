@@ -25,9 +25,15 @@ HOUR: Final = timedelta(hours=1)
 PAUSE: Final = timedelta(minutes=10)
 """A leak that the probe or the recheck refused is left alone for so long: it must neither hold up others nor be probed
 in every sync."""
-RETRY: Final = timedelta(minutes=1)  # one whose release failed, perhaps because the runtime had just been restarted
-MAX_SNAPSHOT_AGE: Final = timedelta(minutes=1)  # no release begins later after its snapshot: the node goes on
-_PROBED_AT_ONCE: Final = 100  # sandboxes: far fewer addresses than the kernel's table of neighbors holds (gc_thresh3)
+RETRY: Final = timedelta(
+    minutes=1
+)  # one whose release failed, perhaps because the runtime had just been restarted
+MAX_SNAPSHOT_AGE: Final = timedelta(
+    minutes=1
+)  # no release begins later after its snapshot: the node goes on
+_PROBED_AT_ONCE: Final = (
+    100  # sandboxes: far fewer addresses than the kernel's table of neighbors holds (gc_thresh3)
+)
 _MAY_LAST: Final = {Reason.ADDRESS_IN_USE, Reason.PROBE_UNANSWERED}
 """Refusals of the probe and the recheck that do not pass by themselves."""
 
@@ -45,8 +51,12 @@ class Cleaner:
     applied: bool
     heartbeat: Callable[[], None] = lambda: None
     """Called after each release. One may wait for the runtime and for a lock, and a sync can have several."""
-    no_network: Callable[[], str] = lambda: ""  # returns why no network may be cleaned; empty if one may be
-    _read: Journal = field(default=Journal(), init=False)  # the journal as it was before the snapshot
+    no_network: Callable[[], str] = lambda: (
+        ""
+    )  # returns why no network may be cleaned; empty if one may be
+    _read: Journal = field(
+        default=Journal(), init=False
+    )  # the journal as it was before the snapshot
     _unreadable: str = field(default="", init=False)
     _history: RuntimeHistory = field(default=RuntimeHistory(), init=False)
     _reappeared: Entry | None = field(default=None, init=False)
@@ -74,9 +84,19 @@ class Cleaner:
         context = self.context(report)
         decisions = guards.decide(context)
         passed = [request for request, refusals in decisions if not refusals]
-        outcomes = self._release(passed, context.snapshot) if self.applied else self._would_release(passed)
-        outcomes += [Outcome(request, Verdict.REFUSED, refusals) for request, refusals in decisions if refusals]
-        blockers = () if self.applied else find_blockers(context, self.files, self.journal, self.no_network())
+        outcomes = (
+            self._release(passed, context.snapshot) if self.applied else self._would_release(passed)
+        )
+        outcomes += [
+            Outcome(request, Verdict.REFUSED, refusals)
+            for request, refusals in decisions
+            if refusals
+        ]
+        blockers = (
+            ()
+            if self.applied
+            else find_blockers(context, self.files, self.journal, self.no_network())
+        )
         return summarize(context, outcomes, self._read, blockers, applied=self.applied)
 
     def context(self, report: Report) -> GuardContext:
@@ -91,7 +111,9 @@ class Cleaner:
             journal_trouble=self._unreadable or self.journal.trouble(),
             journal_damage=self._read.damage,
             restored=self._read.restored(),
-            paused=frozenset(leak for leak, until in self._paused.items() if snapshot.uptime < until),
+            paused=frozenset(
+                leak for leak, until in self._paused.items() if snapshot.uptime < until
+            ),
         )
 
     @property
@@ -112,10 +134,18 @@ class Cleaner:
         A reservation alone is none: a plugin that outlives its sandbox can write one, and it is a leak like any other.
         """
         recorded = {container.id for container in known_or(snapshot.containers, ())}
-        recorded.update(checkpoint.container_id for checkpoint in known_or(snapshot.checkpoints, ()))
-        found = [entry for container_id, entry in self._read.released_from().items() if container_id in recorded]
+        recorded.update(
+            checkpoint.container_id for checkpoint in known_or(snapshot.checkpoints, ())
+        )
+        found = [
+            entry
+            for container_id, entry in self._read.released_from().items()
+            if container_id in recorded
+        ]
         if found:
-            with suppress(SourceError):  # if it cannot be read again, what was read before the snapshot counts
+            with suppress(
+                SourceError
+            ):  # if it cannot be read again, what was read before the snapshot counts
                 # The container may have been restored meanwhile, and even released once more.
                 released = self.journal.read().released_from()
                 found = [entry for entry in found if released.get(entry.container_id) == entry]
@@ -129,7 +159,9 @@ class Cleaner:
             if entry := self.journal.read().named(self._reappeared.name):
                 halting = replace(entry, halted=self.now(), resumed=None)
                 self.journal.update(halting, self.now())
-                entries = tuple(halting if known.name == entry.name else known for known in self._read.entries)
+                entries = tuple(
+                    halting if known.name == entry.name else known for known in self._read.entries
+                )
                 self._read, self._reappeared = replace(self._read, entries=entries), None
 
     def _would_release(self, requests: Sequence[ReleaseRequest]) -> list[Outcome]:
@@ -139,8 +171,12 @@ class Cleaner:
             known = self.recheck.probe(_reservations(requests), send=False)
         outcomes = []
         for request in requests:
-            why = "; ".join(known[leak.key].why for leak in request.reservations if leak.key in known)
-            outcomes.append(_probe_refusal(request, known) or Outcome(request, Verdict.WOULD_RELEASE, why=why))
+            why = "; ".join(
+                known[leak.key].why for leak in request.reservations if leak.key in known
+            )
+            outcomes.append(
+                _probe_refusal(request, known) or Outcome(request, Verdict.WOULD_RELEASE, why=why)
+            )
         return outcomes
 
     def _release(self, requests: Sequence[ReleaseRequest], snapshot: Snapshot) -> list[Outcome]:
@@ -148,14 +184,18 @@ class Cleaner:
         outcomes: list[Outcome] = []
         while batch := requests[len(outcomes) : len(outcomes) + _PROBED_AT_ONCE]:
             outcomes += self._release_batch(batch, snapshot.taken_at)
-        self._paused = {leak: until for leak, until in self._paused.items() if snapshot.uptime < until}
+        self._paused = {
+            leak: until for leak, until in self._paused.items() if snapshot.uptime < until
+        }
         for outcome in outcomes:
             may_last = any(refusal.reason in _MAY_LAST for refusal in outcome.refusals)
             if pause := PAUSE if may_last else RETRY if outcome.verdict is Verdict.FAILED else None:
                 self._paused |= dict.fromkeys(outcome.request.reservations, snapshot.uptime + pause)
         return outcomes
 
-    def _release_batch(self, requests: Sequence[ReleaseRequest], taken_at: datetime) -> list[Outcome]:
+    def _release_batch(
+        self, requests: Sequence[ReleaseRequest], taken_at: datetime
+    ) -> list[Outcome]:
         if refused := self._why_not(requests[0], taken_at):
             return [replace(refused, request=request) for request in requests]
         try:
@@ -166,32 +206,52 @@ class Cleaner:
         self.heartbeat()
         return self._release_probed(requests, probed, taken_at)
 
-    def _release_probed(self, requests: Sequence[ReleaseRequest], probed: Probed, taken_at: datetime) -> list[Outcome]:
+    def _release_probed(
+        self, requests: Sequence[ReleaseRequest], probed: Probed, taken_at: datetime
+    ) -> list[Outcome]:
         outcomes: list[Outcome] = []
         try:
             with self.journal.exclusive(self.files.lock_timeout):
                 active = self.journal.read().active_since(self._read)
                 for request in requests:
-                    refused = self._why_not(request, taken_at, active) or _probe_refusal(request, probed)
-                    outcomes.append(refused or _still_locked(request, outcomes) or self._release_one(request, probed))
+                    refused = self._why_not(request, taken_at, active) or _probe_refusal(
+                        request, probed
+                    )
+                    outcomes.append(
+                        refused
+                        or _still_locked(request, outcomes)
+                        or self._release_one(request, probed)
+                    )
                     self.heartbeat()
         except (Busy, OSError, SourceError) as error:
             outcomes += [_not_journaled(request, error) for request in requests[len(outcomes) :]]
         return outcomes
 
-    def _why_not(self, request: ReleaseRequest, taken_at: datetime, active: Collection[str] = ()) -> Outcome | None:
+    def _why_not(
+        self, request: ReleaseRequest, taken_at: datetime, active: Collection[str] = ()
+    ) -> Outcome | None:
         """Begin no release after a signal, too long after the snapshot, or of what the journal shows in motion."""
         if interrupted():
-            return Outcome(request, Verdict.INTERRUPTED, why="interrupted by a signal before this release began")
+            return Outcome(
+                request,
+                Verdict.INTERRUPTED,
+                why="interrupted by a signal before this release began",
+            )
         if abs(self.now() - taken_at) > MAX_SNAPSHOT_AGE:
             why = f"its snapshot is older than {MAX_SNAPSHOT_AGE.total_seconds():.0f} s: run cleanup again"
             return Outcome(request, Verdict.REFUSED, (Refusal(Reason.SNAPSHOT_EXPIRED, why),))
         if request.container_id in active:
-            return Outcome(request, Verdict.CHANGED, why="the sandbox was restored, or released, since the snapshot")
+            return Outcome(
+                request,
+                Verdict.CHANGED,
+                why="the sandbox was restored, or released, since the snapshot",
+            )
         return None
 
     def _release_one(self, request: ReleaseRequest, probed: Probed) -> Outcome:
-        return release(request, probed, self.recheck, self.files, self.journal, actor=self.actor, at=self.now())
+        return release(
+            request, probed, self.recheck, self.files, self.journal, actor=self.actor, at=self.now()
+        )
 
 
 def _reservations(requests: Sequence[ReleaseRequest]) -> list[Reservation]:
@@ -200,14 +260,18 @@ def _reservations(requests: Sequence[ReleaseRequest]) -> list[Reservation]:
 
 def _probe_refusal(request: ReleaseRequest, probed: Probed) -> Outcome | None:
     results = [probed[leak.key] for leak in request.reservations if leak.key in probed]
-    refusals = tuple(Refusal(result.objection, f"probe: {result.why}") for result in results if result.objection)
+    refusals = tuple(
+        Refusal(result.objection, f"probe: {result.why}") for result in results if result.objection
+    )
     return Outcome(request, Verdict.REFUSED, refusals) if refusals else None
 
 
 def _still_locked(request: ReleaseRequest, outcomes: Sequence[Outcome]) -> Outcome | None:
     """A lock is waited for once per sync, so that 118 leaks do not wait 118 times."""
     for outcome in outcomes:
-        if outcome.verdict is Verdict.BUSY and {*outcome.request.directories}.intersection(request.directories):
+        if outcome.verdict is Verdict.BUSY and {*outcome.request.directories}.intersection(
+            request.directories
+        ):
             return Outcome(request, Verdict.BUSY, why=outcome.why)
     return None
 

@@ -5,7 +5,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_held: list[int] = []  # The signals that wait. Their handlers belong to the process, and so does this list
+_held: list[
+    int
+] = []  # The signals that wait. Their handlers belong to the process, and so does this list
 
 
 def interrupted() -> bool:
@@ -20,7 +22,9 @@ def held_signals(*, deliver: bool = False) -> Iterator[None]:
         yield
         return
     numbers = signal.SIGTERM, signal.SIGINT
-    before = {number: signal.signal(number, lambda number, _: _held.append(number)) for number in numbers}
+    before = {
+        number: signal.signal(number, lambda number, _: _held.append(number)) for number in numbers
+    }
     try:
         yield
     finally:

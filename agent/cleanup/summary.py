@@ -16,7 +16,12 @@ from agent.sources.source_error import describe_os_error
 
 
 def summarize(
-    context: GuardContext, outcomes: Sequence[Outcome], journal: Journal, blockers: Iterable[Blocker], *, applied: bool
+    context: GuardContext,
+    outcomes: Sequence[Outcome],
+    journal: Journal,
+    blockers: Iterable[Blocker],
+    *,
+    applied: bool,
 ) -> Cleaning:
     snapshot, report = context.snapshot, context.report
     unfinished = "is unfinished, the next cleanup or restore recovers it"
@@ -40,7 +45,9 @@ def summarize(
     )
 
 
-def find_blockers(context: GuardContext, files: NodeFiles, journal: JournalStore, no_network: str) -> Iterator[Blocker]:
+def find_blockers(
+    context: GuardContext, files: NodeFiles, journal: JournalStore, no_network: str
+) -> Iterator[Blocker]:
     """Yield why nothing can be released here, or in one network, whatever is leaked. Nothing is changed.
 
     host-local's locks are not tried: that could create their file, and delay an ADD.
@@ -68,7 +75,9 @@ def _unwritable(context: GuardContext, files: NodeFiles) -> Iterator[Blocker]:
         except OSError as error:
             failed[store.network] = f"cannot change {error.filename}: {describe_os_error(error)}"
     for network, why in failed.items():
-        yield Blocker(BlockedBy.NETWORK_UNWRITABLE, why, "" if len(failed) == len(allowed) else network)
+        yield Blocker(
+            BlockedBy.NETWORK_UNWRITABLE, why, "" if len(failed) == len(allowed) else network
+        )
 
 
 def _not_releasable(assessment: Assessment, only: frozenset[str] | None) -> Iterator[NotReleasable]:
@@ -98,7 +107,9 @@ def _released(outcomes: Iterable[Outcome]) -> list[Reservation]:
     return [reservation for request in requests for reservation in request.reservations]
 
 
-def _free_after(report: Report, released: Iterable[Reservation]) -> Iterator[tuple[str, int | None]]:
+def _free_after(
+    report: Report, released: Iterable[Reservation]
+) -> Iterator[tuple[str, int | None]]:
     """Yield for how many sandboxes each network has addresses now; None: that is not known."""
     gone = {reservation.key for reservation in released}
     for network in report.networks:
@@ -106,7 +117,12 @@ def _free_after(report: Report, released: Iterable[Reservation]) -> Iterator[tup
             yield network.name, None
             continue
         names = (entry.name for entry in report.assessment.of(network.name) if entry.blocks)
-        yield network.name, free(network.ranges, (ip for ip in names if ReservationKey(network.name, ip) not in gone))
+        yield (
+            network.name,
+            free(
+                network.ranges, (ip for ip in names if ReservationKey(network.name, ip) not in gone)
+            ),
+        )
 
 
 def _to_mend(report: Report, released: Sequence[Reservation]) -> Iterator[str]:
@@ -116,5 +132,9 @@ def _to_mend(report: Report, released: Sequence[Reservation]) -> Iterator[str]:
             yield tracked.finding.message
     ports = host_ports.forwarded(report.assessment, released)
     for unknown in (False, True):
-        if found := {leak.ip: known for leak, known in ports.items() if known != () and (known is None) == unknown}:
+        if found := {
+            leak.ip: known
+            for leak, known in ports.items()
+            if known != () and (known is None) == unknown
+        }:
             yield host_ports.describe_rules(found)

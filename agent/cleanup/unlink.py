@@ -76,7 +76,9 @@ def release(
             images = [_read_assessed(reservation, networks) for reservation in request.reservations]
         images += dict.fromkeys(files.cached(request))
         start = files.clock()
-        with files.locked(request.directories):  # a trial: a lock that is held for hours must not fill the journal
+        with files.locked(
+            request.directories
+        ):  # a trial: a lock that is held for hours must not fill the journal
             waited = files.clock() - start
     except RaceLost as lost:
         return Outcome(request, lost.verdict, why=str(lost))
@@ -86,7 +88,9 @@ def release(
     results = (probed[leak.key] for leak in request.reservations)
     # Not under the lock: a disk can be slow, and every ADD on the node would wait for it.
     journal.begin(entry, [*answers, *(result.why for result in results if result.conclusive)])
-    return _release_journaled(Outcome(request, Verdict.FAILED, entry=entry.name), entry, waited, files, journal)
+    return _release_journaled(
+        Outcome(request, Verdict.FAILED, entry=entry.name), entry, waited, files, journal
+    )
 
 
 def _read_assessed(reservation: Reservation, networks: Mapping[str, "OpenNetwork"]) -> FileImage:
@@ -119,10 +123,14 @@ def _release_journaled(
     if verdict is Verdict.RELEASED:
         why = files.unlink_cached(entry)
     ended = entry.at + timedelta(seconds=files.clock() - start)
-    return replace(outcome, verdict=verdict, why=record(journal, entry.ended(verdict, why), ended, why))
+    return replace(
+        outcome, verdict=verdict, why=record(journal, entry.ended(verdict, why), ended, why)
+    )
 
 
-def _compare_and_unlink(images: Sequence[FileImage], networks: Mapping[str, "LockedNetwork"]) -> tuple[Verdict, str]:
+def _compare_and_unlink(
+    images: Sequence[FileImage], networks: Mapping[str, "LockedNetwork"]
+) -> tuple[Verdict, str]:
     """Under the locks nothing is asked, nothing is waited for, and only the directories are written.
 
     Raises OSError if a part of the sandbox was removed, and could not be put back.
@@ -142,7 +150,11 @@ def _compare_and_unlink(images: Sequence[FileImage], networks: Mapping[str, "Loc
         for image in removed:
             networks[image.directory].link(image)
         return Verdict.FAILED, describe_error(error)
-    return (Verdict.RELEASED, "") if removed else (Verdict.GONE, "released by a process that does not take the lock")
+    return (
+        (Verdict.RELEASED, "")
+        if removed
+        else (Verdict.GONE, "released by a process that does not take the lock")
+    )
 
 
 def record(journal: JournalStore, entry: Entry, at: datetime, why: str) -> str:
@@ -169,7 +181,9 @@ class OpenNetwork:
     def addresses_of(self, container_id: str) -> list[str]:
         """Return the addresses that are reserved for a sandbox now."""
         images = filter(None, map(self.read, os.listdir(self.handle)))
-        return [image.name for image in images if image.content.split()[:1] == [container_id.encode()]]
+        return [
+            image.name for image in images if image.content.split()[:1] == [container_id.encode()]
+        ]
 
 
 class LockedNetwork(OpenNetwork):
@@ -191,19 +205,28 @@ class NodeFiles:
     cache_dirs: tuple[Path, ...]
     lock_timeout: float  # seconds to wait for the locks of one sandbox's directories
     clock: Callable[[], float]  # monotonic seconds
-    mounted: Callable[[Path], Path] = lambda path: path  # where a path of the node is for this process
+    mounted: Callable[[Path], Path] = lambda path: (
+        path
+    )  # where a path of the node is for this process
 
     @contextmanager
     def opened(self, directories: Iterable[str]) -> Iterator[Mapping[str, OpenNetwork]]:
         """Open the directories of networks for reading. Raises OSError."""
         with ExitStack() as stack:
-            opened = {name: stack.enter_context(_opened(self._path(name), os.O_NOFOLLOW)) for name in directories}
-            yield {directory: OpenNetwork(directory, handle) for directory, handle in opened.items()}
+            opened = {
+                name: stack.enter_context(_opened(self._path(name), os.O_NOFOLLOW))
+                for name in directories
+            }
+            yield {
+                directory: OpenNetwork(directory, handle) for directory, handle in opened.items()
+            }
 
     @contextmanager
     def locked(self, directories: Iterable[str]) -> Iterator[Mapping[str, LockedNetwork]]:
         """Hold host-local's locks. Raises LockHeld after the timeout, and OSError, also if nothing can be removed."""
-        networks, locks = retrying(LockHeld, self.lock_timeout)(self._try_locks, sorted(directories))
+        networks, locks = retrying(LockHeld, self.lock_timeout)(
+            self._try_locks, sorted(directories)
+        )
         with locks:
             yield networks
         # A power cut must not bring back what the journal calls released. Not under the lock: a disk can be slow.
@@ -211,9 +234,13 @@ class NodeFiles:
             with suppress(OSError), _opened(path) as handle:
                 os.fsync(handle)
 
-    def _try_locks(self, directories: Sequence[str]) -> tuple[Mapping[str, LockedNetwork], ExitStack]:
+    def _try_locks(
+        self, directories: Sequence[str]
+    ) -> tuple[Mapping[str, LockedNetwork], ExitStack]:
         with ExitStack() as stack:
-            networks = {directory: stack.enter_context(self._locked(directory)) for directory in directories}
+            networks = {
+                directory: stack.enter_context(self._locked(directory)) for directory in directories
+            }
             return networks, stack.pop_all()
 
     @contextmanager
@@ -226,7 +253,9 @@ class NodeFiles:
             lock = os.open("lock", _READ | os.O_CREAT, _LOCK_MODE, dir_fd=handle)
             try:
                 if not stat.S_ISREG(os.fstat(lock).st_mode):
-                    raise OSError(errno.EINVAL, "not a regular file, as host-local's lock is", "lock")
+                    raise OSError(
+                        errno.EINVAL, "not a regular file, as host-local's lock is", "lock"
+                    )
                 _flock(lock)
                 # If what is locked was replaced, the next host-local locks the new one and does not wait.
                 if not (_is_still("lock", lock, handle) and _is_still(path, handle)):
@@ -256,9 +285,13 @@ class NodeFiles:
                 for reservation in request.reservations:
                     for name, network, ifname in cni_cache.names_of(reservation):
                         image = _read(directory, name, str(cache), network)
-                        if image is None or not cni_cache.belongs(image.content, reservation, network, ifname):
+                        if image is None or not cni_cache.belongs(
+                            image.content, reservation, network, ifname
+                        ):
                             continue
-                        if not (request.keeps_results and cni_cache.is_deleted_by_id(image.content)):
+                        if not (
+                            request.keeps_results and cni_cache.is_deleted_by_id(image.content)
+                        ):
                             yield image
 
     def unlink_cached(self, entry: Entry) -> str:
@@ -269,11 +302,15 @@ class NodeFiles:
         """Put the results of a release back. Return what could not be put back."""
         return "; ".join(self._each_cached(entry, _link, "not restored to libcni's cache"))
 
-    def _each_cached(self, entry: Entry, change: Callable[[FileImage, int], None], failed: str) -> Iterator[str]:
+    def _each_cached(
+        self, entry: Entry, change: Callable[[FileImage, int], None], failed: str
+    ) -> Iterator[str]:
         for image in (image for image in entry.files if image.place != RESERVATION):
             try:
                 if Path(image.place) not in self.cache_dirs:  # a journal can contain anything
-                    raise PermissionError(errno.EPERM, "not a configured directory of libcni's cache", image.place)
+                    raise PermissionError(
+                        errno.EPERM, "not a configured directory of libcni's cache", image.place
+                    )
                 with _opened(Path(image.place)) as directory:
                     change(image, directory)
             except OSError as error:
@@ -299,12 +336,16 @@ def _flock(handle: int) -> None:
 def _is_still(path: Path | str, handle: int, directory: int | None = None) -> bool:
     """Return whether a path still leads to what is open."""
     try:
-        return os.path.samestat(os.stat(path, dir_fd=directory, follow_symlinks=False), os.fstat(handle))
+        return os.path.samestat(
+            os.stat(path, dir_fd=directory, follow_symlinks=False), os.fstat(handle)
+        )
     except FileNotFoundError:
         return False
 
 
-def _read(directory: int, name: str, place: str, network: str, data_dir: str = "") -> FileImage | None:
+def _read(
+    directory: int, name: str, place: str, network: str, data_dir: str = ""
+) -> FileImage | None:
     """Return a regular file; None if nothing has the name. `place`, `network`, `data_dir`: see FileImage."""
     try:
         handle = os.open(name, _READ, dir_fd=directory)
@@ -322,7 +363,9 @@ def _read(directory: int, name: str, place: str, network: str, data_dir: str = "
     finally:
         os.close(handle)
     mode, owner = stat.S_IMODE(found.st_mode), (found.st_uid, found.st_gid)
-    return FileImage(place, network, name, content, mode, *owner, found.st_ino, found.st_mtime_ns, data_dir)
+    return FileImage(
+        place, network, name, content, mode, *owner, found.st_ino, found.st_mtime_ns, data_dir
+    )
 
 
 def _unlink_unchanged(image: FileImage, directory: int) -> None:
@@ -342,7 +385,9 @@ def _link(image: FileImage, directory: int) -> None:
             os.utime(handle, ns=(image.mtime_ns, image.mtime_ns))
             os.fsync(handle)
             source = temporary or f"/proc/self/fd/{handle}"
-            os.link(source, image.name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=True)
+            os.link(
+                source, image.name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=True
+            )
         finally:
             os.close(handle)
             if temporary:
@@ -362,7 +407,9 @@ def _new_file(directory: int) -> tuple[int, str]:
     # One left by an agent that died may be a second name of a reservation: unlink it, and never write to it.
     with suppress(FileNotFoundError):
         os.unlink(_TEMPORARY, dir_fd=directory)
-    handle = os.open(_TEMPORARY, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    handle = os.open(
+        _TEMPORARY, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=directory
+    )
     return handle, _TEMPORARY
 
 

@@ -37,7 +37,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parse_arguments(arguments)
 
 
-def exit_code_of(parse: Callable[[Sequence[str]], argparse.Namespace], arguments: Sequence[str] | None) -> int:
+def exit_code_of(
+    parse: Callable[[Sequence[str]], argparse.Namespace], arguments: Sequence[str] | None
+) -> int:
     """Execute a command, report what went wrong, and return the exit code."""
     _prepare_output()
     try:
@@ -63,7 +65,12 @@ def exit_code_of(parse: Callable[[Sequence[str]], argparse.Namespace], arguments
 
 
 def _report(error: Exception) -> int:
-    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}:
+    if isinstance(error, OSError) and error.errno in {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EIO,
+    }:
         discard_output()
         warn(f"cannot write the output: {describe_os_error(error)}")
         return OUTPUT

@@ -25,7 +25,18 @@ from ipaddress import ip_address
 from agent.app.cleaning import clean_once
 from agent.app.sources import for_command
 from agent.cli.node import remembered_pods
-from agent.cli.output import BLOCKED, DONE, FAILED, INTERRUPTED, OUTPUT, UNAVAILABLE, as_json, progress, warn, write
+from agent.cli.output import (
+    BLOCKED,
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    OUTPUT,
+    UNAVAILABLE,
+    as_json,
+    progress,
+    warn,
+    write,
+)
 from agent.cli.parser import add_address_table, add_apply, config_of, value, view_of
 from agent.config import positive
 from agent.exporters.json.clean import clean_document
@@ -37,7 +48,9 @@ from agent.model.release import Cleaning, Reason, Verdict
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_apply(parser, "release every address that passes all guards; needs --cleanup-network")
     text = "only this address, even outside the range; repeat it for more addresses"
-    parser.add_argument("--ip", type=value(_addresses), action="extend", metavar="ADDRESS", help=text)
+    parser.add_argument(
+        "--ip", type=value(_addresses), action="extend", metavar="ADDRESS", help=text
+    )
     text = "release at most N addresses, oldest first (default: all)"
     parser.add_argument("--max", type=value(positive), metavar="N", help=text)
     add_address_table(parser, ("ip", "age", "verdict", "cause", "pod"))
@@ -61,7 +74,14 @@ def execute(arguments: argparse.Namespace) -> int:
     pods = remembered_pods(config)
     with ExitStack() as until_written:
         with progress("taking two snapshots of the node"):
-            cleaning = clean_once(config, sources, until_written, only=only, limit=arguments.max, apply=arguments.apply)
+            cleaning = clean_once(
+                config,
+                sources,
+                until_written,
+                only=only,
+                limit=arguments.max,
+                apply=arguments.apply,
+            )
         _print(cleaning.with_pods(pods), view, arguments)
     return _exit_code(cleaning)
 
@@ -71,7 +91,10 @@ def _print(cleaning: Cleaning, view: TableView, arguments: argparse.Namespace) -
         write(as_json(clean_document(cleaning)))
     elif arguments.output == "name":
         write(clean_names(cleaning, view))
-        warn(*[blocker.why for blocker in cleaning.blockers], *by_reason(clean_document(cleaning)["unavailable"]))
+        warn(
+            *[blocker.why for blocker in cleaning.blockers],
+            *by_reason(clean_document(cleaning)["unavailable"]),
+        )
     else:
         write(clean_table(cleaning, view, verbose=arguments.verbose))
 
@@ -80,7 +103,9 @@ def _exit_code(cleaning: Cleaning) -> int:
     refused = {outcome.refusals[0].reason for outcome in cleaning.outcomes if outcome.refusals}
     if cleaning.unavailable:
         return UNAVAILABLE
-    if cleaning.applied and Reason.JOURNAL_UNWRITABLE in refused:  # nothing more important refused that release
+    if (
+        cleaning.applied and Reason.JOURNAL_UNWRITABLE in refused
+    ):  # nothing more important refused that release
         return OUTPUT
     if cleaning.failed:
         return FAILED

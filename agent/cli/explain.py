@@ -36,7 +36,9 @@ from agent.model.volumes import Confidence
 
 _FINDING: Final = "finding"
 _SETTING: Final = "setting"
-_WRITTEN: Final[dict[str, dict[str, str]]] = tomllib.loads(files("agent.cli").joinpath("glossary.toml").read_text())
+_WRITTEN: Final[dict[str, dict[str, str]]] = tomllib.loads(
+    files("agent.cli").joinpath("glossary.toml").read_text()
+)
 """The words that are not explained where they are defined. `messages`: what kubelet, runtimes and CNI plugins print, in
 lower case, and the word that explains it."""
 
@@ -62,8 +64,14 @@ def execute(arguments: argparse.Namespace) -> int:
 def _find(word: str, known: Mapping[str, Mapping[str, str]]) -> list[str]:
     """Explain a word however it is written, a metric by one of its samples, or a known message of another program."""
     message = " ".join(word.lower().split())
-    plain = _plain(next((known_as for part, known_as in _WRITTEN["messages"].items() if part in message), word))
-    for spelling in (plain, plain.removeprefix("nodeleak"), re.sub(r"(bucket|count|sum)$", "", plain)):
+    plain = _plain(
+        next((known_as for part, known_as in _WRITTEN["messages"].items() if part in message), word)
+    )
+    for spelling in (
+        plain,
+        plain.removeprefix("nodeleak"),
+        re.sub(r"(bucket|count|sum)$", "", plain),
+    ):
         found = [
             f"{name} ({kind})\n\n{reflow(text)}"
             for kind, texts in known.items()
@@ -83,7 +91,10 @@ def _list(known: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     for kind, texts in known.items():
         yield f"{kind}:"
         if kind == _FINDING:
-            yield from (reflow(f"  {word:<24}{text.splitlines()[0]}", " " * 26) for word, text in texts.items())
+            yield from (
+                reflow(f"  {word:<24}{text.splitlines()[0]}", " " * 26)
+                for word, text in texts.items()
+            )
         elif kind == _SETTING:
             yield "  every option of 'nodeleak run --help-all', such as grace"
         else:
@@ -128,5 +139,7 @@ def _setting(name: str) -> str:
 
 def _documented(kind: type[StrEnum]) -> dict[str, str]:
     """Return the text below each member of an enum. Python does not keep it, so it is read from the source."""
-    members = re.findall(r'^    \w+ = "(\w+)"\n    """(.*?)"""$', inspect.getsource(kind), re.MULTILINE | re.DOTALL)
+    members = re.findall(
+        r'^    \w+ = "(\w+)"\n    """(.*?)"""$', inspect.getsource(kind), re.MULTILINE | re.DOTALL
+    )
     return {name: inspect.cleandoc(text) for name, text in members}

@@ -20,7 +20,9 @@ def record_node(config: Config) -> Recording:
     """Take a snapshot of the node, and a second one if a finding has to be confirmed."""
     sources = for_command(config).snapshot
     with progress("taking a snapshot of the node"):
-        snapshots = loop.take_snapshots(sources, displayed_name(config), config.grace, config.confirm_after)
+        snapshots = loop.take_snapshots(
+            sources, displayed_name(config), config.grace, config.confirm_after
+        )
     return Recording(grace=config.grace, confirm_after=timedelta(0), snapshots=snapshots)
 
 

@@ -72,12 +72,16 @@ def width() -> int:
 
 def terminal_columns() -> int | None:
     """Return the columns of the terminal; None where the output goes elsewhere, and nothing may be cut."""
-    return os.get_terminal_size(sys.stdout.fileno()).columns or None if sys.stdout.isatty() else None
+    return (
+        os.get_terminal_size(sys.stdout.fileno()).columns or None if sys.stdout.isatty() else None
+    )
 
 
 def has_color() -> bool:
     # https://no-color.org: set to anything but the empty string.
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return (
+        sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    )
 
 
 def has_unicode() -> bool:
@@ -88,6 +92,8 @@ def reflow(text: str, indent: str = "") -> str:
     """Fill paragraphs to the width of the terminal. A blank line, or a line such as `Do: ...`, begins another one."""
     joined = re.sub(r"(?<!\n)\n(?!\n|[A-Z][a-z ]*: |$)", " ", text)
     return "\n".join(
-        textwrap.fill(line, width(), subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+        textwrap.fill(
+            line, width(), subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
+        )
         for line in joined.splitlines()
     )

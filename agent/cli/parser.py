@@ -9,12 +9,33 @@ from importlib import import_module
 from typing import Any, Final, NoReturn
 
 from agent.cli.output import reflow, terminal_columns, width
-from agent.config import Config, Setting, UsageError, did_you_mean, load, option, quote, settings_of, variable
+from agent.config import (
+    Config,
+    Setting,
+    UsageError,
+    did_you_mean,
+    load,
+    option,
+    quote,
+    settings_of,
+    variable,
+)
 from agent.exporters.advice import release_commands
 from agent.exporters.text.layout import TableView
 
 COMMANDS: Final = (
-    *("scan", "status", "explain", "timeline", "clean", "restore", "resume", "journal", "record", "run"),
+    *(
+        "scan",
+        "status",
+        "explain",
+        "timeline",
+        "clean",
+        "restore",
+        "resume",
+        "journal",
+        "record",
+        "run",
+    ),
     "version",
 )
 """Modules of this package. Only that of the given command is imported, and its docstring is its help."""
@@ -67,14 +88,23 @@ def with_command(program: str, arguments: Sequence[str], known: Iterable[str]) -
     if first.startswith("-"):
         text = f"unknown option {quote(first)}: options follow the command: {program} scan ..."
         raise UsageError(text, see_help(program))
-    raise UsageError(f"unknown command {quote(first)}{did_you_mean(first.lower(), known)}", see_help(program))
+    raise UsageError(
+        f"unknown command {quote(first)}{did_you_mean(first.lower(), known)}", see_help(program)
+    )
 
 
 def make_parser(*names: str, full: bool = False) -> argparse.ArgumentParser:
     """Return a parser of these commands. `full`: their help shows every setting."""
-    root = Parser(prog="nodeleak", usage="nodeleak COMMAND [options]", description=reflow(_INTRO), epilog=_EPILOG)
+    root = Parser(
+        prog="nodeleak",
+        usage="nodeleak COMMAND [options]",
+        description=reflow(_INTRO),
+        epilog=_EPILOG,
+    )
     root.add_argument(*HELP, action="help", help=argparse.SUPPRESS)
-    commands = root.add_subparsers(dest="command", title="commands", metavar="COMMAND", prog="nodeleak")
+    commands = root.add_subparsers(
+        dest="command", title="commands", metavar="COMMAND", prog="nodeleak"
+    )
     for name in names:
         module = import_module(f"agent.cli.{name}")
         description, _, epilog = (module.__doc__ or "").partition("\n\nexamples:")
@@ -89,7 +119,9 @@ def make_parser(*names: str, full: bool = False) -> argparse.ArgumentParser:
             module.add_arguments(parser)
         parser.add_argument("-h", "--help", action="help", help="print this help")
         if settings_of(name):
-            parser.add_argument("--help-all", action="help", help="print this help with all settings")
+            parser.add_argument(
+                "--help-all", action="help", help="print this help with all settings"
+            )
             add_settings(parser, name, full=full)
         parser.set_defaults(execute=module.execute)
     root.set_defaults(parsers=commands.choices)
@@ -124,8 +156,13 @@ def _unexpected_argument(command: str, argument: str) -> UsageError:
     name = argument.partition("=")[0]
     options = {other: options_of(other) for other in COMMANDS}
     if others := [other for other in COMMANDS if name in options[other]]:
-        return UsageError(f"unknown option {quote(name)} of {command}: it is an option of {', '.join(others)}", see)
-    return UsageError(f"unknown option {quote(name)}{did_you_mean(name.lower(), options[command])}", see)
+        return UsageError(
+            f"unknown option {quote(name)} of {command}: it is an option of {', '.join(others)}",
+            see,
+        )
+    return UsageError(
+        f"unknown option {quote(name)}{did_you_mean(name.lower(), options[command])}", see
+    )
 
 
 def options_of(command: str) -> list[str]:
@@ -144,7 +181,9 @@ def add_settings(parser: argparse.ArgumentParser, command: str, *, full: bool) -
             dest=name,
             metavar=setting.metavar,
             action="append" if setting.many else "store",
-            help=_help(name, setting, full=full).replace("%", "%%") if full or setting.common else argparse.SUPPRESS,
+            help=_help(name, setting, full=full).replace("%", "%%")
+            if full or setting.common
+            else argparse.SUPPRESS,
         )
 
 
@@ -158,7 +197,9 @@ def _help(name: str, setting: Setting, *, full: bool) -> str:
 def config_of(arguments: argparse.Namespace) -> Config:
     """Combine options, environment and defaults; raises UsageError with every mistake."""
     command = arguments.command
-    return load(command, {name: getattr(arguments, name) for name in settings_of(command)}, os.environ)
+    return load(
+        command, {name: getattr(arguments, name) for name in settings_of(command)}, os.environ
+    )
 
 
 def value(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -175,7 +216,9 @@ def value(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def add_output(parser: argparse.ArgumentParser, formats: Sequence[str] = ("table", "json")) -> None:
     text = f"output format: {', '.join(formats[:-1])} or {formats[-1]} (default: table)"
-    parser.add_argument("-o", "--output", choices=formats, default="table", metavar="FORMAT", help=text)
+    parser.add_argument(
+        "-o", "--output", choices=formats, default="table", metavar="FORMAT", help=text
+    )
 
 
 def add_address_table(parser: argparse.ArgumentParser, orders: Sequence[str]) -> None:
@@ -189,14 +232,20 @@ def view_of(arguments: argparse.Namespace) -> TableView:
         raise UsageError("--sort-by and -o json cannot be combined: remove one of them")
     wide = arguments.output == "wide"
     columns = None if wide else terminal_columns()
-    return TableView(arguments.sort_by or "ip", wide, columns, release_commands(os.environ, _given(arguments)))
+    return TableView(
+        arguments.sort_by or "ip", wide, columns, release_commands(os.environ, _given(arguments))
+    )
 
 
 def _given(arguments: argparse.Namespace) -> str:
     """Write the options that told a command about the node, for the next one. A short --grace would weaken a guard."""
     names = settings_of("clean").keys() - {"grace", "confirm_after"}
     given = ((name, getattr(arguments, name, None) or []) for name in sorted(names))
-    options = ((name, text) for name, texts in given for text in ([texts] if isinstance(texts, str) else texts))
+    options = (
+        (name, text)
+        for name, texts in given
+        for text in ([texts] if isinstance(texts, str) else texts)
+    )
     return "".join(f" {option(name)}={shlex.quote(text)}" for name, text in options)
 
 
@@ -204,4 +253,6 @@ def add_apply(parser: argparse.ArgumentParser, text: str) -> None:
     """Add `--apply`. It is an option only, so that no environment variable can allow a change of the node."""
     either = parser.add_mutually_exclusive_group()
     either.add_argument("--apply", action="store_true", help=text)
-    either.add_argument("--dry-run", action="store_true", help="only print what would be done (default)")
+    either.add_argument(
+        "--dry-run", action="store_true", help="only print what would be done (default)"
+    )

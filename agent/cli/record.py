@@ -24,7 +24,9 @@ from agent.model.anonymize import anonymous
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--anonymous", action="store_true", help="replace all names and addresses by others")
+    parser.add_argument(
+        "--anonymous", action="store_true", help="replace all names and addresses by others"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:

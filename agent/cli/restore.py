@@ -42,10 +42,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     if arguments.entry is None and not arguments.last:
-        raise UsageError("no release given: expected an address, an entry of the journal, or --last", _LIST)
+        raise UsageError(
+            "no release given: expected an address, an entry of the journal, or --last", _LIST
+        )
     config = config_of(arguments)
     journal = cleaning.read_journal(config)
-    entry = _last(journal, config.state_dir) if arguments.last else _named(journal, arguments.entry, config.state_dir)
+    entry = (
+        _last(journal, config.state_dir)
+        if arguments.last
+        else _named(journal, arguments.entry, config.state_dir)
+    )
     done = cleaning.restore_entry(config, entry, journal, apply=arguments.apply)
     write(restoration_text(done, journal, applied=arguments.apply))
     return DONE if done.done else FAILED
@@ -81,5 +87,9 @@ def _restorable(entry: Entry) -> bool:
 
 
 def _not_found(why: str, journal: Journal) -> UsageError:
-    damage = f" ({count_of(len(journal.damage), 'damaged entry', 'damaged entries')} skipped)" if journal.damage else ""
+    damage = (
+        f" ({count_of(len(journal.damage), 'damaged entry', 'damaged entries')} skipped)"
+        if journal.damage
+        else ""
+    )
     return UsageError(f"{why}{damage}", _LIST)

@@ -40,11 +40,20 @@ from agent.sources.source_error import describe_os_error
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_address_table(parser, ("ip", "age", "state", "cause", "pod"))
-    parser.add_argument("--map", action="store_true", help="draw every address of the range instead of the table")
-    parser.add_argument("-v", "--verbose", action="store_true", help="list every finding and address on its own line")
+    parser.add_argument(
+        "--map", action="store_true", help="draw every address of the range instead of the table"
+    )
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="list every finding and address on its own line",
+    )
     recordings = "scan recordings instead of this node; -: standard input"
     parser.add_argument("--recording", nargs="+", metavar="FILE", help=recordings)
-    parser.add_argument("--exit-code", action="store_true", help="exit with 1 if there are findings")
+    parser.add_argument(
+        "--exit-code", action="store_true", help="exit with 1 if there are findings"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -95,7 +104,11 @@ def _print(report: Report, view: TableView, arguments: argparse.Namespace) -> No
 def _load(name: str, arguments: argparse.Namespace) -> Recording:
     """Read a recording. Of the settings only `--grace` applies to it: the others say how to read a node."""
     settings = settings_of("scan")
-    unused = [option(other) for other in settings if other != "grace" and getattr(arguments, other) is not None]
+    unused = [
+        option(other)
+        for other in settings
+        if other != "grace" and getattr(arguments, other) is not None
+    ]
     if unused:
         raise UsageError(f"{', '.join(unused)} cannot be combined with --recording: remove it")
     recording = _read(name)

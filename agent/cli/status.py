@@ -38,8 +38,12 @@ _CLEAR: Final = "\033[H\033[J"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
-    parser.add_argument("--watch", action="store_true", help="repeat it until Ctrl-C; in a pipe: a line per change")
-    parser.add_argument("--exit-code", action="store_true", help="exit with 1 if there are findings")
+    parser.add_argument(
+        "--watch", action="store_true", help="repeat it until Ctrl-C; in a pipe: a line per change"
+    )
+    parser.add_argument(
+        "--exit-code", action="store_true", help="exit with 1 if there are findings"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -77,5 +81,8 @@ def _watch(daemon: DaemonClient, output: str) -> NoReturn:
             print(f"{_CLEAR}{status_table(document)}\nEvery {_EVERY:g} s; Ctrl-C ends.", flush=True)
         elif (now := {**document, "report": None}) != last:
             last = now
-            print(json.dumps(document) if output == "json" else status_line(document).rstrip(), flush=True)
+            print(
+                json.dumps(document) if output == "json" else status_line(document).rstrip(),
+                flush=True,
+            )
         pause.wait(_EVERY)

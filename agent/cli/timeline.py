@@ -30,7 +30,9 @@ from agent.model.text import format_age
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
-    parser.add_argument("-v", "--verbose", action="store_true", help="list every event on its own line")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="list every event on its own line"
+    )
     text = "only the last DURATION, such as 1h (default: everything)"
     parser.add_argument("--since", type=value(duration), metavar="DURATION", help=text)
 

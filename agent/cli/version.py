@@ -8,5 +8,7 @@ from agent.cli.output import DONE, write
 
 
 def execute(_: argparse.Namespace) -> int:
-    write(f"nodeleak {version('nodeleak')}, commit {commit() or 'unknown (not built as an image)'}\n")
+    write(
+        f"nodeleak {version('nodeleak')}, commit {commit() or 'unknown (not built as an image)'}\n"
+    )
     return DONE

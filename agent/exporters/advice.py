@@ -8,7 +8,12 @@ from inspect import cleandoc
 from shlex import quote
 from typing import Final, NamedTuple
 
-from agent.checks.addresses import exhausted_range, failing_plugin, leaked_reservation, stuck_teardown
+from agent.checks.addresses import (
+    exhausted_range,
+    failing_plugin,
+    leaked_reservation,
+    stuck_teardown,
+)
 from agent.checks.registry import DETECTORS
 from agent.model.assessment import ClassifiedReservation, State
 from agent.model.finding import Severity
@@ -22,7 +27,9 @@ _LAST_COMMAND: Final = re.compile(r":? ?\(?`((?:nodeleak|kubectl|journalctl|mv) 
 ON_NODE: Final = ("nodeleak clean", "nodeleak clean --apply --cleanup-network=auto")
 _IN_POD: Final = ("nodeleak clean", "nodeleak clean --apply")
 _AS_JOB: Final = ("nodeleak clean", "kubectl nodeleak clean-job {node} --apply --run")
-BY_JOB: Final = " with a Job, from your machine (or deploy/clean-one-node.yaml; this pod only reads)"
+BY_JOB: Final = (
+    " with a Job, from your machine (or deploy/clean-one-node.yaml; this pod only reads)"
+)
 
 _RUNBOOKS: Final = {
     "unregistered_node": "NodeUnregistered.md#nodeleaknodeunregistered",
@@ -63,10 +70,15 @@ def advice(detector: str, report: Report, release: Sequence[str] = ON_NODE) -> l
         return list(_documented(detector, report))
     found = {tracked.finding.detector for tracked in report.findings}
     node = quote(report.assessment.snapshot.node_name)
-    mend = Step(f"Mend the CNI plugin that fails first (see {failing_plugin.NAME}), or addresses leak again.")
+    mend = Step(
+        f"Mend the CNI plugin that fails first (see {failing_plugin.NAME}), or addresses leak again."
+    )
     first = [mend] if failing_plugin.NAME in found else []
     if detector == leaked_reservation.NAME:
-        return [*first, *_about_leaks(report, node, [command.replace("{node}", node) for command in release])]
+        return [
+            *first,
+            *_about_leaks(report, node, [command.replace("{node}", node) for command in release]),
+        ]
     return [] if leaked_reservation.NAME in found else [*first, *_about_pods(report, node)]
 
 
@@ -75,7 +87,11 @@ def description(detector: str) -> str:
 
 
 def _documented(detector: str, report: Report) -> Iterator[Step]:
-    severities = {tracked.finding.severity for tracked in report.findings if tracked.finding.detector == detector}
+    severities = {
+        tracked.finding.severity
+        for tracked in report.findings
+        if tracked.finding.detector == detector
+    }
     text = " ".join(_page(detector).partition("\nDo: ")[2].split())
     for sentence in _SENTENCE_ENDS.split(text):
         if sentence.startswith("Severity info: ") and Severity.INFO not in severities:
@@ -94,11 +110,16 @@ def _about_leaks(report: Report, node: str, release: Sequence[str]) -> Iterator[
     networks = _leaking_networks(report)
     is_full = any(network.free == 0 for network in networks)
     if is_full:
-        yield Step("No address is free, and pods that start now fail. Cordon the node:", (f"kubectl cordon {node}",))
+        yield Step(
+            "No address is free, and pods that start now fail. Cordon the node:",
+            (f"kubectl cordon {node}",),
+        )
     if report.assessment.snapshot.unavailable_about_addresses():
         yield Step("Restore what is unavailable (below): nothing is released before.")
     if any(tracked.finding.port_mappings for tracked in report.findings):
-        yield Step("Delete the rules of the host ports that are named above, or the next pod gets their traffic.")
+        yield Step(
+            "Delete the rules of the host ports that are named above, or the next pod gets their traffic."
+        )
     where = BY_JOB if "clean-job" in release[-1] else ""
     urgency = "" if is_full else _urgency(networks)
     yield Step(f"{urgency}See what would be released, then release it{where}:", tuple(release))
@@ -111,43 +132,70 @@ def _about_leaks(report: Report, node: str, release: Sequence[str]) -> Iterator[
 
 def _about_outside(report: Report, networks: Sequence[NetworkSummary]) -> Iterator[Step]:
     ranges = {network.name: network.ranges or () for network in networks}
-    if outside := [leak.ip for leak in report.assessment.leaked if not covers(ranges.get(leak.network, ()), leak.ip)]:
-        yield Step(f"Release those in no known range ({len(outside)}) by name, as with `--ip {outside[0]}`.")
+    if outside := [
+        leak.ip
+        for leak in report.assessment.leaked
+        if not covers(ranges.get(leak.network, ()), leak.ip)
+    ]:
+        yield Step(
+            f"Release those in no known range ({len(outside)}) by name, as with `--ip {outside[0]}`."
+        )
 
 
 def _urgency(networks: Sequence[NetworkSummary]) -> str:
     free = [network.free for network in networks if network.free is not None]
     if len(free) < len(networks) or not free:
         return "The number of free addresses is unknown. "
-    is_scarce = any((network.free or 0) < exhausted_range.few(network.usable or 0) for network in networks)
+    is_scarce = any(
+        (network.free or 0) < exhausted_range.few(network.usable or 0) for network in networks
+    )
     return f"{'' if is_scarce else 'Not urgent: '}{count_of(min(free), 'address is', 'addresses are')} free. "
 
 
 def _about_pods(report: Report, node: str) -> Iterator[Step]:
-    found = [tracked.finding for tracked in report.findings if tracked.finding.detector == exhausted_range.NAME]
+    found = [
+        tracked.finding
+        for tracked in report.findings
+        if tracked.finding.detector == exhausted_range.NAME
+    ]
     if full := {finding.network for finding in found if finding.severity is Severity.CRITICAL}:
-        yield Step("No address is free, and pods that start now fail. Cordon the node:", (f"kubectl cordon {node}",))
-        yield from _about_states([entry for entry in report.assessment.reservations if entry.network in full])
+        yield Step(
+            "No address is free, and pods that start now fail. Cordon the node:",
+            (f"kubectl cordon {node}",),
+        )
+        yield from _about_states(
+            [entry for entry in report.assessment.reservations if entry.network in full]
+        )
     yield Step("Lower the kubelet's --max-pods, or give the node a larger pod CIDR.")
 
 
 def _about_states(entries: Sequence[ClassifiedReservation]) -> Iterator[Step]:
     candidates = sum(entry.state is State.CANDIDATE for entry in entries)
-    ended = {entry.container_id for entry in entries if entry.state in {State.NOT_READY, State.TEARDOWN_PENDING}}
+    ended = {
+        entry.container_id
+        for entry in entries
+        if entry.state in {State.NOT_READY, State.TEARDOWN_PENDING}
+    }
     if candidates:
         may_be = count_of(candidates, "address", "addresses")
-        yield Step(f"{may_be} may be leaked: this is known after the grace period (--grace). Then scan again.")
+        yield Step(
+            f"{may_be} may be leaked: this is known after the grace period (--grace). Then scan again."
+        )
     if ended:
         still = count_of(len(ended), "ended sandbox still has", "ended sandboxes still have")
         why = "If this lasts, teardowns fail, and deleting pods makes it worse: the runtime's log says why"
         yield Step(f"{still} an address. {why} (see {stuck_teardown.NAME}).")
     if not candidates and not ended:
-        yield Step("No address is known to be leaked. Delete pods here that can run on other nodes.")
+        yield Step(
+            "No address is known to be leaked. Delete pods here that can run on other nodes."
+        )
 
 
 def _leaking_networks(report: Report) -> list[NetworkSummary]:
     findings = (tracked.finding for tracked in report.findings)
-    leaking = {finding.network for finding in findings if finding.detector == leaked_reservation.NAME}
+    leaking = {
+        finding.network for finding in findings if finding.detector == leaked_reservation.NAME
+    }
     return [network for network in report.networks if network.name in leaking]
 
 
@@ -155,7 +203,11 @@ def runbook(detector: str, severity: Severity) -> str:
     """Return the URL of a runbook; empty if there is none, or if the package does not say where its documents are."""
     critical = (detector, severity) == (exhausted_range.NAME, Severity.CRITICAL)
     section = "Ranges.md#nodeleakrangeexhausted" if critical else _RUNBOOKS.get(detector)
-    return f"{_repository()}/blob/v{version('nodeleak')}/docs/runbooks/{section}" if section and _repository() else ""
+    return (
+        f"{_repository()}/blob/v{version('nodeleak')}/docs/runbooks/{section}"
+        if section and _repository()
+        else ""
+    )
 
 
 @cache

@@ -15,7 +15,15 @@ from agent.model.finding import Key, Severity, TrackedFinding
 from agent.model.release import MISSED, Cleaning, Outcome, Verdict
 from agent.model.report import Report
 from agent.model.runtime import AUTO
-from agent.model.snapshot import NotRequested, Reading, Reservation, ReservationKey, Snapshot, Unavailable, known_or
+from agent.model.snapshot import (
+    NotRequested,
+    Reading,
+    Reservation,
+    ReservationKey,
+    Snapshot,
+    Unavailable,
+    known_or,
+)
 from agent.model.token_bucket import TokenBucket
 from agent.model.watches import Evidence
 
@@ -50,7 +58,9 @@ _UNLISTED: Final = _Source("reservations", AUTO)
 def configure(log_format: str) -> structlog.typing.FilteringBoundLogger:
     as_text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
     renderer: Any = (
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if as_text else structlog.processors.JSONRenderer()
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        if as_text
+        else structlog.processors.JSONRenderer()
     )
     times = structlog.processors.TimeStamper(fmt="iso", utc=True)
     structlog.configure(
@@ -87,7 +97,9 @@ class LogExporter:
         self._lines.fill(snapshot.uptime)
         self._omitted = 0
         if report.clock_stepped:
-            self._log.warning("clock.stepped", text="the node's clock was set: findings are confirmed again")
+            self._log.warning(
+                "clock.stepped", text="the node's clock was set: findings are confirmed again"
+            )
         self._log_sources(snapshot)
         self._log_detectors(report)
         self._log_transitions(snapshot)
@@ -110,10 +122,14 @@ class LogExporter:
     def _log_sources(self, snapshot: Snapshot) -> None:
         # Compared by source, not by reason: one that counts something would be a change in every sync.
         before, readings = self._missing, dict(_readings(snapshot))
-        missing = {source: reading for source, reading in readings.items() if _is_missing(reading, source)}
+        missing = {
+            source: reading for source, reading in readings.items() if _is_missing(reading, source)
+        }
         if isinstance(missing.get(_UNLISTED), Unavailable):
             # Of networks that may be there nothing has changed.
-            missing |= {source: reading for source, reading in before.items() if source not in readings}
+            missing |= {
+                source: reading for source, reading in before.items() if source not in readings
+            }
         for source in sorted(before.keys() | missing.keys()):
             self._log_source(source, before.get(source), missing.get(source))
         self._missing = missing
@@ -141,11 +157,20 @@ class LogExporter:
             return
         for transition in plugins.history:
             # At first by time; later not, because the clock may be set back.
-            is_new = transition.at > self._started if self._history is None else transition not in self._history
+            is_new = (
+                transition.at > self._started
+                if self._history is None
+                else transition not in self._history
+            )
             if is_new and transition.what in _TRANSITIONS:
                 fields = _given(resource=transition.resource, socket=transition.socket)
-                fields |= {"at": transition.at.isoformat(timespec="milliseconds"), "exact": transition.exact}
-                log = self._log.warning if transition.what is TransitionKind.LOST else self._log.info
+                fields |= {
+                    "at": transition.at.isoformat(timespec="milliseconds"),
+                    "exact": transition.exact,
+                }
+                log = (
+                    self._log.warning if transition.what is TransitionKind.LOST else self._log.info
+                )
                 log(_TRANSITIONS[transition.what], **fields)
         self._history = frozenset(plugins.history)
 
@@ -157,12 +182,22 @@ class LogExporter:
             self._watches[watch.resource, watch.evidence] = watch.first
             fields = {"resource": watch.resource, "before": watch.before, "version": watch.version}
             if watch.evidence is Evidence.RV_RESET:
-                self._log.warning("watch.reset", **fields, text="versions went back: etcd was restored from a backup")
+                self._log.warning(
+                    "watch.reset",
+                    **fields,
+                    text="versions went back: etcd was restored from a backup",
+                )
             elif watch.evidence is Evidence.OLDER_LIST:
-                self._log.info("watch.lagging", **fields, text="an API server's cache lags: reading through to etcd")
+                self._log.info(
+                    "watch.lagging",
+                    **fields,
+                    text="an API server's cache lags: reading through to etcd",
+                )
 
     def _log_findings(self, report: Report) -> None:
-        confirmed = {tracked.finding.key: tracked for tracked in report.sorted_findings if tracked.confirmed}
+        confirmed = {
+            tracked.finding.key: tracked for tracked in report.sorted_findings if tracked.confirmed
+        }
         for key, tracked in confirmed.items():
             before = self._open.get(key)
             if before is None or tracked.finding.severity.rank > before.finding.severity.rank:
@@ -171,7 +206,10 @@ class LogExporter:
 
     def _log_closed(self, confirmed: Container[Key], report: Report) -> dict[Key, TrackedFinding]:
         """Return those that may remain: their detector could not run, or they are leaks that are counted together."""
-        not_evaluated, leaked = {gap.detector for gap in report.gaps}, {str(key) for key in report.confirmed_leaks}
+        not_evaluated, leaked = (
+            {gap.detector for gap in report.gaps},
+            {str(key) for key in report.confirmed_leaks},
+        )
         remaining = {}
         for key in (key for key in self._open if key not in confirmed):
             finding = self._open[key].finding
@@ -194,7 +232,12 @@ class LogExporter:
             subject=finding.subject,
             severity=finding.severity.value,
             text=finding.message,
-            **_given(since=since, count=count, cause=finding.cause and finding.cause.value, pod=finding.pod),
+            **_given(
+                since=since,
+                count=count,
+                cause=finding.cause and finding.cause.value,
+                pod=finding.pod,
+            ),
         )
 
     def _log_cleanup(self, cleaning: Cleaning) -> None:
@@ -208,10 +251,16 @@ class LogExporter:
 
     def _log_releases(self, cleaning: Cleaning, leaks: frozenset[ReservationKey]) -> None:
         # A sync that could not evaluate the guards forgets nothing.
-        before, self._outcomes = self._outcomes, dict(self._outcomes) if cleaning.unavailable else {}
+        before, self._outcomes = (
+            self._outcomes,
+            dict(self._outcomes) if cleaning.unavailable else {},
+        )
         for outcome in cleaning.outcomes:
             # Of a refusal only the reason, because its text may count seconds.
-            what = outcome.verdict.value, outcome.refusals[0].reason.value if outcome.refusals else outcome.why
+            what = (
+                outcome.verdict.value,
+                outcome.refusals[0].reason.value if outcome.refusals else outcome.why,
+            )
             for reservation in outcome.request.reservations:
                 # A refusal to release what is not a confirmed leak is no change: every ordinary teardown has one.
                 if outcome.verdict is Verdict.REFUSED and reservation.key not in leaks:
@@ -221,7 +270,11 @@ class LogExporter:
                     self._log_release(reservation, outcome)
 
     def _log_release(self, reservation: Reservation, outcome: Outcome) -> None:
-        names = {"network": reservation.network, "ip": reservation.ip, "container": reservation.container_id}
+        names = {
+            "network": reservation.network,
+            "ip": reservation.ip,
+            "container": reservation.container_id,
+        }
         ids = _given(**names, pod=outcome.request.pod)
         if (outcome.refusals or outcome.verdict is Verdict.WOULD_RELEASE) and not self._has_room():
             return
@@ -231,18 +284,28 @@ class LogExporter:
         elif outcome.verdict is Verdict.WOULD_RELEASE:
             self._log.info("release.dry_run", **ids)
         elif outcome.verdict in MISSED:
-            self._log.warning("release.failed", **ids, verdict=outcome.verdict.value, why=outcome.why)
+            self._log.warning(
+                "release.failed", **ids, verdict=outcome.verdict.value, why=outcome.why
+            )
         else:
-            self._log.info("address.released", **ids, entry=outcome.entry, **_given(why=outcome.why))
+            self._log.info(
+                "address.released", **ids, entry=outcome.entry, **_given(why=outcome.why)
+            )
 
 
 def _readings(snapshot: Snapshot) -> Iterator[tuple[_Source, Reading[object]]]:
-    yield from ((_Source("reservations", store.network), store.reading) for store in snapshot.reservations)
-    yield from ((_Source(name), reading) for name, reading in snapshot.readings() if name != "reservations")
+    yield from (
+        (_Source("reservations", store.network), store.reading) for store in snapshot.reservations
+    )
+    yield from (
+        (_Source(name), reading) for name, reading in snapshot.readings() if name != "reservations"
+    )
 
 
 def _is_missing(reading: Reading[object], source: _Source) -> TypeGuard[_Missing]:
-    return isinstance(reading, Unavailable) or (isinstance(reading, NotRequested) and source.source in _MAY_BE_ABSENT)
+    return isinstance(reading, Unavailable) or (
+        isinstance(reading, NotRequested) and source.source in _MAY_BE_ABSENT
+    )
 
 
 def _given(**fields: Any) -> dict[str, Any]:

@@ -15,7 +15,14 @@ from importlib.metadata import version
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, Summary, disable_created_metrics
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    Summary,
+    disable_created_metrics,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -37,7 +44,12 @@ _PHASES: Final = ("candidate", "confirmed")
 CLEAN: Final = "clean"
 """The mode in which the daemon releases addresses. Only then are there metrics of releases."""
 _PROCESS: Final = frozenset(
-    {"process_cpu_seconds", "process_resident_memory_bytes", "process_start_time_seconds", "process_open_fds"}
+    {
+        "process_cpu_seconds",
+        "process_resident_memory_bytes",
+        "process_start_time_seconds",
+        "process_open_fds",
+    }
 )
 
 _MOST_RESOURCES: Final = 32
@@ -72,7 +84,9 @@ class MetricsExporter(Collector):
         self._journal_bytes: int | None = None
         counter = partial(_counter, registry)
         self._source_seconds = counter("source_read_seconds_total", "source")
-        self._sync_seconds = Summary(f"{PREFIX}sync_seconds", HELP["sync_seconds"], registry=registry)
+        self._sync_seconds = Summary(
+            f"{PREFIX}sync_seconds", HELP["sync_seconds"], registry=registry
+        )
         self._failures = counter("sync_failures_total", "stage")
         self._confirmed = counter("leaks_confirmed_total", "network", "cause")
         self._refused = counter("releases_refused_total", "network", "reason")
@@ -80,8 +94,12 @@ class MetricsExporter(Collector):
         of_releases = registry if mode == CLEAN else None
         self._released = _counter(of_releases, "releases_total", "network")
         self._failed = _counter(of_releases, "release_failures_total", "network", "reason")
-        self._waited = _histogram(of_releases, "lock_wait_seconds", (0.001, 0.005, 0.02, 0.1, 0.5, 2, 10))
-        self._held = _histogram(of_releases, "lock_held_seconds", (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.02, 0.1))
+        self._waited = _histogram(
+            of_releases, "lock_wait_seconds", (0.001, 0.005, 0.02, 0.1, 0.5, 2, 10)
+        )
+        self._held = _histogram(
+            of_releases, "lock_held_seconds", (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.02, 0.1)
+        )
         self._begin(networks)
         for stage in ("read", "check"):
             self._failures.labels(stage)
@@ -105,7 +123,9 @@ class MetricsExporter(Collector):
         for source, took in snapshot.timings:
             if source in sources_up:
                 self._source_seconds.labels(source).inc(took)
-        self._read_at |= {source: snapshot.taken_at.timestamp() for source, up in sources_up.items() if up}
+        self._read_at |= {
+            source: snapshot.taken_at.timestamp() for source, up in sources_up.items() if up
+        }
         if report.unavailable:
             self._failures.labels("read").inc()
         if any(gap.broken for gap in report.gaps):
@@ -131,7 +151,11 @@ class MetricsExporter(Collector):
                 self._held.observe(outcome.held)
 
     def collect(self) -> Iterator[Metric]:
-        build = {"version": version("nodeleak"), "commit": self._commit, "python_version": platform.python_version()}
+        build = {
+            "version": version("nodeleak"),
+            "commit": self._commit,
+            "python_version": platform.python_version(),
+        }
         yield _gauge("build_info", {tuple(build.values()): 1}, *build)
         yield _gauge("mode_info", {self._mode: 1}, "mode")
         yield from _watch_counters(self._watches)
@@ -143,10 +167,14 @@ class MetricsExporter(Collector):
             yield from (_findings(report), _oldest(report))
             yield from _devices(report)
             up = _sources_up(report.assessment.snapshot)
-            read_at = {source: self._read_at.get(source) for source, is_up in up.items() if not is_up}
+            read_at = {
+                source: self._read_at.get(source) for source, is_up in up.items() if not is_up
+            }
             yield _gauge("source_up", up, "source")
             yield _gauge("source_last_read_timestamp_seconds", read_at, "source")
-            yield _single("last_sync_timestamp_seconds", report.assessment.snapshot.taken_at.timestamp())
+            yield _single(
+                "last_sync_timestamp_seconds", report.assessment.snapshot.taken_at.timestamp()
+            )
             if report.cleaning is not None:
                 yield _single("cleanup_halted", bool(report.cleaning.halted))
 
@@ -155,12 +183,17 @@ def _counter(registry: CollectorRegistry | None, name: str, *labels: str) -> Cou
     return Counter(f"{PREFIX}{name}", HELP[name], labels, registry=registry)
 
 
-def _histogram(registry: CollectorRegistry | None, name: str, buckets: Sequence[float]) -> Histogram:
+def _histogram(
+    registry: CollectorRegistry | None, name: str, buckets: Sequence[float]
+) -> Histogram:
     return Histogram(f"{PREFIX}{name}", HELP[name], buckets=buckets, registry=registry)
 
 
 def _family(
-    kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, samples: Mapping[Any, float | None], *labels: str
+    kind: type[GaugeMetricFamily | CounterMetricFamily],
+    name: str,
+    samples: Mapping[Any, float | None],
+    *labels: str,
 ) -> Metric:
     """Make a metric of its values by label, or by a tuple of labels; without those that are not known."""
     family = kind(f"{PREFIX}{name}", HELP[name], labels=labels)
@@ -180,10 +213,17 @@ def _single(name: str, value: float) -> Metric:
 
 def _watch_counters(watches: "Sequence[Reflector[Any]]") -> Iterator[Metric]:
     restarts = {
-        (watch.source, cause): times for watch in watches for cause, times in sorted(watch.restarts.items()) if times
+        (watch.source, cause): times
+        for watch in watches
+        for cause, times in sorted(watch.restarts.items())
+        if times
     }
     yield _counter_family("watch_restarts_total", restarts, "resource", "cause")
-    yield _counter_family("watch_regressions_total", {watch.source: watch.regressions for watch in watches}, "resource")
+    yield _counter_family(
+        "watch_regressions_total",
+        {watch.source: watch.regressions for watch in watches},
+        "resource",
+    )
 
 
 def _sources_up(snapshot: Snapshot) -> dict[str, bool]:
@@ -196,22 +236,36 @@ def _sources_up(snapshot: Snapshot) -> dict[str, bool]:
 
 def _in_use(report: Report) -> Iterator[str]:
     # `auto` is no network's name.
-    return (network.name for network in report.networks if not network.not_in_use and network.name != AUTO)
+    return (
+        network.name
+        for network in report.networks
+        if not network.not_in_use and network.name != AUTO
+    )
 
 
 def _networks(report: Report) -> Iterator[Metric]:
     networks = report.networks
-    states = {(network.name, state.value): n for network in networks for state, n in (network.states or {}).items()}
+    states = {
+        (network.name, state.value): n
+        for network in networks
+        for state, n in (network.states or {}).items()
+    }
     yield _gauge("reservations", states, "network", "state")
-    yield _gauge("range_addresses", {network.name: network.usable for network in networks}, "network")
-    yield _gauge("range_free_addresses", {network.name: network.free for network in networks}, "network")
+    yield _gauge(
+        "range_addresses", {network.name: network.usable for network in networks}, "network"
+    )
+    yield _gauge(
+        "range_free_addresses", {network.name: network.free for network in networks}, "network"
+    )
 
 
 def _findings(report: Report) -> Metric:
     """Of what alerts compare, zeros too; of a detector that was not evaluated, nothing: unknown is not 0."""
     found = Counts[tuple[str, Severity, str]]()
     for tracked in report.findings:
-        found[tracked.finding.detector, tracked.finding.severity, _PHASES[tracked.confirmed]] += tracked.finding.count
+        found[tracked.finding.detector, tracked.finding.severity, _PHASES[tracked.confirmed]] += (
+            tracked.finding.count
+        )
     not_evaluated, samples = {gap.detector for gap in report.gaps}, {}
     for detector in (detector for detector in DETECTORS if detector.NAME not in not_evaluated):
         for severity, phase in product(detector.SEVERITIES, _PHASES):
@@ -236,22 +290,38 @@ def _devices(report: Report) -> Iterator[Metric]:
         states = resource_states(report.assessment.snapshot)
     confirmed = (tracked.finding for tracked in report.findings if tracked.confirmed)
     rejected_pods = tuple(
-        pod for finding in confirmed if finding.detector == rejected_pod.NAME for pod in finding.rejected_pods
+        pod
+        for finding in confirmed
+        if finding.detector == rejected_pod.NAME
+        for pod in finding.rejected_pods
     )
-    labels = _resource_labels([*(state.resource for state in states), *(pod.resource for pod in rejected_pods)])
+    labels = _resource_labels(
+        [*(state.resource for state in states), *(pod.resource for pod in rejected_pods)]
+    )
     grouped: dict[str, list[ResourceState]] = {}
     for state in states:
         grouped.setdefault(labels[state.resource], []).append(state)
     yield from _resource_gauges(grouped)
-    rejected = Counts((labels[pod.resource], pod.cause.value, pod.pod_outcome.value) for pod in rejected_pods)
-    yield _gauge("rejected_pods", dict(sorted(rejected.items())), "resource", "cause", "pod_outcome")
+    rejected = Counts(
+        (labels[pod.resource], pod.cause.value, pod.pod_outcome.value) for pod in rejected_pods
+    )
+    yield _gauge(
+        "rejected_pods", dict(sorted(rejected.items())), "resource", "cause", "pod_outcome"
+    )
     yield from _kubelet_start(report.assessment.snapshot)
 
 
 def _resource_gauges(grouped: Mapping[str, Sequence[ResourceState]]) -> Iterator[Metric]:
-    registered = {label: _all(state.registered for state in group) for label, group in grouped.items()}
-    present = {label: _all(state.socket_present for state in group) for label, group in grouped.items()}
-    delays = {label: [state.delay for state in group if state.delay is not None] for label, group in grouped.items()}
+    registered = {
+        label: _all(state.registered for state in group) for label, group in grouped.items()
+    }
+    present = {
+        label: _all(state.socket_present for state in group) for label, group in grouped.items()
+    }
+    delays = {
+        label: [state.delay for state in group if state.delay is not None]
+        for label, group in grouped.items()
+    }
     longest = {label: max(delays).total_seconds() for label, delays in delays.items() if delays}
     yield _gauge("device_plugin_registered", registered, "resource")
     yield _gauge("device_plugin_socket_present", present, "resource")
@@ -273,6 +343,8 @@ def _all(answers: Iterable[bool | None]) -> bool | None:
 def _kubelet_start(snapshot: Snapshot) -> Iterator[Metric]:
     """By the process table, or else by when the kubelet bound its plugin socket, a moment later."""
     processes, plugins = known_or(snapshot.processes, None), known_or(snapshot.device_plugins, None)
-    first = (processes.kubelet if processes else None) or (plugins.kubelet_socket if plugins else None)
+    first = (processes.kubelet if processes else None) or (
+        plugins.kubelet_socket if plugins else None
+    )
     if first is not None:
         yield _single("kubelet_start_timestamp_seconds", first.timestamp())

@@ -112,14 +112,18 @@ def network_maps(report: Report) -> Iterator[NetworkMap]:
         taken = {ip_address(entry.name): entry for entry in mine if entry.blocks}
         ranges = list(chain.from_iterable(network.ranges or ()))
         maps = tuple(_lay_out(each, taken, available=network.states is not None) for each in ranges)
-        yield NetworkMap(network, maps, sorted_reservations(entry for entry in mine if not _is_in(entry, ranges)))
+        yield NetworkMap(
+            network, maps, sorted_reservations(entry for entry in mine if not _is_in(entry, ranges))
+        )
 
 
 def _is_in(entry: ClassifiedReservation, ranges: Iterable[Range]) -> bool:
     return entry.blocks and any(ip_address(entry.name) in each for each in ranges)
 
 
-def _lay_out(of: Range, taken: Mapping[IPAddress, ClassifiedReservation], *, available: bool) -> RangeMap:
+def _lay_out(
+    of: Range, taken: Mapping[IPAddress, ClassifiedReservation], *, available: bool
+) -> RangeMap:
     """Lay out one range. `taken`: reservations, of this range or not; `available`: whether they are known at all."""
     mine = {int(ip): entry for ip, entry in taken.items() if ip in of}
     numbers, (first, last) = sorted(mine), (int(of.first), int(of.last))
@@ -130,16 +134,22 @@ def _lay_out(of: Range, taken: Mapping[IPAddress, ClassifiedReservation], *, ava
         low, high = max(low, first), min(high, last)
         if low > high:
             return None
-        entries = [mine[n] for n in numbers[bisect_left(numbers, low) : bisect_left(numbers, high + 1)]]
+        entries = [
+            mine[n] for n in numbers[bisect_left(numbers, low) : bisect_left(numbers, high + 1)]
+        ]
         counts = Counter(entry.state.value for entry in entries)
         if low <= int(of.gateway) <= high and int(of.gateway) not in mine:
             counts["gateway"] = 1
         if left := high - low + 1 - counts.total():
             counts["free" if available else "unavailable"] = left
-        return Cell(address(low), address(high), counts, entries[0] if entries and low == high else None)
+        return Cell(
+            address(low), address(high), counts, entries[0] if entries and low == high else None
+        )
 
     rows = {
-        address(start): tuple(cell(low, min(low + block - 1, end)) for low in range(start, start + width, block))
+        address(start): tuple(
+            cell(low, min(low + block - 1, end)) for low in range(start, start + width, block)
+        )
         for start in range(first - first % width, end + 1, width)
     }
     return RangeMap(of, block, columns, rows, cell(end + 1, last))
@@ -154,7 +164,11 @@ def _measure(first: int, last: int, highest: int) -> tuple[int, int, int]:
     columns = _columns(used // block)
     # Whole rows; where little is used, the first 256 cells.
     width = block * columns
-    return block, columns, min(last, max(highest | (width - 1), first - first % width + _BLOCKS * block - 1))
+    return (
+        block,
+        columns,
+        min(last, max(highest | (width - 1), first - first % width + _BLOCKS * block - 1)),
+    )
 
 
 def _columns(cells: int) -> int:

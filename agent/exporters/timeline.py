@@ -47,8 +47,24 @@ _REJECTIONS: Final = {
 
 
 _ORDER: Final = (
-    *("booted", "docker_started", "runtime_started", "kubelet_started", "device_manager_started", "socket_gone"),
-    *("lost", "dropped", "rejected", "socket_appeared", "registered", "leaked", "released", "restored"),
+    *(
+        "booted",
+        "docker_started",
+        "runtime_started",
+        "kubelet_started",
+        "device_manager_started",
+        "socket_gone",
+    ),
+    *(
+        "lost",
+        "dropped",
+        "rejected",
+        "socket_appeared",
+        "registered",
+        "leaked",
+        "released",
+        "restored",
+    ),
 )
 """Of two events at one time, the kind that is named earlier comes first."""
 _STARTS: Final = {"kubelet": "kubelet_started", DOCKER: "docker_started"}
@@ -73,7 +89,12 @@ def timeline_document(
 ) -> dict[str, Any]:
     """Merge the events, the oldest first. `damage`: of the journal; `since`: only so long before the snapshot."""
     snapshot = report.assessment.snapshot
-    events = [*_process_starts(snapshot), *_transitions(snapshot), *_rejections(report), *_leaks(report)]
+    events = [
+        *_process_starts(snapshot),
+        *_transitions(snapshot),
+        *_rejections(report),
+        *_leaks(report),
+    ]
     if not isinstance(releases, Unavailable):
         events += _releases(releases)
     return {
@@ -85,8 +106,12 @@ def timeline_document(
             for event in _in_order(events)
             if since is None or snapshot.taken_at - event.at <= since
         ],
-        "undated_rejections": sum(1 for _, rejection in _rejected(snapshot) if rejection.at is None),
-        "api_skew_seconds": None if snapshot.api_skew is None else snapshot.api_skew.total_seconds(),
+        "undated_rejections": sum(
+            1 for _, rejection in _rejected(snapshot) if rejection.at is None
+        ),
+        "api_skew_seconds": None
+        if snapshot.api_skew is None
+        else snapshot.api_skew.total_seconds(),
         "warnings": [*_state_warnings(snapshot), *(f"journal: {line}" for line in damage)],
         "unavailable": unavailable_sources(_unavailable(report, releases)),
     }
@@ -116,7 +141,9 @@ def _process_starts(snapshot: Snapshot) -> Iterator[_Event]:
     if (processes := known_or(snapshot.processes, None)) is None:
         return
     yield _Event(processes.booted, True, "booted", "node", "the node booted", "processes")
-    starts = {"kubelet": processes.kubelet} | {name: processes.start_of(name) for name in runtimes.names(snapshot)}
+    starts = {"kubelet": processes.kubelet} | {
+        name: processes.start_of(name) for name in runtimes.names(snapshot)
+    }
     for name, started in starts.items():
         if started is not None:
             kind = _STARTS.get(name, "runtime_started")
@@ -130,7 +157,9 @@ def _transitions(snapshot: Snapshot) -> Iterator[_Event]:
         kind, subject = what.value, name if what in _OF_SOCKETS else resource
         if what is TransitionKind.KUBELET_STARTED:
             kind, subject = "device_manager_started", "kubelet"
-        text = _TRANSITIONS[what].format(resource=resource, socket=f"{name} ({resource})" if resource else name)
+        text = _TRANSITIONS[what].format(
+            resource=resource, socket=f"{name} ({resource})" if resource else name
+        )
         yield _Event(transition.at, transition.exact, kind, subject, text, "device_plugins")
 
 
@@ -141,12 +170,19 @@ def _state_warnings(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _rejected(snapshot: Snapshot) -> Iterator[tuple[Pod, Rejection]]:
-    return ((pod, pod.rejection) for pod in known_or(snapshot.pods, ()) if pod.rejection is not None)
+    return (
+        (pod, pod.rejection) for pod in known_or(snapshot.pods, ()) if pod.rejection is not None
+    )
 
 
 def _rejections(report: Report) -> Iterator[_Event]:
     snapshot = report.assessment.snapshot
-    causes = {pod.uid: pod for found in report.findings if found.confirmed for pod in found.finding.rejected_pods}
+    causes = {
+        pod.uid: pod
+        for found in report.findings
+        if found.confirmed
+        for pod in found.finding.rejected_pods
+    }
     for pod, rejection in _rejected(snapshot):
         if rejection.at is None:
             continue
@@ -167,9 +203,13 @@ def _node_time(at: datetime, skew: timedelta | None) -> datetime:
 
 def _why(rejection: Rejection) -> str:
     known = rejection.requested is not None and rejection.available is not None
-    amounts = f" (requested {rejection.requested}, available {rejection.available})" if known else ""
+    amounts = (
+        f" (requested {rejection.requested}, available {rejection.available})" if known else ""
+    )
     resource, message = rejection.resource or "a device", truncate(rejection.message)
-    return _REJECTIONS[rejection.refused].format(resource=resource, amounts=amounts, message=message)
+    return _REJECTIONS[rejection.refused].format(
+        resource=resource, amounts=amounts, message=message
+    )
 
 
 def _leaks(report: Report) -> Iterator[_Event]:

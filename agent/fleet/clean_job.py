@@ -28,7 +28,10 @@ _INTERVAL: Final = 1.0
 """Seconds between two looks at the pod."""
 _ONLY_DAEMON: Final = ("livenessProbe", "readinessProbe", "startupProbe", "ports", "lifecycle")
 """A probe would ask the daemon's port, which the DaemonSet's pod on the node has."""
-_LABELS: Final = {"app.kubernetes.io/name": "nodeleak-clean", "app.kubernetes.io/component": "cleanup"}
+_LABELS: Final = {
+    "app.kubernetes.io/name": "nodeleak-clean",
+    "app.kubernetes.io/component": "cleanup",
+}
 """What selects the agent's pods does not select this one."""
 
 
@@ -43,14 +46,21 @@ def print_or_run_job(arguments: argparse.Namespace) -> int:
     job = clean_job(found[0], target.node, arguments.rest, apply=arguments.apply)
     if arguments.run:
         return run_job(session.kubectl, job, arguments.timeout.total_seconds())
-    apply, rest = ["--apply"] if arguments.apply else [], ["--", *arguments.rest] if arguments.rest else []
-    again = shlex.join(["clean-job", target.node, *apply, "--run", *cluster_options(arguments), *rest])
+    apply, rest = (
+        ["--apply"] if arguments.apply else [],
+        ["--", *arguments.rest] if arguments.rest else [],
+    )
+    again = shlex.join(
+        ["clean-job", target.node, *apply, "--run", *cluster_options(arguments), *rest]
+    )
     write(f"# To create it, wait for it and print its log: kubectl nodeleak {again}\n")
     write(yaml.safe_dump(job, sort_keys=False))
     return DONE
 
 
-def clean_job(daemon_set: Mapping[str, Any], node: str, options: Sequence[str], *, apply: bool) -> dict[str, Any]:
+def clean_job(
+    daemon_set: Mapping[str, Any], node: str, options: Sequence[str], *, apply: bool
+) -> dict[str, Any]:
     """Return the Job. `options`: of `nodeleak clean`. Raises UsageError if it is not the agent's DaemonSet."""
     try:
         spec = deepcopy(daemon_set["spec"]["template"]["spec"])
@@ -63,14 +73,20 @@ def clean_job(daemon_set: Mapping[str, Any], node: str, options: Sequence[str], 
         raise UsageError(f"the DaemonSet has no {error}") from error
     spec |= {"containers": [container], "nodeName": node, "restartPolicy": "Never"}
     spec.pop("priorityClassName", None)  # it evicts no other pod
-    limits = {"backoffLimit": 0, "activeDeadlineSeconds": _DEADLINE, "ttlSecondsAfterFinished": _KEPT}
+    limits = {
+        "backoffLimit": 0,
+        "activeDeadlineSeconds": _DEADLINE,
+        "ttlSecondsAfterFinished": _KEPT,
+    }
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
             "generateName": "nodeleak-clean-",
             "namespace": daemon_set["metadata"]["namespace"],
-            "labels": dict(_LABELS),  # not the same object twice, which YAML would write as an anchor
+            "labels": dict(
+                _LABELS
+            ),  # not the same object twice, which YAML would write as an anchor
         },
         "spec": {**limits, "template": {"metadata": {"labels": dict(_LABELS)}, "spec": spec}},
     }
@@ -78,7 +94,9 @@ def clean_job(daemon_set: Mapping[str, Any], node: str, options: Sequence[str], 
 
 def _agent(containers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the agent's container alone: a sidecar never ends, and neither would the Job."""
-    named = [container for container in containers if container["name"] == "nodeleak"] or containers[:1]
+    named = [
+        container for container in containers if container["name"] == "nodeleak"
+    ] or containers[:1]
     if not named:
         raise LookupError("container")
     return {key: value for key, value in named[0].items() if key not in _ONLY_DAEMON}
@@ -114,25 +132,35 @@ def _mount_writable(spec: Mapping[str, Any], container: Mapping[str, Any]) -> No
 
 def run_job(kubectl: Kubectl, job: Mapping[str, Any], seconds: float) -> int:
     namespace = job["metadata"]["namespace"]
-    created = kubectl.output("create the Job", "create", "--filename=-", "--output=name", text=json.dumps(job))
+    created = kubectl.output(
+        "create the Job", "create", "--filename=-", "--output=name", text=json.dumps(job)
+    )
     name = created.strip().rpartition("/")[2]
     warn(f"created Job {name} in namespace {namespace}")
-    (container,) = (container["name"] for container in job["spec"]["template"]["spec"]["containers"])
+    (container,) = (
+        container["name"] for container in job["spec"]["template"]["spec"]["containers"]
+    )
     try:
         pod, exit_code = _wait(kubectl, namespace, name, container, seconds)
     except (KubectlError, KeyboardInterrupt):
         warn(f"the Job may go on; to stop it: kubectl --namespace={namespace} delete job {name}")
         raise
-    log = kubectl.output("read its log", "logs", pod, f"--namespace={namespace}", f"--container={container}")
+    log = kubectl.output(
+        "read its log", "logs", pod, f"--namespace={namespace}", f"--container={container}"
+    )
     write("".join(f"{escape(line)}\n" for line in log.splitlines()))
     return exit_code
 
 
-def _wait(kubectl: Kubectl, namespace: str, job: str, container: str, seconds: float) -> tuple[str, int]:
+def _wait(
+    kubectl: Kubectl, namespace: str, job: str, container: str, seconds: float
+) -> tuple[str, int]:
     """Return the pod of the Job, and the exit code of its container. A sidecar may run on."""
     shown, pod, why = "", "", ""
     for _ in range(max(1, round(seconds / _INTERVAL))):
-        for found in kubectl.items("pods", f"--namespace={namespace}", f"--selector=job-name={job}"):
+        for found in kubectl.items(
+            "pods", f"--namespace={namespace}", f"--selector=job-name={job}"
+        ):
             pod, status = found["metadata"]["name"], found.get("status") or {}
             state = _state(status, container)
             if "terminated" in state:
@@ -150,7 +178,11 @@ def _wait(kubectl: Kubectl, namespace: str, job: str, container: str, seconds: f
 
 
 def _state(status: Mapping[str, Any], container: str) -> Mapping[str, Any]:
-    states = (found["state"] for found in status.get("containerStatuses") or () if found["name"] == container)
+    states = (
+        found["state"]
+        for found in status.get("containerStatuses") or ()
+        if found["name"] == container
+    )
     return next(states, {})
 
 

@@ -45,7 +45,9 @@ def _apply(arguments: argparse.Namespace) -> int:
         _clean(arguments, session, results, agents, stop)
     pending = [agent.node for agent in agents if agent.node not in results]
     if arguments.output == "json":
-        _write_document(results, skipped | dict.fromkeys(pending, "not asked: cleaning stopped before it"))
+        _write_document(
+            results, skipped | dict.fromkeys(pending, "not asked: cleaning stopped before it")
+        )
     unexpected = _conclude(arguments, results, skipped, pending)
     # A node that is away does not hide an unexpected result: the summary and the document name it anyway.
     if unexpected or pending:
@@ -54,7 +56,10 @@ def _apply(arguments: argparse.Namespace) -> int:
 
 
 def _confirm(
-    arguments: argparse.Namespace, session: Session, agents: Sequence[Target], skipped: Mapping[str, str]
+    arguments: argparse.Namespace,
+    session: Session,
+    agents: Sequence[Target],
+    skipped: Mapping[str, str],
 ) -> None:
     warn(*(f"{node} is skipped: {why}" for node, why in skipped.items()))
     if not agents:
@@ -82,9 +87,13 @@ def _stopping() -> Iterator[Event]:
         stop.set()
         # Not with print: the signal may have interrupted one.
         with suppress(OSError):  # nobody reads it
-            os.write(sys.stderr.fileno(), b"nodeleak: interrupted: waiting for the nodes of this wave\n")
+            os.write(
+                sys.stderr.fileno(), b"nodeleak: interrupted: waiting for the nodes of this wave\n"
+            )
 
-    before = {number: signal.signal(number, interrupted) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, interrupted) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield stop
     finally:
@@ -93,7 +102,11 @@ def _stopping() -> Iterator[Event]:
 
 
 def _clean(
-    arguments: argparse.Namespace, session: Session, results: dict[str, Result], agents: Sequence[Target], stop: Event
+    arguments: argparse.Namespace,
+    session: Session,
+    results: dict[str, Result],
+    agents: Sequence[Target],
+    stop: Event,
 ) -> None:
     """Clean wave by wave until all are done, one had an unexpected result, or the operator interrupts."""
 
@@ -120,13 +133,22 @@ def _write_document(results: Mapping[str, Result], without_result: Mapping[str, 
 
 
 def _conclude(
-    arguments: argparse.Namespace, results: Mapping[str, Result], skipped: Collection[str], pending: Sequence[str]
+    arguments: argparse.Namespace,
+    results: Mapping[str, Result],
+    skipped: Collection[str],
+    pending: Sequence[str],
 ) -> list[str]:
     """Print what was done and what is left; return the nodes with an unexpected result."""
-    unexpected = sorted((node for node, result in results.items() if result.unexpected), key=natural)
+    unexpected = sorted(
+        (node for node, result in results.items() if result.unexpected), key=natural
+    )
     released = count_of(sum(result.released for result in results.values()), "address", "addresses")
     done = count_of(len(results) - len(unexpected), "node")
-    others = {"unexpected": unexpected, f"skipped ({', '.join(skipped)})": skipped, "not asked": pending}
+    others = {
+        "unexpected": unexpected,
+        f"skipped ({', '.join(skipped)})": skipped,
+        "not asked": pending,
+    }
     counts = [f"{format_number(len(names))} {what}" for what, names in others.items() if names]
     warn(", ".join([f"{released} released", f"{done} done", *counts]))
     if unexpected:
@@ -161,7 +183,10 @@ def _unexpected(exit_code: int, document: Mapping[str, Any]) -> str:
     if document["halted"]:
         return f"cleanup halted: {document['halted']}"
     if document["unavailable"]:
-        return ", ".join(f"{missing['source']} unavailable: {missing['why']}" for missing in document["unavailable"])
+        return ", ".join(
+            f"{missing['source']} unavailable: {missing['why']}"
+            for missing in document["unavailable"]
+        )
     for address in document["addresses"]:
         if address["verdict"] not in {"released", "refused"}:
             why = address["why"] or "no reason given"
@@ -182,4 +207,8 @@ def _outcome(document: Mapping[str, Any], released: int) -> str:
         f"{format_number(network['free_after'])} after"
         for network in document["networks"]
     )
-    return "; ".join(filter(None, [f"{format_number(released)} released", refused and f"refused: {refused}", free]))
+    return "; ".join(
+        filter(
+            None, [f"{format_number(released)} released", refused and f"refused: {refused}", free]
+        )
+    )

@@ -14,7 +14,11 @@ from agent.fleet.cleaning import clean_nodes
 from agent.fleet.reading import run_on_nodes, show_status
 
 _url = matching(r"https?://[^\s/?#]+[^\s?#]*", "a URL such as http://localhost:9090", str)
-_service = matching(r"[a-z0-9-]+/(https?:)?[a-z0-9-]+:[a-z0-9-]+", "a service such as monitoring/prometheus:9090", str)
+_service = matching(
+    r"[a-z0-9-]+/(https?:)?[a-z0-9-]+:[a-z0-9-]+",
+    "a service such as monitoring/prometheus:9090",
+    str,
+)
 _INTRO: Final = "kubectl nodeleak asks the nodeleak agents of many nodes at once, with your kubeconfig and your rights."
 _EPILOG: Final = """\
 examples:
@@ -69,7 +73,11 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parsed, unexpected = root.parse_known_args(own)
     parsed.rest = tuple(arguments[split + 1 :])
     # argparse takes no names of nodes on both sides of an option.
-    more = [] if parsed.command == "clean-job" else [name for name in unexpected if not name.startswith("-")]
+    more = (
+        []
+        if parsed.command == "clean-job"
+        else [name for name in unexpected if not name.startswith("-")]
+    )
     if len(more) < len(unexpected):
         raise _unexpected_argument(parsed, next(name for name in unexpected if name not in more))
     parsed.nodes = [*parsed.nodes, *more]
@@ -106,42 +114,74 @@ def _make_parser() -> argparse.ArgumentParser:
     usage = f"{program} COMMAND [NODE...] [options] [-- options of the command on the node]"
     root = Parser(prog=program, usage=usage, description=reflow(_INTRO), epilog=_EPILOG)
     root.add_argument(*HELP, action="help", help=argparse.SUPPRESS)
-    commands = root.add_subparsers(dest="command", title="commands", metavar="COMMAND", prog=program)
+    commands = root.add_subparsers(
+        dest="command", title="commands", metavar="COMMAND", prog=program
+    )
     root.set_defaults(parsers=commands.choices)
 
     def add(
-        name: str, execute: Callable[[argparse.Namespace], int], timeout: str, summary: str, description: str = ""
+        name: str,
+        execute: Callable[[argparse.Namespace], int],
+        timeout: str,
+        summary: str,
+        description: str = "",
     ) -> argparse.ArgumentParser:
         rest = "" if name == "status" else f" [-- options of nodeleak {name.removesuffix('-job')}]"
         usage = f"{program} {name} {'NODE' if name == 'clean-job' else 'NODE...'} [options]{rest}"
-        parser = commands.add_parser(name, usage=usage, help=summary, description=reflow(description or f"{summary}."))
-        parser.set_defaults(execute=execute, selector="", output="table", apply=False, prometheus_cluster="")
+        parser = commands.add_parser(
+            name, usage=usage, help=summary, description=reflow(description or f"{summary}.")
+        )
+        parser.set_defaults(
+            execute=execute, selector="", output="table", apply=False, prometheus_cluster=""
+        )
         _add_common(parser, timeout)
         return parser
 
-    _add_status(add("status", show_status, "20s", "Print which nodes have problems, the worst first", _STATUS))
+    text = "Print which nodes have problems, the worst first"
+    _add_status(add("status", show_status, "20s", text, _STATUS))
     for name, summary in (
         ("scan", "Take a new snapshot of nodes, and print what is wrong"),
         ("timeline", "Print what happened on nodes"),
         ("journal", "List past releases of nodes"),
     ):
         _add_nodes(add(name, run_on_nodes, "1m", summary))
-    _add_clean(add("clean", clean_nodes, "5m", "Run nodeleak clean on nodes; --apply releases", _CLEAN))
+    _add_clean(
+        add("clean", clean_nodes, "5m", "Run nodeleak clean on nodes; --apply releases", _CLEAN)
+    )
     restore = add("restore", run_on_nodes, "5m", "Run nodeleak restore on named nodes", _RESTORE)
     restore.add_argument("nodes", nargs="+", metavar="NODE", help="name of a node")
     text = "Print or run a Job that cleans one node, made from the DaemonSet"
-    clean_job = add("clean-job", print_or_run_job, "5m", text, _CLEAN_JOB)
-    clean_job.add_argument("nodes", nargs=1, metavar="NODE", help="name of the node")
-    clean_job.add_argument("--apply", action="store_true", help="a Job that releases; without it, a dry run")
-    clean_job.add_argument("--run", action="store_true", help="create the Job, wait for it and print its log")
+    _add_clean_job(add("clean-job", print_or_run_job, "5m", text, _CLEAN_JOB))
     return root
+
+
+def _add_clean_job(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("nodes", nargs=1, metavar="NODE", help="name of the node")
+    parser.add_argument(
+        "--apply", action="store_true", help="a Job that releases; without it, a dry run"
+    )
+    parser.add_argument(
+        "--run", action="store_true", help="create the Job, wait for it and print its log"
+    )
 
 
 def _add_common(parser: argparse.ArgumentParser, timeout: str) -> None:
     add, time = parser.add_argument, value(duration_between("1s", "1h"))
     add("-h", "--help", action="help", help="print this help")
-    add("--parallel", type=value(positive), default=20, metavar="N", help="ask at most N at once (20)")
-    add("--timeout", type=time, default=timeout, metavar="TIME", help=f"how long one node may take ({timeout})")
+    add(
+        "--parallel",
+        type=value(positive),
+        default=20,
+        metavar="N",
+        help="ask at most N at once (20)",
+    )
+    add(
+        "--timeout",
+        type=time,
+        default=timeout,
+        metavar="TIME",
+        help=f"how long one node may take ({timeout})",
+    )
     add("--context", metavar="NAME", help="context of the kubeconfig")
     add("--kubeconfig", metavar="FILE", help="the kubeconfig")
     text = "namespace of the agents (default: any; needs the right to list pods in all)"
@@ -149,25 +189,36 @@ def _add_common(parser: argparse.ArgumentParser, timeout: str) -> None:
 
 
 def _add_nodes(
-    parser: argparse.ArgumentParser, formats: Sequence[str] = ("table", "json"), *, default_all: bool = False
+    parser: argparse.ArgumentParser,
+    formats: Sequence[str] = ("table", "json"),
+    *,
+    default_all: bool = False,
 ) -> None:
     which = parser.add_mutually_exclusive_group(required=not default_all)
     which.add_argument("nodes", nargs="*", default=[], metavar="NODE", help="name of a node")
     which.add_argument("-l", "--selector", metavar="SELECTOR", help="nodes with these labels")
     if not default_all:
         which.add_argument("--all", action="store_true", help="every node")
-    parser.add_argument("-o", "--output", choices=formats, metavar="FORMAT", help=", ".join(formats))
+    parser.add_argument(
+        "-o", "--output", choices=formats, metavar="FORMAT", help=", ".join(formats)
+    )
 
 
 def _add_status(parser: argparse.ArgumentParser) -> None:
     _add_nodes(parser, ("table", "wide", "json"), default_all=True)
     add = parser.add_argument
-    add("--exit-code", action="store_true", help="exit with 1 if there are critical findings or warnings")
+    add(
+        "--exit-code",
+        action="store_true",
+        help="exit with 1 if there are critical findings or warnings",
+    )
     which = parser.add_mutually_exclusive_group()
     text = "ask this Prometheus instead of every agent, such as http://localhost:9090"
     which.add_argument("--prometheus", type=value(_url), metavar="URL", help=text)
     text = "ask this Prometheus through the API server, such as monitoring/prometheus:9090"
-    which.add_argument("--prometheus-service", type=value(_service), metavar="NAMESPACE/NAME:PORT", help=text)
+    which.add_argument(
+        "--prometheus-service", type=value(_service), metavar="NAMESPACE/NAME:PORT", help=text
+    )
     text = "the value of the label 'cluster', if that Prometheus has agents of several clusters"
     add("--prometheus-cluster", metavar="NAME", help=text)
 

@@ -33,7 +33,9 @@ class Kubectl:
 
     def context(self) -> str:
         """Return the name of the current context; empty without one, as in a pod."""
-        code, output = self._print("read the current context", ["config", "current-context", *self._options])
+        code, output = self._print(
+            "read the current context", ["config", "current-context", *self._options]
+        )
         return "" if code else output.strip()
 
     def get(self, *arguments: str) -> str:
@@ -46,7 +48,9 @@ class Kubectl:
     def output(self, what: str, verb: str, *arguments: str, text: str = "") -> str:
         """Return what a command prints; errors and prompts go to the terminal. `what` it does, for errors."""
         may_log_in = not text and (os.isatty(0) or os.isatty(2))
-        code, output = self._print(what, [verb, *self._options, *arguments], may_log_in=may_log_in, text=text)
+        code, output = self._print(
+            what, [verb, *self._options, *arguments], may_log_in=may_log_in, text=text
+        )
         if code:
             raise KubectlError(f"cannot {what}: kubectl ended with exit code {code}, see above")
         return output
@@ -61,10 +65,20 @@ class Kubectl:
         except subprocess.TimeoutExpired:
             raise KubectlError(f"cannot {what}: kubectl did not end within {seconds:g} s") from None
         except OSError as error:
-            raise KubectlError(f"cannot run kubectl: {error.strerror}: install it, or add it to PATH") from error
+            raise KubectlError(
+                f"cannot run kubectl: {error.strerror}: install it, or add it to PATH"
+            ) from error
 
     def execute(self, agent: Agent, arguments: Sequence[str]) -> Answer:
-        pod = ["exec", *self._options, "--namespace", agent.namespace, agent.pod, "--container", agent.container]
+        pod = [
+            "exec",
+            *self._options,
+            "--namespace",
+            agent.namespace,
+            agent.pod,
+            "--container",
+            agent.container,
+        ]
         try:
             code, output, errors = self._run(
                 [*pod, "--", "nodeleak", *arguments], self._timeout, stderr=subprocess.PIPE

@@ -47,7 +47,10 @@ class Target(NamedTuple):
         """Why this node cannot be asked; empty: it can."""
         if self.agent is None:
             return "no agent pod on this node"
-        return self.agent.not_running and f"agent pod {self.agent.name} is not running: {self.agent.not_running}"
+        return (
+            self.agent.not_running
+            and f"agent pod {self.agent.name} is not running: {self.agent.not_running}"
+        )
 
 
 def agents_in(pods: Iterable[Mapping[str, Any]]) -> list[Agent]:
@@ -57,9 +60,16 @@ def agents_in(pods: Iterable[Mapping[str, Any]]) -> list[Agent]:
         metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
         names = [container["name"] for container in spec["containers"]]
         container = "nodeleak" if "nodeleak" in names else names[0]
-        conditions = {condition["type"]: condition["status"] for condition in status.get("conditions") or ()}
+        conditions = {
+            condition["type"]: condition["status"] for condition in status.get("conditions") or ()
+        }
         ready, not_running = conditions.get("Ready") == "True", _not_running(status, container)
-        order = not not_running, "deletionTimestamp" not in metadata, ready, metadata["creationTimestamp"]
+        order = (
+            not not_running,
+            "deletionTimestamp" not in metadata,
+            ready,
+            metadata["creationTimestamp"],
+        )
         node, namespace, name = spec.get("nodeName", ""), metadata["namespace"], metadata["name"]
         agents.append((order, Agent(node, namespace, name, container, ready, not_running)))
     return [agent for _, agent in sorted(agents)]
@@ -91,7 +101,10 @@ def addresses(node_lines: str) -> dict[str, str]:
 
 def natural(name: str) -> list[tuple[int, str]]:
     """Return a key by which worker-2 comes before worker-10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.findall(r"[0-9]{1,18}|[^0-9]+", name)]
+    return [
+        (int(part), "") if part.isdecimal() else (-1, part)
+        for part in re.findall(r"[0-9]{1,18}|[^0-9]+", name)
+    ]
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,7 @@ from agent.model.status import SCHEMA, NodeState
 from agent.model.text import rfc3339, truncate
 
 _PATH: Final = "/api/v1/query"
-_VALUES: Final = (
-    "build_info|mode_info|last_sync_timestamp_seconds|range_addresses|range_free_addresses|reservations|cleanup_halted"
-)
+_VALUES: Final = "build_info|mode_info|last_sync_timestamp_seconds|range_addresses|range_free_addresses|reservations|cleanup_halted"  # noqa: E501
 QUERIES: Final[Mapping[str, str]] = {
     "value": f'{{__name__=~"nodeleak_({_VALUES})",state=~"(leaked|unknown)?",CLUSTER}}',
     "finding": 'nodeleak_findings{phase="confirmed",CLUSTER} > 0',
@@ -38,7 +36,9 @@ _OF_A_METRIC: Final = {
     *("__name__", "network", "state", "detector", "severity", "phase", "source", "stage"),
     *("mode", "version", "commit", "python_version"),
 }
-_ORDER: Final = [severity.value for severity in (Severity.CRITICAL, Severity.WARNING, Severity.INFO)]
+_ORDER: Final = [
+    severity.value for severity in (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
+]
 
 
 class Sample(NamedTuple):
@@ -71,9 +71,13 @@ def statuses(arguments: argparse.Namespace, session: Session) -> list[NodeStatus
     queries = {name: query.replace("CLUSTER", chosen) for name, query in QUERIES.items()}
     try:
         answers = ((name, _ask(arguments, session, query)) for name, query in queries.items())
-        agents = _by_agent((name, sample) for name, answer in answers for sample in _samples(answer))
+        agents = _by_agent(
+            (name, sample) for name, answer in answers for sample in _samples(answer)
+        )
     except ValueError as error:
-        raise KubectlError(f"{arguments.prometheus or arguments.prometheus_service}: {error}") from error
+        raise KubectlError(
+            f"{arguments.prometheus or arguments.prometheus_service}: {error}"
+        ) from error
     _check_clusters(agents, known)
     of_node: defaultdict[str, list[AgentSeries]] = defaultdict(list)
     for agent in agents:
@@ -86,7 +90,9 @@ def _ask(arguments: argparse.Namespace, session: Session, query: str) -> str:
     if not arguments.prometheus:
         namespace, _, service = arguments.prometheus_service.partition("/")
         path = f"/api/v1/namespaces/{namespace}/services/{service}/proxy{_PATH}?{urlencode({'query': query})}"
-        return session.kubectl.output("ask the API server", "get", "--raw", path, f"--request-timeout={seconds:g}s")
+        return session.kubectl.output(
+            "ask the API server", "get", "--raw", path, f"--request-timeout={seconds:g}s"
+        )
     url = arguments.prometheus.rstrip("/")
     try:
         # The text also of an error, which says what is wrong.
@@ -105,15 +111,30 @@ def _samples(answer: str) -> list[Sample]:
         missing = tree.get("warnings") or (tree.get("isPartial") and "it is partial")
         if tree["status"] == "success" and not missing:
             return [_sample(result) for result in tree["data"]["result"]]
-        why = f"the answer is incomplete: {missing}" if missing else f"the query failed: {tree['error']}"
-    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        raise ValueError("no answer of Prometheus' HTTP API: is this the address of a Prometheus?") from error
+        why = (
+            f"the answer is incomplete: {missing}"
+            if missing
+            else f"the query failed: {tree['error']}"
+        )
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise ValueError(
+            "no answer of Prometheus' HTTP API: is this the address of a Prometheus?"
+        ) from error
     raise ValueError(truncate(why))
 
 
 def _sample(result: Mapping[str, Any]) -> Sample:
     at, value = result["value"]
-    return Sample({str(label): str(text) for label, text in result["metric"].items()}, float(at), float(value))
+    return Sample(
+        {str(label): str(text) for label, text in result["metric"].items()}, float(at), float(value)
+    )
 
 
 def _by_agent(samples: Iterable[tuple[str, Sample]]) -> list[AgentSeries]:
@@ -128,7 +149,11 @@ def _by_agent(samples: Iterable[tuple[str, Sample]]) -> list[AgentSeries]:
                 )
         target = {key: value for key, value in sample.labels.items() if key not in _OF_A_METRIC}
         agent = agents.setdefault(frozenset(target.items()), AgentSeries(target, defaultdict(list)))
-        name = sample.labels.get("__name__", "").removeprefix("nodeleak_") if query == "value" else query
+        name = (
+            sample.labels.get("__name__", "").removeprefix("nodeleak_")
+            if query == "value"
+            else query
+        )
         agent.of[name].append(sample)
     return [agent for agent in agents.values() if agent.of["build_info"]]
 
@@ -138,7 +163,9 @@ def _check_clusters(agents: Sequence[AgentSeries], known: Mapping[str, str]) -> 
     clusters = sorted({agent.target.get("cluster", "") for agent in agents})
     if len(clusters) > 1:
         names = truncate(", ".join(map(json.dumps, clusters[:5])))
-        raise UsageError(f"this Prometheus has agents of several clusters ({names}): add --prometheus-cluster=NAME")
+        raise UsageError(
+            f"this Prometheus has agents of several clusters ({names}): add --prometheus-cluster=NAME"
+        )
     others = [agent.node for agent in agents if agent.node not in known]
     if others and 2 * len(others) >= len(agents):
         raise KubectlError(
@@ -153,8 +180,13 @@ def _status(target: Target, agents: Sequence[AgentSeries]) -> NodeStatus:
         why = f"Prometheus has no metrics of its agent; to ask the agent itself: kubectl nodeleak status {target.node}"
         return unknown(target, "no metrics", why)
     if len(agents) > 1:
-        which = sorted(truncate(f"{agent.target.get('job')} {agent.target.get('instance')}") for agent in agents)
-        return unknown(target, "ambiguous", f"Prometheus has several agents of this node: {', '.join(which)}")
+        which = sorted(
+            truncate(f"{agent.target.get('job')} {agent.target.get('instance')}")
+            for agent in agents
+        )
+        return unknown(
+            target, "ambiguous", f"Prometheus has several agents of this node: {', '.join(which)}"
+        )
     (agent,) = agents
     if not agent.of["last_sync_timestamp_seconds"]:
         return unknown(target, "no report", "no report: the agent has not finished its first sync")
@@ -182,8 +214,18 @@ def document(agent: AgentSeries, node: str) -> dict[str, Any]:
         "node": node,
         "state": (NodeState.STALLED if agent.of["stalled"] else state).value,
         "headline": "Critical: cleanup halted" if halted else "",
-        "report": {"taken_at": rfc3339(taken_at), "age_seconds": round(age, 1), "interval_seconds": None},
-        "cleanup": {"mode": mode, "networks": [], "release_possible": None, "why_not": [], "halted": why},
+        "report": {
+            "taken_at": rfc3339(taken_at),
+            "age_seconds": round(age, 1),
+            "interval_seconds": None,
+        },
+        "cleanup": {
+            "mode": mode,
+            "networks": [],
+            "release_possible": None,
+            "why_not": [],
+            "halted": why,
+        },
         "networks": list(_networks(agent)),
         "findings": findings,
         "unavailable": unavailable,
@@ -191,8 +233,13 @@ def document(agent: AgentSeries, node: str) -> dict[str, Any]:
 
 
 def _findings(agent: AgentSeries) -> Iterator[dict[str, Any]]:
-    found = ((each.labels["severity"], each.labels["detector"], int(each.value)) for each in agent.of["finding"])
-    for severity, detector, count in sorted(found, key=lambda each: (_ORDER.index(each[0]), each[1])):
+    found = (
+        (each.labels["severity"], each.labels["detector"], int(each.value))
+        for each in agent.of["finding"]
+    )
+    for severity, detector, count in sorted(
+        found, key=lambda each: (_ORDER.index(each[0]), each[1])
+    ):
         yield {"severity": severity, "detector": detector, "count": count, "oldest": None}
 
 
@@ -200,7 +247,10 @@ def _unavailable(agent: AgentSeries) -> Iterator[dict[str, str]]:
     for source in sorted(sample.labels["source"] for sample in agent.of["unavailable"]):
         yield {"source": source, "why": "kubectl nodeleak scan says why"}
     if agent.of["failed"]:
-        yield {"source": "a check", "why": "it failed within five minutes, kubectl nodeleak scan says why"}
+        yield {
+            "source": "a check",
+            "why": "it failed within five minutes, kubectl nodeleak scan says why",
+        }
 
 
 def _networks(agent: AgentSeries) -> Iterator[dict[str, Any]]:

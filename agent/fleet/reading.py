@@ -13,9 +13,15 @@ from agent.model.text import escape
 def show_status(arguments: argparse.Namespace) -> int:
     session = Session(arguments)
     asks_prometheus = arguments.prometheus or arguments.prometheus_service
-    statuses = worst_first(from_prometheus(arguments, session) if asks_prometheus else _asked(arguments, session))
+    statuses = worst_first(
+        from_prometheus(arguments, session) if asks_prometheus else _asked(arguments, session)
+    )
     entries, wide = (status.entry for status in statuses), arguments.output == "wide"
-    write(as_json(merged("status", entries)) if arguments.output == "json" else status_table(statuses, wide=wide))
+    write(
+        as_json(merged("status", entries))
+        if arguments.output == "json"
+        else status_table(statuses, wide=wide)
+    )
     if not all(status.complete for status in statuses):
         return UNAVAILABLE
     found_some = any(status.rank in {Rank.CRITICAL, Rank.WARNING} for status in statuses)

@@ -49,8 +49,12 @@ class NodeStatus(NamedTuple):
         return self.document["networks"] if self.document else ()
 
 
-def unknown(target: Target, agent: str, why: str, entry: Mapping[str, Any] | None = None) -> NodeStatus:
-    return NodeStatus(target, Rank.UNKNOWN, agent, why, entry or Answer(target.node, None, error=why).entry())
+def unknown(
+    target: Target, agent: str, why: str, entry: Mapping[str, Any] | None = None
+) -> NodeStatus:
+    return NodeStatus(
+        target, Rank.UNKNOWN, agent, why, entry or Answer(target.node, None, error=why).entry()
+    )
 
 
 def node_status(target: Target, answer: Answer) -> NodeStatus:
@@ -72,8 +76,13 @@ def node_status(target: Target, answer: Answer) -> NodeStatus:
 
 
 def status_of(target: Target, document: Mapping[str, Any], entry: Mapping[str, Any]) -> NodeStatus:
-    complete = document["state"] in {NodeState.OK, NodeState.FINDINGS} and not document["unavailable"]
-    version, ready = truncate(document["version"], _LONGEST), target.agent is None or target.agent.ready
+    complete = (
+        document["state"] in {NodeState.OK, NodeState.FINDINGS} and not document["unavailable"]
+    )
+    version, ready = (
+        truncate(document["version"], _LONGEST),
+        target.agent is None or target.agent.ready,
+    )
     rank, agent = _rank(document, complete=complete), version if ready else f"{version} not ready"
     text = "; ".join([*_problems(document), *map(_finding, document["findings"])])
     return NodeStatus(target, rank, agent, text, entry, document, complete)
@@ -94,7 +103,10 @@ def _problems(document: Mapping[str, Any]) -> list[str]:
     said = [f"critical: cleanup halted: {halted}"] if halted else []
     if document["state"] == NodeState.STALLED:
         return [*said, f"stalled: the last report is {_age(document)} old"]
-    why = [f"{missing['source']} unavailable: {truncate(missing['why'])}" for missing in document["unavailable"]]
+    why = [
+        f"{missing['source']} unavailable: {truncate(missing['why'])}"
+        for missing in document["unavailable"]
+    ]
     if document["state"] == NodeState.INCOMPLETE:
         return [*said, f"incomplete: {', '.join(why) or 'the agent gives no reason'}"]
     return [*said, *why]
@@ -118,7 +130,10 @@ def _cleanup(cleanup: Mapping[str, Any]) -> str:
 def worst_first(statuses: Iterable[NodeStatus]) -> list[NodeStatus]:
 
     def sort_key(status: NodeStatus) -> tuple[object, ...]:
-        free = min((found["free"] for found in status.networks if found["free"] is not None), default=float("inf"))
+        free = min(
+            (found["free"] for found in status.networks if found["free"] is not None),
+            default=float("inf"),
+        )
         leaked = sum(network["leaked"] or 0 for network in status.networks)
         return status.rank, free, -leaked, natural(status.target.node)
 
@@ -130,9 +145,14 @@ def status_table(statuses: Sequence[NodeStatus], *, wide: bool) -> list[str]:
     """Write the nodes in the given order, one row for each of their networks. `wide`: with more columns."""
     lines = summary(statuses)
     if statuses:
-        rows = [_row(status, network) for status in statuses for network in (status.networks or (None,))]
+        rows = [
+            _row(status, network) for status in statuses for network in (status.networks or (None,))
+        ]
         heads = [head for head in rows[0] if wide or head not in _WIDE]
-        lines += ["", *grid([heads, *([_cell(row, head, wide=wide) for head in heads] for row in rows)])]
+        lines += [
+            "",
+            *grid([heads, *([_cell(row, head, wide=wide) for head in heads] for row in rows)]),
+        ]
     return lines
 
 
@@ -144,7 +164,9 @@ def _row(status: NodeStatus, network: Mapping[str, Any] | None) -> dict[str, str
         "POD": status.target.agent.name if status.target.agent else "-",
         "AGENT": status.agent,
         "NETWORK": network["name"] if network else "-",
-        "FREE": f"{format_number(network['free'])}/{format_number(network['usable'])}" if network else "-",
+        "FREE": f"{format_number(network['free'])}/{format_number(network['usable'])}"
+        if network
+        else "-",
         "LEAKED": format_number(network["leaked"]) if network else "-",
         "UNKNOWN": format_number(network["unknown"]) if network else "-",
         "AGE": _age(document) if document else "-",
@@ -162,8 +184,12 @@ def summary(statuses: Sequence[NodeStatus]) -> list[str]:
     ranks = Counter(status.rank for status in statuses)
     counts = [f"{format_number(ranks[rank])} {rank.name.lower()}" for rank in Rank if ranks[rank]]
     lines = [f"{count_of(len(statuses), 'node')}: {', '.join(counts)}" if counts else "no nodes"]
-    versions = Counter(truncate(status.document["version"], _LONGEST) for status in statuses if status.document)
+    versions = Counter(
+        truncate(status.document["version"], _LONGEST) for status in statuses if status.document
+    )
     if len(versions) > 1:
-        found = ", ".join(f"{version} ({format_number(n)})" for version, n in sorted(versions.items()))
+        found = ", ".join(
+            f"{version} ({format_number(n)})" for version, n in sorted(versions.items())
+        )
         lines.append(f"The agents have different versions: {found}")
     return lines

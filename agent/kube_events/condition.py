@@ -22,17 +22,32 @@ class Condition(NamedTuple):
 
     def patch(self, at: datetime, *, changed: bool) -> dict[str, Any]:
         """Return the patch of the node's status. `changed`: the condition had another status until now."""
-        content = {"type": ADDRESS_PRESSURE, "status": self.status, "reason": self.reason, "message": self.message}
+        content = {
+            "type": ADDRESS_PRESSURE,
+            "status": self.status,
+            "reason": self.reason,
+            "message": self.message,
+        }
         # A strategic merge patch keeps the fields that it leaves out.
-        times = {"lastHeartbeatTime": rfc3339(at)} | ({"lastTransitionTime": rfc3339(at)} if changed else {})
+        times = {"lastHeartbeatTime": rfc3339(at)} | (
+            {"lastTransitionTime": rfc3339(at)} if changed else {}
+        )
         return {"status": {"conditions": [content | times]}}
 
 
 def condition(report: Report) -> Condition | None:
     """Return the condition; None: leave it unchanged."""
-    found = [tracked for tracked in report.problems if tracked.finding.detector == exhausted_range.NAME]
-    if confirmed := [tracked.finding for tracked in sorted(found, key=urgency) if tracked.confirmed]:
-        reason = "CNIAddressesExhausted" if confirmed[0].severity is Severity.CRITICAL else "CNIAddressesScarce"
+    found = [
+        tracked for tracked in report.problems if tracked.finding.detector == exhausted_range.NAME
+    ]
+    if confirmed := [
+        tracked.finding for tracked in sorted(found, key=urgency) if tracked.confirmed
+    ]:
+        reason = (
+            "CNIAddressesExhausted"
+            if confirmed[0].severity is Severity.CRITICAL
+            else "CNIAddressesScarce"
+        )
         return Condition("True", reason, "; ".join(finding.message for finding in confirmed))
     return None if found else _without_finding(report)
 
@@ -41,7 +56,11 @@ def _without_finding(report: Report) -> Condition | None:
     for gap in report.gaps:
         if gap.detector == exhausted_range.NAME:
             # A node without kubenet keeps no old status, but does not get a new condition.
-            return None if gap.chosen and not _status(report) else Condition("Unknown", "CNIAddressesUnknown", gap.why)
+            return (
+                None
+                if gap.chosen and not _status(report)
+                else Condition("Unknown", "CNIAddressesUnknown", gap.why)
+            )
     free = (_free_addresses(network) for network in report.networks if not network.not_in_use)
     return Condition("False", "CNIAddressesAvailable", "; ".join(free))
 
@@ -78,5 +97,7 @@ class ConditionExporter:
             before = sent.status
         patch = now.patch(snapshot.taken_at, changed=now.status != before)
         path = f"/api/v1/nodes/{snapshot.node_name}/status"
-        self._queue.put(Message(Kind.CONDITION, now.reason, lambda writer: writer.patch(path, patch)))
+        self._queue.put(
+            Message(Kind.CONDITION, now.reason, lambda writer: writer.patch(path, patch))
+        )
         self._sent, self._sent_at = now, snapshot.uptime

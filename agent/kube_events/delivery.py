@@ -57,7 +57,11 @@ class DeliveryMetrics:
         self._conditions = counter("node_condition_patches_total", patches, ["result"])
 
     def sent(self, message: Message) -> None:
-        counter = self._sent.labels(message.reason) if message.kind is Kind.EVENT else self._conditions.labels("sent")
+        counter = (
+            self._sent.labels(message.reason)
+            if message.kind is Kind.EVENT
+            else self._conditions.labels("sent")
+        )
         counter.inc()
 
     def failed(self, kind: Kind, failure: Failure, times: int = 1) -> None:
@@ -69,7 +73,11 @@ class DeliveryQueue:
     """`put` and `stop` return at once and may be called from any thread; `run` belongs to one."""
 
     def __init__(
-        self, writer: Writer, metrics: DeliveryMetrics, warn: Callable[[str, str, str], None], retry_after: float = 10
+        self,
+        writer: Writer,
+        metrics: DeliveryMetrics,
+        warn: Callable[[str, str, str], None],
+        retry_after: float = 10,
     ) -> None:
         """`warn`: called once for each kind of failure. `retry_after`: seconds, after 429: servers ask for 1 to 8."""
         self.metrics = metrics

@@ -39,12 +39,18 @@ class EventExporter:
         snapshot = report.assessment.snapshot
         now = snapshot.uptime
         self._bucket.fill(now)
-        self._sent = {name: sent for name, sent in self._sent.items() if now - sent[0] < _FORGET_AFTER}
-        wanted = sorted((spec for spec in event_specs(report) if self._is_due(spec, now)), key=self._priority)
+        self._sent = {
+            name: sent for name, sent in self._sent.items() if now - sent[0] < _FORGET_AFTER
+        }
+        wanted = sorted(
+            (spec for spec in event_specs(report) if self._is_due(spec, now)), key=self._priority
+        )
         tokens = self._bucket.take(len(wanted))
         for spec in wanted[:tokens]:
             self._sent[spec.name] = now, spec.severity
-            self._queue.put(Message(Kind.EVENT, spec.reason, partial(self._send, spec, snapshot.taken_at)))
+            self._queue.put(
+                Message(Kind.EVENT, spec.reason, partial(self._send, spec, snapshot.taken_at))
+            )
         self._hold_back(wanted[tokens:])
 
     def _hold_back(self, rest: Sequence[EventSpec]) -> None:
@@ -59,7 +65,9 @@ class EventExporter:
 
     def _priority(self, spec: EventSpec) -> tuple[bool, timedelta]:
         # What is critical, and what can be sent only now; of each, what was never sent, then what was sent longest ago.
-        return spec.lasting and spec.severity is not Severity.CRITICAL, self._last_sent(spec) or timedelta.min
+        return spec.lasting and spec.severity is not Severity.CRITICAL, self._last_sent(
+            spec
+        ) or timedelta.min
 
     def _last_sent(self, spec: EventSpec) -> timedelta | None:
         """Return when it was sent; None if never, or if it is more severe now."""
@@ -71,11 +79,17 @@ class EventExporter:
         event, path = spec.event(at), f"{spec.path}/{spec.name}"
         count = self._counts.get(spec.name)
         try:
-            answer = writer.patch(path, spec.changes(at, count + 1)) if count else writer.create(spec.path, event)
+            answer = (
+                writer.patch(path, spec.changes(at, count + 1))
+                if count
+                else writer.create(spec.path, event)
+            )
         except ApiError as error:
             if count and error.status == HTTPStatus.NOT_FOUND:  # it has expired
                 answer = writer.create(spec.path, event)
-            elif not count and error.status == HTTPStatus.CONFLICT:  # an earlier process of the agent created it
+            elif (
+                not count and error.status == HTTPStatus.CONFLICT
+            ):  # an earlier process of the agent created it
                 answer = writer.patch(path, spec.changes(at, None))
             else:
                 raise

@@ -53,8 +53,17 @@ class EventSpec(NamedTuple):
     @property
     def name(self) -> str:
         """The Event's name, the same in every process, so that a restarted agent patches its own Events."""
-        identity = (self.node, self.reason, self.about.kind, self.namespace, self.about.uid, self.subject)
-        digest = hashlib.sha256("\0".join(identity).encode(errors="backslashreplace")).hexdigest()[:16]
+        identity = (
+            self.node,
+            self.reason,
+            self.about.kind,
+            self.namespace,
+            self.about.uid,
+            self.subject,
+        )
+        digest = hashlib.sha256("\0".join(identity).encode(errors="backslashreplace")).hexdigest()[
+            :16
+        ]
         return f"{self.about.name[:_LONGEST_NAME].rstrip('-.')}.{_COMPONENT}.{digest}"
 
     @property
@@ -62,12 +71,18 @@ class EventSpec(NamedTuple):
         return f"/api/v1/namespaces/{self.namespace}/events"
 
     def event(self, at: datetime) -> dict[str, Any]:
-        about = {"apiVersion": "v1", "kind": self.about.kind, "name": self.about.name, "uid": self.about.uid}
+        about = {
+            "apiVersion": "v1",
+            "kind": self.about.kind,
+            "name": self.about.name,
+            "uid": self.about.uid,
+        }
         return {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": self.name, "namespace": self.namespace},
-            "involvedObject": about | ({"namespace": self.about.namespace} if self.about.namespace else {}),
+            "involvedObject": about
+            | ({"namespace": self.about.namespace} if self.about.namespace else {}),
             "reason": self.reason,
             "source": {"component": _COMPONENT, "host": self.node},
             "reportingComponent": _COMPONENT,
@@ -99,14 +114,20 @@ def event_specs(report: Report) -> Iterator[EventSpec]:
             namespace, _, name = pod.name.partition("/")
             found[About("Pod", namespace, name, pod.uid), finding.detector, ""].append(finding)
     for (about, detector, subject), findings in found.items():
-        severity = max((finding.severity for finding in findings), key=lambda severity: severity.rank)
+        severity = max(
+            (finding.severity for finding in findings), key=lambda severity: severity.rank
+        )
         reason = detector.title().replace("_", "")
         yield EventSpec(node, about, reason, _message(subject, findings), severity, subject)
 
 
 def _affected(finding: Finding, snapshot: Snapshot) -> Iterator[Pod]:
     """Yield the affected pods, by uid: a name is not enough, because a leaked address's pod may have a successor."""
-    uids = {*finding.identity, *finding.affected, *(rejected.uid for rejected in finding.rejected_pods)}
+    uids = {
+        *finding.identity,
+        *finding.affected,
+        *(rejected.uid for rejected in finding.rejected_pods),
+    }
     if isinstance(snapshot.pods, Known):
         yield from (pod for pod in snapshot.pods.value if pod.uid and pod.uid in uids)
 
@@ -119,9 +140,13 @@ def _released(about_node: About, cleaning: Cleaning) -> Iterator[EventSpec]:
             for reservation in outcome.request.reservations:
                 released[reservation.network].append(f"{reservation.ip}{pod}")
     for network, addresses in released.items():
-        message = _list(f"released leaked addresses in {network} ({len(addresses)})", addresses, len(addresses))
+        message = _list(
+            f"released leaked addresses in {network} ({len(addresses)})", addresses, len(addresses)
+        )
         reason = "ReleasedReservation"
-        yield EventSpec(about_node.name, about_node, reason, message, Severity.INFO, network, lasting=False)
+        yield EventSpec(
+            about_node.name, about_node, reason, message, Severity.INFO, network, lasting=False
+        )
 
 
 def _message(subject: str, findings: Sequence[Finding]) -> str:

@@ -38,7 +38,9 @@ class Writer:
             self._client.close()
             self._client = None
 
-    def _send(self, method: str, path: str, body: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    def _send(
+        self, method: str, path: str, body: Mapping[str, Any], kind: str
+    ) -> Mapping[str, Any]:
         api = self._client = self._client or client_for(self._kubeconfig)
         headers = {"Accept": "application/json", "Content-Type": kind}
         try:

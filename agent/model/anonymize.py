@@ -54,24 +54,36 @@ DEVICE_WORDS: Final = frozenset({
 })  # fmt: skip
 VOLUME_WORDS: Final = frozenset("/".join((*chain(*MIGRATED.items()), "iscsi", "fc")).split("/"))
 _PHRASES: Final = "Pod was rejected: |enough resource:"
-_OWN_VERSION: Final = r"(?:v|docker://|containerd://|cri-o://)?[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,4}(?![0-9.])"
+_OWN_VERSION: Final = (
+    r"(?:v|docker://|containerd://|cri-o://)?[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,4}(?![0-9.])"
+)
 
 
-_NAMES: Final = _Rule(re.compile(r"[^/]+"), WORDS.__contains__)  # such as `namespace/name` and `Kind/name`
-_WHOLE: Final = _Rule(re.compile(r".+", re.DOTALL), {UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE}.__contains__)
+_NAMES: Final = _Rule(
+    re.compile(r"[^/]+"), WORDS.__contains__
+)  # such as `namespace/name` and `Kind/name`
+_WHOLE: Final = _Rule(
+    re.compile(r".+", re.DOTALL), {UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE}.__contains__
+)
 _SUBNET: Final = _Rule(re.compile(r".+", re.DOTALL), {"usePodCidr", "usePodCidrIPv6"}.__contains__)
 _DEVICES: Final = _Rule(re.compile(r"[^-./]+"), DEVICE_WORDS.__contains__)
 """Resources and sockets: part by part, so that a socket that is named after a resource still is."""
 _VOLUMES: Final = _Rule(re.compile(r"[^/^]+"), VOLUME_WORDS.__contains__)
-_TEXT: Final = _Rule(re.compile(rf"{_PHRASES}|(?:(?!{_PHRASES}).)+", re.DOTALL), re.compile(_PHRASES).fullmatch)
+_TEXT: Final = _Rule(
+    re.compile(rf"{_PHRASES}|(?:(?!{_PHRASES}).)+", re.DOTALL), re.compile(_PHRASES).fullmatch
+)
 """Free text, as a single name: nobody can check each word of it. Two phrases of the kubelet decide a cause."""
-_VERSION: Final = _Rule(re.compile(rf"\A{_OWN_VERSION}|.+", re.DOTALL), re.compile(_OWN_VERSION).fullmatch)
+_VERSION: Final = _Rule(
+    re.compile(rf"\A{_OWN_VERSION}|.+", re.DOTALL), re.compile(_OWN_VERSION).fullmatch
+)
 
 _RULES: Final[Mapping[str, _Rule]] = {
     **dict.fromkeys(("pod_cidrs", "Taint.key"), _WHOLE),
     "WrittenRange.subnet": _SUBNET,
     "Watch.resource": _NAMES,
-    **dict.fromkeys(("resource", "wants", "wants_in_init", "socket", "PluginSocket.name"), _DEVICES),
+    **dict.fromkeys(
+        ("resource", "wants", "wants_in_init", "socket", "PluginSocket.name"), _DEVICES
+    ),
     **dict.fromkeys(("volume", "volumes", "volumes_in_use", "volumes_attached"), _VOLUMES),
     **dict.fromkeys(("why", "message", "trouble", "not_requested"), _TEXT),
     **dict.fromkeys(("server_version", "Node.runtime", "ContainerRuntime.version"), _VERSION),
@@ -87,9 +99,13 @@ def _rewrite(value: _T, rename: _Rename, path: str = "", field: str = "") -> _T:
             return value
         case str():
             rule = _RULES.get(path) or _RULES.get(field, _NAMES)
-            new = rule.name.sub(lambda found: found[0] if rule.kept(found[0]) else rename(found[0]), value)
+            new = rule.name.sub(
+                lambda found: found[0] if rule.kept(found[0]) else rename(found[0]), value
+            )
         case IPv4Address() | IPv6Address():
-            new = ip_address(rename(str(type(value)(int(value)))))  # without the zone that IPv6 may have
+            new = ip_address(
+                rename(str(type(value)(int(value))))
+            )  # without the zone that IPv6 may have
         case tuple():
             new = tuple(_rewrite(item, rename, path, field) for item in value)
         case _ if is_dataclass(value) and not isinstance(value, type):
@@ -100,11 +116,16 @@ def _rewrite(value: _T, rename: _Rename, path: str = "", field: str = "") -> _T:
 
 
 def _rewrite_fields(value: Any, rename: _Rename) -> Any:
-    if isinstance(value, Range):  # the smallest network around it is renamed first: its addresses stay together
+    if isinstance(
+        value, Range
+    ):  # the smallest network around it is renamed first: its addresses stay together
         different = (int(value.first) ^ int(value.last)).bit_length()
         rename(str(ip_interface(f"{value.first}/{value.first.max_prefixlen - different}").network))
     kind, names = type(value).__name__, [field.name for field in fields(value)]
-    return replace(value, **{name: _rewrite(getattr(value, name), rename, f"{kind}.{name}", name) for name in names})
+    return replace(
+        value,
+        **{name: _rewrite(getattr(value, name), rename, f"{kind}.{name}", name) for name in names},
+    )
 
 
 def _new_names(names: Iterable[str]) -> Mapping[str, str]:
@@ -114,17 +135,25 @@ def _new_names(names: Iterable[str]) -> Mapping[str, str]:
     digits = len(str(len(others)))
     new = {name: f"n{number:0{digits}}" for number, name in enumerate(others)}
     for first in (IPv4Address("240.0.0.0"), IPv6Address("2001:db8::")):
-        family = {name: address for name, address in addresses.items() if address.version == first.version}
+        family = {
+            name: address for name, address in addresses.items() if address.version == first.version
+        }
         new.update(_new_addresses(family, first))
     return new
 
 
-def _new_addresses(family: Mapping[str, Any], first: IPv4Address | IPv6Address) -> Iterator[tuple[str, str]]:
+def _new_addresses(
+    family: Mapping[str, Any], first: IPv4Address | IPv6Address
+) -> Iterator[tuple[str, str]]:
     """Yield each name of an address with its new name. `first`: where the networks of this family begin now."""
-    moved = _moved([address.network for address in family.values()], int(first), first.max_prefixlen)
+    moved = _moved(
+        [address.network for address in family.values()], int(first), first.max_prefixlen
+    )
     networks = [*moved]
     for name, address in family.items():
-        old = networks[bisect_right(networks, address.ip, key=lambda network: network.network_address) - 1]
+        old = networks[
+            bisect_right(networks, address.ip, key=lambda network: network.network_address) - 1
+        ]
         ip = type(first)(moved[old] + int(address.ip) - int(old.network_address))
         yield name, f"{ip}/{address.network.prefixlen}" if "/" in name else str(ip)
 

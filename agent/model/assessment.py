@@ -29,7 +29,9 @@ _T = TypeVar("_T")
 KUBENET = "kubenet"  # the network whose range is the node's pod CIDR by definition
 LONGEST_ADD = timedelta(minutes=4)
 """How long the kubelet waits for a sandbox, and with it for its address (twice its `--runtime-request-timeout`)."""
-PRIMARY = frozenset({"eth0", ""})  # the interface of a pod's own addresses; empty in the format of host-local < 0.8.0
+PRIMARY = frozenset(
+    {"eth0", ""}
+)  # the interface of a pod's own addresses; empty in the format of host-local < 0.8.0
 
 
 class State(StrEnum):
@@ -120,24 +122,40 @@ class Assessment:
     @cached_property
     def classified(self) -> Mapping[Reservation, ClassifiedReservation]:
         """The entries that are reservations."""
-        return {entry.entry: entry for entry in self.reservations if isinstance(entry.entry, Reservation)}
+        return {
+            entry.entry: entry
+            for entry in self.reservations
+            if isinstance(entry.entry, Reservation)
+        }
 
     @cached_property
     def leaked(self) -> Mapping[Reservation, ClassifiedReservation]:
-        return {reservation: entry for reservation, entry in self.classified.items() if entry.state is State.LEAKED}
+        return {
+            reservation: entry
+            for reservation, entry in self.classified.items()
+            if entry.state is State.LEAKED
+        }
 
     @cached_property
     def networks(self) -> tuple[str, ...]:
         """The networks that pods here use, as far as is known. Raises SourceDisabled if they use none of them."""
         stores = self.snapshot.reservations
-        used = tuple(store.network for store in stores if not isinstance(store.reading, NotRequested))
+        used = tuple(
+            store.network for store in stores if not isinstance(store.reading, NotRequested)
+        )
         if stores and not used:
             stores[0].reading.known()
         return used
 
     def require_reservations(self) -> None:
         """Raise InsufficientData if the directory of a network that pods use is unavailable."""
-        require_available(*(store.reading for store in self.snapshot.reservations if store.network in self.networks))
+        require_available(
+            *(
+                store.reading
+                for store in self.snapshot.reservations
+                if store.network in self.networks
+            )
+        )
 
     def of(self, network: str) -> tuple[ClassifiedReservation, ...]:
         """Return the entries of a network. Raises InsufficientData where its directory is unavailable."""
@@ -170,7 +188,9 @@ class Assessment:
         return self._cached_ranges(network)
 
     def _cached_ranges(self, network: str) -> RangeSets:
-        results = [result for result in self.snapshot.cni_results.known() if result.network == network]
+        results = [
+            result for result in self.snapshot.cni_results.known() if result.network == network
+        ]
         told = [result for result in results if result.ranges or result.uses_pod_cidr]
         if not told:
             raise InsufficientData(
@@ -205,11 +225,15 @@ class Assessment:
     def taken(self, network: str, state: State) -> int:
         """Count the sandboxes for which entries in this state leave no addresses. Raises InsufficientData."""
         ranges = self.ranges(network)
-        return usable(ranges) - free(ranges, (entry.name for entry in self.of(network) if entry.state is state))
+        return usable(ranges) - free(
+            ranges, (entry.name for entry in self.of(network) if entry.state is state)
+        )
 
     def free(self, network: str) -> int:
         """Count the sandboxes for which there are addresses left. Raises InsufficientData."""
-        return free(self.ranges(network), (entry.name for entry in self.of(network) if entry.blocks))
+        return free(
+            self.ranges(network), (entry.name for entry in self.of(network) if entry.blocks)
+        )
 
     @cached_property
     def networked_pods(self) -> tuple[tuple[Pod, str], ...]:
@@ -221,14 +245,20 @@ class Assessment:
         """
         pods = self.snapshot.pods.known()
         self.snapshot.containers.known()
-        running = frozenset(self.index.running_sandboxes.values()).difference(self._without_address())
+        running = frozenset(self.index.running_sandboxes.values()).difference(
+            self._without_address()
+        )
         reserved: defaultdict[tuple[str, bool], set[str]] = defaultdict(set)
         for entry in chain.from_iterable(map(self.of, self.networks)):
             if entry.ifname in PRIMARY:
-                reserved[self.index.running_sandboxes.get(entry.container_id, ""), ":" in entry.name].add(entry.name)
+                reserved[
+                    self.index.running_sandboxes.get(entry.container_id, ""), ":" in entry.name
+                ].add(entry.name)
         present = (pod for pod in pods if pod.name in running and self._keeps_address(pod))
         addresses = ((pod, ip) for pod in present for ip in dict.fromkeys(pod.ips))
-        return tuple((pod, ip) for pod, ip in addresses if ip in reserved.get((pod.name, ":" in ip), {ip}))
+        return tuple(
+            (pod, ip) for pod, ip in addresses if ip in reserved.get((pod.name, ":" in ip), {ip})
+        )
 
     def _keeps_address(self, pod: Pod) -> bool:
         """Return whether it has an address that is not free yet: CRI-O calls CNI DEL before it stops the sandbox.
@@ -245,7 +275,9 @@ class Assessment:
         """
         now, last = self.snapshot.taken_at.timestamp(), dict[str, int]()
         for container in self.index.containers.values():
-            if not container.sandbox and container.created + 1 <= now:  # times are in whole seconds, rounded down
+            if (
+                not container.sandbox and container.created + 1 <= now
+            ):  # times are in whole seconds, rounded down
                 last[container.pod] = max(container.created, last.get(container.pod, 0))
         for container_id, pod in self.index.running_sandboxes.items():
             created = self.index.containers[container_id].created

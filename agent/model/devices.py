@@ -7,7 +7,9 @@ from typing import Final
 
 ENDPOINT_GRACE: Final = timedelta(minutes=5)
 """How long the kubelet keeps a resource whose plugin is gone (`endpointStopGracePeriod`), also after its own start."""
-SURELY_DROPPED_AFTER: Final = ENDPOINT_GRACE + timedelta(minutes=1)  # by then it has reported the node's status
+SURELY_DROPPED_AFTER: Final = ENDPOINT_GRACE + timedelta(
+    minutes=1
+)  # by then it has reported the node's status
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +18,9 @@ class PluginSocket:
 
     name: str
     made: datetime  # when the plugin bound it, by the file's time
-    connected: bool | None  # whether the kubelet has its stream open; None: the host's sockets are unavailable
+    connected: (
+        bool | None
+    )  # whether the kubelet has its stream open; None: the host's sockets are unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +28,9 @@ class Registered:
     """One resource in the checkpoint."""
 
     resource: str
-    devices: tuple[str, ...]  # The healthy ones. Empty: not registered again yet, or none is healthy
+    devices: tuple[
+        str, ...
+    ]  # The healthy ones. Empty: not registered again yet, or none is healthy
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +73,19 @@ class DeviceTransition:
 class DevicePlugins:
     """The kubelet's device manager, from outside."""
 
-    kubelet_socket: datetime | None  # when the kubelet's device manager started, by `kubelet.sock`; None: there is none
+    kubelet_socket: (
+        datetime | None
+    )  # when the kubelet's device manager started, by `kubelet.sock`; None: there is none
     sockets: tuple[PluginSocket, ...]
-    checkpoint_written: datetime | None  # None: there is none. No device was ever registered, or the file was removed
+    checkpoint_written: (
+        datetime | None
+    )  # None: there is none. No device was ever registered, or the file was removed
     registered: tuple[Registered, ...]
     allocations: tuple[Allocation, ...]
     history: tuple[DeviceTransition, ...] = ()  # the transitions up to this snapshot, oldest first
-    trouble: str = ""  # why the state file could not be read, so that the history starts anew; empty: it could
+    trouble: str = (
+        ""  # why the state file could not be read, so that the history starts anew; empty: it could
+    )
     complete: bool = False  # whether the history includes the transitions of this snapshot
 
 
@@ -82,9 +94,13 @@ class ResourceState:
     """The current state of a resource."""
 
     resource: str
-    devices: int | None  # healthy ones that the kubelet knows; 0 while the resource is not registered; None: not known
+    devices: (
+        int | None
+    )  # healthy ones that the kubelet knows; 0 while the resource is not registered; None: not known
     allocated: int | None  # devices of live pods; None: the pods are unavailable
-    registered: bool | None  # whether the kubelet knows healthy devices of it; None: not known, as the clock was set
+    registered: (
+        bool | None
+    )  # whether the kubelet knows healthy devices of it; None: not known, as the clock was set
     registered_since: datetime | None  # None: it is not registered, or no snapshot saw when
     delay: timedelta | None
     """From the kubelet's last start to the first registration after it; None: none, or the time is unknown."""

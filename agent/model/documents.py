@@ -23,7 +23,9 @@ from agent.model.snapshot import Known, NotRequested, Reading, Snapshot, Unavail
 D = TypeVar("D")
 
 _type_hints: Final[Callable[[Any], dict[str, Any]]] = cache(get_type_hints)
-_GREATEST: Final = 2**64  # Of integers. The kernel has none that is greater, and a float cannot hold each of those
+_GREATEST: Final = (
+    2**64
+)  # Of integers. The kernel has none that is greater, and a float cannot hold each of those
 MAX_LEVELS: Final = 20  # levels of a document of nodeleak's own; none has more than ten
 
 HISTORY_FILE: Final = "device-plugins.json"
@@ -65,7 +67,9 @@ def loads(text: str) -> Recording:
 
 
 def dump_history(transitions: Iterable[DeviceTransition]) -> str:
-    return json.dumps({"schema": HISTORY_SCHEMA, "transitions": plain(tuple(transitions))}, separators=(",", ":"))
+    return json.dumps(
+        {"schema": HISTORY_SCHEMA, "transitions": plain(tuple(transitions))}, separators=(",", ":")
+    )
 
 
 def load_history(text: str | bytes) -> StoredHistory:
@@ -147,7 +151,9 @@ def build(kind: type[D], tree: Any, path: str) -> D:
             given[field.name] = _value(hints[field.name], tree[field.name], f"{path}.{field.name}")
         elif field.default is MISSING:  # with a default: a recording of a version that lacked it
             raise Damaged(f"{path}.{field.name}: missing")
-    blocked = "name" if given.get("blocks") is True else "ip"  # of an unrecognized entry that takes an address
+    blocked = (
+        "name" if given.get("blocks") is True else "ip"
+    )  # of an unrecognized entry that takes an address
     if blocked in given:
         _check_address(given[blocked], f"{path}.{blocked}")
     return kind(**given)
@@ -155,7 +161,9 @@ def build(kind: type[D], tree: Any, path: str) -> D:
 
 def _check_address(text: str, path: str) -> None:
     address = _address(text, path)
-    if str(address) != text or (isinstance(address, IPv6Address) and (address.scope_id or address.ipv4_mapped)):
+    if str(address) != text or (
+        isinstance(address, IPv6Address) and (address.scope_id or address.ipv4_mapped)
+    ):
         raise Damaged(f"{path}: {_short(text)} is not an address in canonical form")
 
 
@@ -177,7 +185,9 @@ def _value(kind: Any, tree: Any, path: str) -> Any:
     if origin is tuple:
         if not isinstance(tree, list):
             raise Damaged(f"{path}: expected a list, found {_short(tree)}")
-        return tuple(_value(arguments[0], item, f"{path}[{index}]") for index, item in enumerate(tree))
+        return tuple(
+            _value(arguments[0], item, f"{path}[{index}]") for index, item in enumerate(tree)
+        )
     if is_dataclass(kind):
         return build(cast("type[Any]", kind), tree, path)
     try:
@@ -194,7 +204,9 @@ def _scalar(kind: Any, tree: Any) -> Any:
         return timedelta(seconds=tree)
     if issubclass(kind, StrEnum):
         return kind(tree)
-    if isinstance(tree, kind) and not (kind is int and (isinstance(tree, bool) or abs(tree) > _GREATEST)):
+    if isinstance(tree, kind) and not (
+        kind is int and (isinstance(tree, bool) or abs(tree) > _GREATEST)
+    ):
         return tree
     raise TypeError(kind.__name__)
 
@@ -208,7 +220,9 @@ def _reading(kind: Any, tree: Any, path: str) -> Reading[Any]:
         case {"not_requested": {"source": str(source), "why": str(why)}}:
             return NotRequested(source, why)
         case _:
-            raise Damaged(f"{path}: expected known, unavailable or not_requested, found {_short(tree)}")
+            raise Damaged(
+                f"{path}: expected known, unavailable or not_requested, found {_short(tree)}"
+            )
 
 
 def _short(tree: Any) -> str:

@@ -71,12 +71,22 @@ class Finding:
     identity: tuple[str | int, ...] = ()
     """What must not change between two snapshots for this to be the same problem, beyond the subject."""
     resource: str = ""  # the device resource; empty: none, or not known
-    pod_outcome: rejections.PodOutcome | None = None  # what becomes of the rejected pod; of several, of most of them
-    confidence: Confidence | None = None  # how certain it is that a volume was lost; None: it is not about a volume
-    urgent: bool = False  # confirmed by the second snapshot, however soon: waiting longer would come too late
-    affected: tuple[str, ...] = ()  # uids of the affected pods, where they are not part of the identity
+    pod_outcome: rejections.PodOutcome | None = (
+        None  # what becomes of the rejected pod; of several, of most of them
+    )
+    confidence: Confidence | None = (
+        None  # how certain it is that a volume was lost; None: it is not about a volume
+    )
+    urgent: bool = (
+        False  # confirmed by the second snapshot, however soon: waiting longer would come too late
+    )
+    affected: tuple[
+        str, ...
+    ] = ()  # uids of the affected pods, where they are not part of the identity
     rejected_pods: tuple[rejections.RejectedPod, ...] = ()
-    port_mappings: tuple[PortMapping, ...] = ()  # the ports of the node that are still forwarded to a leaked address
+    port_mappings: tuple[
+        PortMapping, ...
+    ] = ()  # the ports of the node that are still forwarded to a leaked address
     count: int = 1  # for how many problems it stands: more than 1 where the node has too many of a kind to list each
 
     @property
@@ -112,7 +122,10 @@ def total(findings: Iterable[TrackedFinding]) -> int:
 def urgency(tracked: TrackedFinding) -> tuple[object, ...]:
     """Sort key: critical findings first, then the oldest first; numbers in subjects count as numbers."""
     finding = tracked.finding
-    subject = [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d{1,18})", finding.subject)]
+    subject = [
+        (int(part) if part.isdecimal() else -1, part)
+        for part in re.split(r"(\d{1,18})", finding.subject)
+    ]
     return -finding.severity.rank, tracked.since, finding.detector, subject
 
 

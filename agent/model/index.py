@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from agent.model.snapshot import ENDED, CniResult, Container, Damage, DamagedResult, Snapshot, known_or
+from agent.model.snapshot import (
+    ENDED,
+    CniResult,
+    Container,
+    Damage,
+    DamagedResult,
+    Snapshot,
+    known_or,
+)
 
 
 @dataclass(frozen=True)
@@ -33,13 +41,17 @@ class SnapshotIndex:
         ended: dict[str, bool] = {}
         for container in self.containers.values():
             if not container.sandbox:
-                ended[container.pod_uid] = ended.get(container.pod_uid, True) and container.state in ENDED
+                ended[container.pod_uid] = (
+                    ended.get(container.pod_uid, True) and container.state in ENDED
+                )
         return ended
 
     @cached_property
     def checkpoints(self) -> frozenset[str]:
         """The container IDs that have a checkpoint."""
-        return frozenset(checkpoint.container_id for checkpoint in known_or(self.snapshot.checkpoints, ()))
+        return frozenset(
+            checkpoint.container_id for checkpoint in known_or(self.snapshot.checkpoints, ())
+        )
 
     @cached_property
     def results(self) -> Mapping[str, list[CniResult]]:
@@ -62,18 +74,29 @@ class SnapshotIndex:
     def too_large(self) -> Mapping[str, str]:
         """The cached results that are too large to be read, by container ID."""
         damaged = self.snapshot.damaged_results
-        return {result.container_id: result.file for result in damaged if result.damage is Damage.TOO_LARGE}
+        return {
+            result.container_id: result.file
+            for result in damaged
+            if result.damage is Damage.TOO_LARGE
+        }
 
     @cached_property
     def damaged_results(self) -> Mapping[tuple[str, str], DamagedResult]:
         """The cached results that libcni cannot read either, by network and container ID."""
-        damaged = (result for result in self.snapshot.damaged_results if result.damage is not Damage.TOO_LARGE)
+        damaged = (
+            result
+            for result in self.snapshot.damaged_results
+            if result.damage is not Damage.TOO_LARGE
+        )
         return {(result.network, result.container_id): result for result in damaged}
 
     @cached_property
     def mounted_namespaces(self) -> Mapping[str, str]:
         """Where the network namespace of each sandbox is mounted, by container ID."""
-        results, mounted = known_or(self.snapshot.cni_results, ()), known_or(self.snapshot.mounted_namespaces, ())
+        results, mounted = (
+            known_or(self.snapshot.cni_results, ()),
+            known_or(self.snapshot.mounted_namespaces, ()),
+        )
         return mounted_by_sandbox(results, mounted)
 
     @cached_property
@@ -88,7 +111,9 @@ class SnapshotIndex:
     def owners(self) -> Mapping[str, list[str]]:
         """The networks that reserve an address for a container of the runtime, by address."""
         owners: defaultdict[str, list[str]] = defaultdict(list)
-        for entry in (entry for store in self.snapshot.reservations for entry in known_or(store.reading, ())):
+        for entry in (
+            entry for store in self.snapshot.reservations for entry in known_or(store.reading, ())
+        ):
             if entry.container_id in self.containers:
                 owners[entry.ip].append(entry.network)
         return dict(owners)
@@ -104,14 +129,25 @@ class SnapshotIndex:
     @cached_property
     def claims(self) -> Mapping[str, str]:
         """The live pods that have an address of their own according to the API server, by address."""
-        return {ip: pod.name for pod in known_or(self.snapshot.pods, ()) if pod.networked for ip in pod.ips}
+        return {
+            ip: pod.name
+            for pod in known_or(self.snapshot.pods, ())
+            if pod.networked
+            for ip in pod.ips
+        }
 
     @cached_property
     def pods(self) -> Mapping[str, str]:
         """The pod of each container, by ID. The runtime's record comes last: it is the best."""
         records = [
-            *((result.container_id, result.pod) for result in known_or(self.snapshot.cni_results, ())),
-            *((checkpoint.container_id, checkpoint.pod) for checkpoint in known_or(self.snapshot.checkpoints, ())),
+            *(
+                (result.container_id, result.pod)
+                for result in known_or(self.snapshot.cni_results, ())
+            ),
+            *(
+                (checkpoint.container_id, checkpoint.pod)
+                for checkpoint in known_or(self.snapshot.checkpoints, ())
+            ),
             *((container.id, container.pod) for container in self.containers.values()),
         ]
         return {container_id: pod for container_id, pod in records if pod}
@@ -129,7 +165,9 @@ def mounted_by_sandbox(results: Iterable[CniResult], mounted: Iterable[str]) -> 
     links, and libcni has them as the runtime wrote them (`/var/run`).
     """
     paths = {_name(path): path for path in mounted}
-    named = ((result.container_id, _name(result.namespace)) for result in results if result.namespace)
+    named = (
+        (result.container_id, _name(result.namespace)) for result in results if result.namespace
+    )
     return {container_id: paths[name] for container_id, name in named if name in paths}
 
 
@@ -140,7 +178,9 @@ def of_nobody(results: Iterable[CniResult], mounted: Iterable[str], *, docker_ru
     """
     named = {_name(result.namespace) for result in results if result.namespace}
     explained = _DOCKER if docker_runs else _NODES_OWN
-    return next((path for path in mounted if _name(path) not in named and not explained.search(path)), "")
+    return next(
+        (path for path in mounted if _name(path) not in named and not explained.search(path)), ""
+    )
 
 
 _DOCKER: Final = re.compile(r"/docker[^/]*/netns/")

@@ -44,7 +44,9 @@ def subnet_range(subnet: str, first: str = "", last: str = "", gateway: str = ""
         raise ValueError(f"{subnet} is too small to allocate from")
     lowest = network.network_address + 1
     highest = network.broadcast_address - (network.version == 4)  # noqa: PLR2004
-    given = Range(ip_address(first or lowest), ip_address(last or highest), ip_address(gateway or lowest))
+    given = Range(
+        ip_address(first or lowest), ip_address(last or highest), ip_address(gateway or lowest)
+    )
     if given.first not in network or given.last not in given or given.last not in network:
         raise ValueError(f"{given} is no range of {subnet}")
     return given
@@ -73,7 +75,10 @@ def overlap(some: RangeSets, others: RangeSets) -> str:
 
 def serves(sets: RangeSets, pods: RangeSets) -> bool:
     """Tell whether any of the ranges begins in any of the others, those of the node's pods."""
-    return any(range_.first in other for range_, other in product(chain.from_iterable(sets), chain.from_iterable(pods)))
+    return any(
+        range_.first in other
+        for range_, other in product(chain.from_iterable(sets), chain.from_iterable(pods))
+    )
 
 
 def usable(sets: RangeSets) -> int:
@@ -99,5 +104,10 @@ def numbered(ip: str) -> tuple[int, int]:
 def runs(ips: Iterable[str]) -> list[str]:
     """Write three or more consecutive addresses as one text, in order."""
     ordered = enumerate(sorted(ips, key=numbered))
-    groups = ([ip for _, ip in group] for _, group in groupby(ordered, lambda item: numbered(item[1])[1] - item[0]))
-    return [text for each in groups for text in ([f"{each[0]} to {each[-1]}"] if each[2:] else each)]
+    groups = (
+        [ip for _, ip in group]
+        for _, group in groupby(ordered, lambda item: numbered(item[1])[1] - item[0])
+    )
+    return [
+        text for each in groups for text in ([f"{each[0]} to {each[-1]}"] if each[2:] else each)
+    ]

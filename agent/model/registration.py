@@ -11,7 +11,9 @@ from typing import Final
 
 from agent.model.text import format_time
 
-UNINITIALIZED: Final = "node.cloudprovider.kubernetes.io/uninitialized"  # of a node that its cloud has not identified
+UNINITIALIZED: Final = (
+    "node.cloudprovider.kubernetes.io/uninitialized"  # of a node that its cloud has not identified
+)
 TO_BE_DELETED: Final = "ToBeDeletedByClusterAutoscaler"
 DELETION_CANDIDATE: Final = "DeletionCandidateOfClusterAutoscaler"
 REMOVED_AFTER: Final = timedelta(minutes=15)
@@ -41,7 +43,9 @@ class Removal(StrEnum):
 
     NONE = "none"
     CORDONED = "cordoned"
-    DRAINED = "drained"  # cordoned, without a pod that a drain evicts, and in use less than a day before
+    DRAINED = (
+        "drained"  # cordoned, without a pod that a drain evicts, and in use less than a day before
+    )
     SCALE_DOWN = "scale_down"  # the autoscaler's taint `TO_BE_DELETED`
 
 
@@ -56,7 +60,9 @@ class LastSeen:
     earlier_id: str = ""  # an earlier provider ID of a Node of this name; empty: it had no other
     changed: datetime | None = None  # when the present ID was first seen in place of the earlier
     removal: Removal = Removal.NONE
-    gone: datetime | None = None  # when the API server first had no such Node, by the node's clock; None: it has it
+    gone: datetime | None = (
+        None  # when the API server first had no such Node, by the node's clock; None: it has it
+    )
     in_use: datetime | None = None
     """When a cordoned Node was last seen in use, before a drain: schedulable, or with pods to evict; None: never."""
 
@@ -67,7 +73,9 @@ class Registration:
 
     expected: Expected = Expected.AUTO
     last: LastSeen | None = None  # None: no Node of this name was ever seen
-    kubelet_name: str = ""  # the name by which the kubelet registers; empty: not known, or the Node is complete
+    kubelet_name: str = (
+        ""  # the name by which the kubelet registers; empty: not known, or the Node is complete
+    )
     cloud_provider: str = ""  # the kubelet's `--cloud-provider`; empty likewise
     listed_pods: int = 0  # how many pods the API server still lists for a Node that does not exist
     why: str = ""  # why the remembered Node cannot be read; empty: it can
@@ -95,12 +103,20 @@ def remember(last: LastSeen | None, seen: LastSeen, removal: Removal, *, in_use:
     if seen.provider_id == last.provider_id:
         return replace(seen, earlier_id=last.earlier_id, changed=last.changed)
     before = last.provider_id or last.earlier_id
-    return seen if before in {"", seen.provider_id} else replace(seen, earlier_id=before, changed=seen.at)
+    return (
+        seen
+        if before in {"", seen.provider_id}
+        else replace(seen, earlier_id=before, changed=seen.at)
+    )
 
 
-def with_removal(seen: LastSeen, before: LastSeen | None, removal: Removal, *, in_use: bool) -> LastSeen:
+def with_removal(
+    seen: LastSeen, before: LastSeen | None, removal: Removal, *, in_use: bool
+) -> LastSeen:
     """Add how far the removal had come; `before`: the same Node in the snapshot before, `in_use`: it is, now."""
-    used = None if before is None else before.at if before.removal is Removal.NONE else before.in_use
+    used = (
+        None if before is None else before.at if before.removal is Removal.NONE else before.in_use
+    )
     if before is not None and before.removal is Removal.DRAINED and removal is Removal.CORDONED:
         removal = Removal.DRAINED  # the pods that tolerate a cordon may return
     elif in_use:

@@ -8,12 +8,16 @@ from enum import StrEnum
 class RejectionKind(StrEnum):
     """What was missing according to the kubelet's message, across its versions."""
 
-    UNREGISTERED = "unregistered"  # `can't allocate unregistered device R`: it did not know the resource
+    UNREGISTERED = (
+        "unregistered"  # `can't allocate unregistered device R`: it did not know the resource
+    )
     NO_HEALTHY = "no_healthy"  # `no healthy devices present`, `previously allocated devices are no longer healthy`
     INSUFFICIENT = "insufficient"
     """`requested number of devices unavailable`: also what <= 1.24 says when the plugin is not registered again yet."""
     PLUGIN_GONE = "plugin_gone"  # the endpoint was stopped, is unknown, or could not be dialled
-    NO_CAPACITY = "no_capacity"  # `OutOf<resource>`, capacity 0: the checkpoint was gone, and the Node says 0
+    NO_CAPACITY = (
+        "no_capacity"  # `OutOf<resource>`, capacity 0: the checkpoint was gone, and the Node says 0
+    )
     OTHER = "other"  # rejected for a device with another message
 
 

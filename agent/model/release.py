@@ -98,7 +98,9 @@ class ProbeResult:
 
     why: str
     objection: Reason | None = None
-    conclusive: bool = True  # False: the address could not be asked, or its silence would prove nothing
+    conclusive: bool = (
+        True  # False: the address could not be asked, or its silence would prove nothing
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,9 @@ class Outcome:
     refusals: tuple[Refusal, ...] = ()  # every objection, the most important first
     why: str = ""  # what happened, if it was not a refusal
     entry: str = ""  # the name of the journal entry, if there is one
-    waited: float | None = None  # seconds until the agent held host-local's locks; None if it did not try
+    waited: float | None = (
+        None  # seconds until the agent held host-local's locks; None if it did not try
+    )
     held: float | None = None  # seconds for which it held them
 
 
@@ -225,10 +229,14 @@ class Limits:
     settle: timedelta
     max_share: float  # of the range, from 0 to 1
     only: frozenset[str] | None = None  # the addresses requested by name; None: any
-    per_sync: tuple[str, int] | None = None  # how many addresses, with the setting; None: any number
+    per_sync: tuple[str, int] | None = (
+        None  # how many addresses, with the setting; None: any number
+    )
     per_hour: tuple[str, int] | None = None
     unattended: bool = False  # nobody watches: the daemon cleans
-    release_host_ports: bool = False  # release also what host ports are still forwarded to, though nobody watches
+    release_host_ports: bool = (
+        False  # release also what host ports are still forwarded to, though nobody watches
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,26 +247,41 @@ class Cleaning:
     taken_at: datetime
     applied: bool  # False for a dry run
     outcomes: tuple[Outcome, ...] = ()
-    not_releasable: tuple[NotReleasable, ...] = ()  # requested by name, with nothing to release: in use or not reserved
+    not_releasable: tuple[
+        NotReleasable, ...
+    ] = ()  # requested by name, with nothing to release: in use or not reserved
     unavailable: tuple[Unavailable, ...] = ()
     halted: str = ""  # why cleanup halted; empty if it did not
-    blockers: tuple[Blocker, ...] = ()  # of a dry run: why `--apply` could release nothing here, or in a network
+    blockers: tuple[
+        Blocker, ...
+    ] = ()  # of a dry run: why `--apply` could release nothing here, or in a network
     free_before: Mapping[str, int | None] = field(default_factory=dict)
     """Free addresses by network, as of the snapshot; None if the range is not known."""
-    free_after: Mapping[str, int | None] = field(default_factory=dict)  # the same without what was or would be released
-    causes: Mapping[ReservationKey, LeakCause] = field(default_factory=dict)  # the likely causes of leaks, where known
+    free_after: Mapping[str, int | None] = field(
+        default_factory=dict
+    )  # the same without what was or would be released
+    causes: Mapping[ReservationKey, LeakCause] = field(
+        default_factory=dict
+    )  # the likely causes of leaks, where known
     warnings: tuple[str, ...] = ()  # other news for the operator, such as damage to the journal
 
     def tally(self) -> Counter[Verdict]:
         """Count addresses, not sandboxes, by verdict."""
-        return Counter(outcome.verdict for outcome in self.outcomes for _ in outcome.request.reservations)
+        return Counter(
+            outcome.verdict for outcome in self.outcomes for _ in outcome.request.reservations
+        )
 
     def with_pods(self, pods: Mapping[str, str]) -> "Cleaning":
         """Name the pods of those sandboxes that have no name, by container ID. For people, after all was done."""
         requests = (outcome.request for outcome in self.outcomes)
-        named = [replace(request, pod=request.pod or pods.get(request.container_id, "")) for request in requests]
+        named = [
+            replace(request, pod=request.pod or pods.get(request.container_id, ""))
+            for request in requests
+        ]
         pairs = zip(self.outcomes, named, strict=True)
-        return replace(self, outcomes=tuple(replace(outcome, request=request) for outcome, request in pairs))
+        return replace(
+            self, outcomes=tuple(replace(outcome, request=request) for outcome, request in pairs)
+        )
 
     @property
     def failed(self) -> bool:

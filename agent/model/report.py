@@ -17,7 +17,9 @@ class NetworkSummary:
     name: str
     ranges: RangeSets | None
     usable: int | None  # how many sandboxes can get an address; the gateway is not given out
-    reserved: int | None  # entries whose name is an address, valid or not: host-local does not give these addresses out
+    reserved: (
+        int | None
+    )  # entries whose name is an address, valid or not: host-local does not give these addresses out
     free: int | None
     states: dict[State, int] | None
     not_in_use: str = ""
@@ -35,12 +37,16 @@ class Report:
     newly_confirmed: Mapping[tuple[str, LeakCause], int] = field(default_factory=dict)
     """How many leaks this snapshot confirmed, by network and cause."""
     clock_stepped: bool = False
-    cleaning: Cleaning | None = None  # what was released, or refused, after this snapshot; None where cleanup is off
+    cleaning: Cleaning | None = (
+        None  # what was released, or refused, after this snapshot; None where cleanup is off
+    )
 
     @property
     def problems(self) -> tuple[TrackedFinding, ...]:
         """Findings that call for action."""
-        return tuple(finding for finding in self.findings if finding.finding.severity is not Severity.INFO)
+        return tuple(
+            finding for finding in self.findings if finding.finding.severity is not Severity.INFO
+        )
 
     @property
     def sorted_findings(self) -> tuple[TrackedFinding, ...]:
@@ -55,7 +61,9 @@ class Report:
     @property
     def unnamed(self) -> frozenset[str]:
         """The container IDs of reservations whose pod is not known."""
-        return frozenset(entry.container_id for entry in self.assessment.reservations if not entry.pod) - {""}
+        return frozenset(
+            entry.container_id for entry in self.assessment.reservations if not entry.pod
+        ) - {""}
 
     @property
     def unavailable(self) -> tuple[Unavailable, ...]:

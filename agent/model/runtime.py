@@ -49,11 +49,15 @@ class RuntimeNetwork:
     plugins: tuple[str, ...]  # the types of its plugins, in the order of their execution
     ipam: str = ""  # the type of its IPAM plugin; empty: it has none of its own
     data_dir: str = ""  # empty: the IPAM plugin's default
-    ranges: tuple[tuple[WrittenRange, ...], ...] = ()  # the sets of ranges: a sandbox gets an address from each
+    ranges: tuple[
+        tuple[WrittenRange, ...], ...
+    ] = ()  # the sets of ranges: a sandbox gets an address from each
     forwards_ports: bool = True  # a plugin of it, or the kubelet, may forward host ports. An old recording does not say
     later: tuple["RuntimeNetwork", ...] = field(default=(), compare=False)
     """Those of later files, which CRI-O and docker use if a plugin of the first is not installed."""
-    changed_ns: int = field(default=0, compare=False)  # when the first file was put there; 0: it is sure to be in use
+    changed_ns: int = field(
+        default=0, compare=False
+    )  # when the first file was put there; 0: it is sure to be in use
 
     @property
     def may_use_host_local(self) -> bool:
@@ -81,7 +85,9 @@ _FIRST_TO_RECORD: Final[Mapping[str, tuple[_Version, ...]]] = {
     CONTAINERD: ((1, 5, 15), (1, 6, 9), (1, 7, 0)),
     CRI_O: ((1, 20, 0),),
 }
-_FIRST_TO_DELETE: Final[tuple[_Version, ...]] = ((1, 32, 0),)  # the first CRI-O with cri-o#8245, not backported
+_FIRST_TO_DELETE: Final[tuple[_Version, ...]] = (
+    (1, 32, 0),
+)  # the first CRI-O with cri-o#8245, not backported
 
 
 def version_numbers(version: str) -> _Version | None:
@@ -95,7 +101,9 @@ def is_since(version: str, firsts: tuple[_Version, ...]) -> bool | None:
     parsed = version_numbers(version)
     if parsed is None or not firsts:
         return None
-    return parsed >= firsts[-1] or any(parsed[:2] == first[:2] and parsed >= first for first in firsts)
+    return parsed >= firsts[-1] or any(
+        parsed[:2] == first[:2] and parsed >= first for first in firsts
+    )
 
 
 def record_before_address(name: str, version: str) -> bool:

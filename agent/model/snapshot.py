@@ -143,7 +143,9 @@ class UnrecognizedEntry:
     name: str
     why: str
     blocks: bool  # its name is an address, so host-local will not give that address out
-    program: str = ""  # the program that writes such IDs, and is no runtime of pods; empty: none that is known
+    program: str = (
+        ""  # the program that writes such IDs, and is no runtime of pods; empty: none that is known
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,9 @@ class LeftOver:
     pods: int  # how many of its IDs are those of pods, as far as libcni's cache knows
 
 
-DEFAULT_DATA_DIR: Final = "/var/lib/cni/networks"  # host-local's `dataDir` where a configuration names none
+DEFAULT_DATA_DIR: Final = (
+    "/var/lib/cni/networks"  # host-local's `dataDir` where a configuration names none
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +173,15 @@ class NetworkStore:
     unrecognized: tuple[UnrecognizedEntry, ...] = ()
     data_dir: str = field(default="", compare=False)
     """The directory that it lies in, as `dataDir` in a configuration names it; empty: not known."""
-    absent: bool = field(default=False, compare=False)  # it does not exist, and a mount is not what is missing
-    discovered: bool = field(default=False, compare=False)  # no setting names it: the runtime does, or it was found
-    left_over: LeftOver | None = None  # None: it may be in use, or nothing is in it, or whose it is is not known
+    absent: bool = field(
+        default=False, compare=False
+    )  # it does not exist, and a mount is not what is missing
+    discovered: bool = field(
+        default=False, compare=False
+    )  # no setting names it: the runtime does, or it was found
+    left_over: LeftOver | None = (
+        None  # None: it may be in use, or nothing is in it, or whose it is is not known
+    )
 
     @property
     def directory(self) -> str:
@@ -179,8 +189,12 @@ class NetworkStore:
         return posixpath.join(self.data_dir, self.network)
 
 
-SANDBOX_NOT_READY: Final = "not ready"  # the state of a sandbox that CRI lists and that does not run
-SANDBOX_RECORDED: Final = "recorded but not listed"  # the state of a sandbox that only containerd's records have
+SANDBOX_NOT_READY: Final = (
+    "not ready"  # the state of a sandbox that CRI lists and that does not run
+)
+SANDBOX_RECORDED: Final = (
+    "recorded but not listed"  # the state of a sandbox that only containerd's records have
+)
 ENDED: Final = frozenset({SANDBOX_NOT_READY, SANDBOX_RECORDED, "exited", "dead"})
 """The states of a sandbox that only waits for its teardown."""
 
@@ -228,14 +242,20 @@ class CniResult:
     network: str
     container_id: str
     ifname: str
-    pod: str | None  # Empty: the ADD was given none, as those of kubenet. None: it is not known, as of libcni < 0.8
+    pod: (
+        str | None
+    )  # Empty: the ADD was given none, as those of kubenet. None: it is not known, as of libcni < 0.8
     ranges: RangeSets
     data_dir: str
     mtime_ns: int
     namespace: str = ""  # where the sandbox's network namespace is mounted; empty: not known, or named by a process
     port_mappings: tuple[PortMapping, ...] = ()  # those that a plugin of its configuration forwards
-    uses_pod_cidr: bool = False  # its configuration has the node's pod CIDRs in place of ranges, as Calico's have
-    plugin: str = ""  # the type of the plugin that made the interface, such as `bridge`; empty: not known
+    uses_pod_cidr: bool = (
+        False  # its configuration has the node's pod CIDRs in place of ranges, as Calico's have
+    )
+    plugin: str = (
+        ""  # the type of the plugin that made the interface, such as `bridge`; empty: not known
+    )
 
 
 class Damage(StrEnum):
@@ -284,14 +304,24 @@ class Pod:
     wants: tuple[str, ...] = ()  # the device resources in its limits, those of init containers too
     wants_in_init: tuple[str, ...] = ()  # those that its init containers request
     rejection: Rejection | None = None  # how the kubelet rejected it for a device; None: it did not
-    controller: str = ""  # `Kind/name` of its controller; empty: it has none and will not be replaced
-    deletion: datetime | None = None  # when it should be gone (deletionTimestamp, which includes the grace period)
+    controller: str = (
+        ""  # `Kind/name` of its controller; empty: it has none and will not be replaced
+    )
+    deletion: datetime | None = (
+        None  # when it should be gone (deletionTimestamp, which includes the grace period)
+    )
     finalizers: tuple[str, ...] = ()
-    scheduled: datetime | None = None  # when it was scheduled; None: not known, or it has an address
+    scheduled: datetime | None = (
+        None  # when it was scheduled; None: not known, or it has an address
+    )
     claims: tuple[str, ...] = ()  # the names of its PersistentVolumeClaims
-    volumes: tuple[str, ...] = ()  # the volumes that it needs without a claim, as the node's status names them
+    volumes: tuple[
+        str, ...
+    ] = ()  # the volumes that it needs without a claim, as the node's status names them
     static: bool = False  # the kubelet runs it from a file; the API server has its mirror
-    host_ports: tuple[PortMapping, ...] | None = None  # those in its spec that are forwarded; None: an old recording
+    host_ports: tuple[PortMapping, ...] | None = (
+        None  # those in its spec that are forwarded; None: an old recording
+    )
     waiting: bool = False  # a container of it waits to be started, as after a crash
 
     @property
@@ -330,14 +360,18 @@ class NodeDevices:
     allocatable: int
 
 
-ADDRESS_PRESSURE: Final = "CNIAddressPressure"  # the type of the condition that the agent may keep on the node object
+ADDRESS_PRESSURE: Final = (
+    "CNIAddressPressure"  # the type of the condition that the agent may keep on the node object
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     name: str
     pod_cidrs: tuple[str, ...]
-    max_pods: int | None  # `status.allocatable.pods`: how many pods the kubelet accepts; None: not set
+    max_pods: (
+        int | None
+    )  # `status.allocatable.pods`: how many pods the kubelet accepts; None: not set
     devices: tuple[NodeDevices, ...] = ()  # the device resources of its status
     address_pressure: str = ""
     """The status of its condition `ADDRESS_PRESSURE`: True, False or Unknown; empty: it has none."""
@@ -350,7 +384,9 @@ class Node:
     volumes_in_use: tuple[str, ...] = ()  # the volumes that the kubelet uses or is about to use
     volumes_attached: tuple[str, ...] = ()  # the volumes that the controller reports as attached
     unschedulable: bool = False  # it is cordoned: the scheduler assigns it no more pods
-    runtime: str = ""  # `nodeInfo.containerRuntimeVersion`, such as `docker://20.10.24`; empty: not set
+    runtime: str = (
+        ""  # `nodeInfo.containerRuntimeVersion`, such as `docker://20.10.24`; empty: not set
+    )
     kubelet: str = ""  # `nodeInfo.kubeletVersion`, such as `v1.37.2`
 
 
@@ -374,10 +410,14 @@ class ProcessStartTimes:
     cri_dockerd: datetime | None = None
     runtime: str | None = None
     """What the kubelet names as its runtime: `DOCKER`, or another's endpoint; empty: it names none. None: not known."""
-    runtime_disputed: bool = False  # a process named kubelet names `runtime`, and another process a different runtime
+    runtime_disputed: bool = (
+        False  # a process named kubelet names `runtime`, and another process a different runtime
+    )
     containerd: datetime | None = None
     crio: datetime | None = None
-    plugins: tuple[PluginProcess, ...] = ()  # looked for once a minute, and where a reservation has no owner
+    plugins: tuple[
+        PluginProcess, ...
+    ] = ()  # looked for once a minute, and where a reservation has no owner
 
     def start_of(self, runtime: str) -> datetime | None:
         """Return when a runtime started, by the name in `ContainerRuntime`."""
@@ -401,18 +441,28 @@ class Snapshot:
 
     node_name: str
     taken_at: datetime  # the node's wall clock before the first source was read
-    uptime: timedelta  # the node's boot clock at the same moment; no step of the wall clock moves it
+    uptime: (
+        timedelta  # the node's boot clock at the same moment; no step of the wall clock moves it
+    )
     reservations: tuple[NetworkStore, ...] = field(metadata=_ADDRESSES)
     checkpoints: Reading[tuple[Checkpoint, ...]] = field(metadata=_ADDRESSES)
-    containers: Reading[tuple[Container, ...]] = field(metadata=_ADDRESSES)  # of every runtime in `runtimes`
+    containers: Reading[tuple[Container, ...]] = field(
+        metadata=_ADDRESSES
+    )  # of every runtime in `runtimes`
     cni_results: Reading[tuple[CniResult, ...]] = field(metadata=_ADDRESSES)
     addresses: Reading[tuple[Address, ...]] = field(metadata=_ADDRESSES)
     pods: Reading[tuple[Pod, ...]] = field(metadata=_ADDRESSES)
-    node: Reading[Node | None] = field(metadata=_ADDRESSES)  # None: the API server has no Node of this name
+    node: Reading[Node | None] = field(
+        metadata=_ADDRESSES
+    )  # None: the API server has no Node of this name
     processes: Reading[ProcessStartTimes] = field(metadata=_ADDRESSES)
     runtimes: Reading[tuple[ContainerRuntime, ...]] = _added("runtimes", _ADDRESSES)
-    networks: Reading[tuple[RuntimeNetwork, ...]] = _added("networks", _ADDRESSES)  # those of the kubelet's runtime
-    mounted_namespaces: Reading[tuple[str, ...]] = _added("mounted_namespaces", _ADDRESSES)  # where they are mounted
+    networks: Reading[tuple[RuntimeNetwork, ...]] = _added(
+        "networks", _ADDRESSES
+    )  # those of the kubelet's runtime
+    mounted_namespaces: Reading[tuple[str, ...]] = _added(
+        "mounted_namespaces", _ADDRESSES
+    )  # where they are mounted
     device_plugins: Reading[DevicePlugins] = _added("device_plugins", _OTHER)
     registration: Reading[Registration] = _added("registration", _OTHER)
     autoscaler: Reading[Autoscaler] = _added("autoscaler", _OTHER)
@@ -425,9 +475,13 @@ class Snapshot:
     """True: the disk of the agent's own directory has space, and answers. Only the daemon reads it."""
     api_skew: timedelta | None = None
     """How far the API server's clock is ahead of the node's, from its last answer's `Date`; None: not known."""
-    damaged_results: tuple[DamagedResult, ...] = ()  # what `cni_results` lacks, as it is malformed or too large
+    damaged_results: tuple[
+        DamagedResult, ...
+    ] = ()  # what `cni_results` lacks, as it is malformed or too large
     server_version: str = ""  # the API server's version (`v1.20.2`); empty: not known
-    timings: tuple[tuple[str, float], ...] = field(default=(), compare=False)  # of each source, in seconds
+    timings: tuple[tuple[str, float], ...] = field(
+        default=(), compare=False
+    )  # of each source, in seconds
 
     @property
     def api_time(self) -> datetime:
@@ -451,5 +505,7 @@ class Snapshot:
 SOURCES: Final = tuple(source.name for source in fields(Snapshot) if source.metadata)
 """Every source by the name of its field, its reader and its metric label."""
 
-NON_ADDRESS_SOURCES: Final = tuple(source.name for source in fields(Snapshot) if source.metadata == _OTHER)
+NON_ADDRESS_SOURCES: Final = tuple(
+    source.name for source in fields(Snapshot) if source.metadata == _OTHER
+)
 """The sources that have no say in addresses."""

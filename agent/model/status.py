@@ -12,8 +12,22 @@ _TOO_LARGE: Final = 1e30  # more than any IPv6 range has addresses
 SHAPE: Final[dict[str, Any]] = {
     **dict.fromkeys(("schema", "version", "node", "state", "headline"), str),
     "report": {"taken_at": str, "age_seconds": _NUMBER, "interval_seconds": _NUMBER},
-    "cleanup": {"mode": str, "networks": [str], "release_possible": bool | None, "why_not": [str], "halted": str},
-    "networks": [{"name": str, "usable": int | None, "free": int | None, "leaked": int | None, "unknown": int | None}],
+    "cleanup": {
+        "mode": str,
+        "networks": [str],
+        "release_possible": bool | None,
+        "why_not": [str],
+        "halted": str,
+    },
+    "networks": [
+        {
+            "name": str,
+            "usable": int | None,
+            "free": int | None,
+            "leaked": int | None,
+            "unknown": int | None,
+        }
+    ],
     "findings": [{"severity": str, "detector": str, "count": int, "oldest": str}],
     "unavailable": [{"source": str, "why": str}],
 }
@@ -50,7 +64,9 @@ def no_report(why: str) -> dict[str, Any]:
 def checked(answer: Any) -> dict[str, Any]:
     """Return the known keys of an answer that is not trusted, without control characters. Raises Malformed."""
     document: dict[str, Any] = _checked(answer, SHAPE)
-    if document["schema"] != SCHEMA or document["state"] not in set(NodeState) - {NodeState.NO_REPORT}:
+    if document["schema"] != SCHEMA or document["state"] not in set(NodeState) - {
+        NodeState.NO_REPORT
+    }:
         raise Malformed(f"{document['schema']}: {document['state']}")
     return document
 

@@ -11,7 +11,9 @@ def escape(text: str) -> str:
     """Replace what is not printable by its escape: a name must not control the reader's terminal."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 def truncate(text: object, longest: int = 200) -> str:
@@ -34,7 +36,11 @@ def format_age(age: timedelta) -> str:
     seconds = int(age.total_seconds())
     if seconds < 0:
         return f"-{format_age(-age)}"
-    for unit, name, smaller, smaller_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+    for unit, name, smaller, smaller_name in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "m"),
+        (60, "m", 1, "s"),
+    ):
         if seconds >= unit:
             whole, rest = divmod(seconds, unit)
             more = f"{rest // smaller}{smaller_name}" if whole < _TEN and rest >= smaller else ""

@@ -55,5 +55,9 @@ class Attachments:
     """What the API server was asked, because a volume is missing and a pod waits."""
 
     volumes: tuple[Attachment, ...] = ()  # the missing ones, and those of the waiting pods' claims
-    failed_pods: tuple[str, ...] = ()  # uids of pods with an event that says that attaching a volume failed
-    not_requested: tuple[str, ...] = ()  # what was not requested, such as `list events`, without a permission
+    failed_pods: tuple[
+        str, ...
+    ] = ()  # uids of pods with an event that says that attaching a volume failed
+    not_requested: tuple[
+        str, ...
+    ] = ()  # what was not requested, such as `list events`, without a permission

@@ -5,7 +5,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-LASTS: Final = timedelta(hours=1)  # how long evidence stays valid, by the boot clock; watches end within minutes
+LASTS: Final = timedelta(
+    hours=1
+)  # how long evidence stays valid, by the boot clock; watches end within minutes
 
 
 class Evidence(StrEnum):
@@ -13,7 +15,9 @@ class Evidence(StrEnum):
     """A DELETED event with a lower version than the same uninterrupted watch was started from or had received."""
     REPLAYED = "replayed"
     """An ADDED or MODIFIED event no newer than what its watch was started from, or of a deleted object."""
-    OLDER_LIST = "older_list"  # a list from a cache was older than what had been received: some server lags
+    OLDER_LIST = (
+        "older_list"  # a list from a cache was older than what had been received: some server lags
+    )
     RV_RESET = "rv_reset"  # a list read through to etcd was older: etcd was restored from a backup
 
 

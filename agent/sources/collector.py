@@ -40,9 +40,13 @@ _ALWAYS: Final = (
 """The last three are no sources. They come with the answers of sources."""
 
 
-def take_snapshot(sources: Sources, node_name: str, now: Moment, clock: Callable[[], float]) -> Snapshot:
+def take_snapshot(
+    sources: Sources, node_name: str, now: Moment, clock: Callable[[], float]
+) -> Snapshot:
     """Read every source that this node needs. `clock`: seconds, to time the reading with."""
-    unread: dict[str, Any] = {name: NotRequested(name, "this process does not read it") for name in SOURCES}
+    unread: dict[str, Any] = {
+        name: NotRequested(name, "this process does not read it") for name in SOURCES
+    }
     unread["reservations"] = ()
     snapshot = Snapshot(node_name=node_name, taken_at=now.wall, uptime=now.uptime, **unread)
     for name in _ALWAYS:
@@ -76,7 +80,9 @@ def unowned(snapshot: Snapshot) -> frozenset[str]:
     if not isinstance(snapshot.containers, Known):
         return frozenset()
     reserved = (known_or(store.reading, ()) for store in snapshot.reservations)
-    ids = frozenset(reservation.container_id for reservations in reserved for reservation in reservations)
+    ids = frozenset(
+        reservation.container_id for reservations in reserved for reservation in reservations
+    )
     return ids - {container.id for container in snapshot.containers.value}
 
 
@@ -95,14 +101,20 @@ def _namespaces_not_needed(snapshot: Snapshot) -> str:
 
 def _mounts_not_needed(snapshot: Snapshot) -> str:
     node = known_or(snapshot.node, None)
-    return "" if node and detached_volume.missing(node) else "no volume is missing from the node's volumesAttached"
+    return (
+        ""
+        if node and detached_volume.missing(node)
+        else "no volume is missing from the node's volumesAttached"
+    )
 
 
 _WHERE_NEEDED: Final[Mapping[str, Callable[[Snapshot], str]]] = {
     "addresses": _addresses_not_needed,
     "mounted_namespaces": _namespaces_not_needed,
     "mounts": _mounts_not_needed,
-    "attachments": lambda found: "" if detached_volume.request(found) else "no pod waits for a volume that is missing",
+    "attachments": lambda found: (
+        "" if detached_volume.request(found) else "no pod waits for a volume that is missing"
+    ),
     "sandbox_failures": lambda found: "" if waiting_pods(found) else "no pod waits for its sandbox",
     # It may take its time, and nothing that is read before waits for it.
     "autoscaler": lambda _: "",

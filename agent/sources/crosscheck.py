@@ -30,13 +30,19 @@ from agent.sources.networks import attributed, of_pods, running_sandboxes
 _Containers: TypeAlias = Reading[tuple[Container, ...]]
 _Checkpoints: TypeAlias = Reading[tuple[Checkpoint, ...]]
 
-_THROUGH_PROC: Final = ("addresses", "mounted_namespaces", "mounts")  # as whoever has the process table sees them
+_THROUGH_PROC: Final = (
+    "addresses",
+    "mounted_namespaces",
+    "mounts",
+)  # as whoever has the process table sees them
 
 
 def all_sources(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot with every reading that another reading contradicts made unavailable."""
     containers = _with_running_pods(runtime(snapshot), snapshot.pods)
-    rejected = _of_another_runtime("networks", snapshot) if isinstance(snapshot.networks, Known) else None
+    rejected = (
+        _of_another_runtime("networks", snapshot) if isinstance(snapshot.networks, Known) else None
+    )
     believed = replace(
         snapshot,
         containers=containers,
@@ -70,7 +76,9 @@ def runtime(snapshot: Snapshot) -> _Containers:
     # names another runtime also tells a node without docker from a node where docker is stopped for a moment.
     reading = snapshot.containers
     if rejected := _of_another_runtime("containers", snapshot):
-        if isinstance(rejected, Unavailable) or isinstance(snapshot.runtimes, NotRequested):  # only docker was asked
+        if isinstance(rejected, Unavailable) or isinstance(
+            snapshot.runtimes, NotRequested
+        ):  # only docker was asked
             return rejected
         remedy = "if it is stopped, start it; if it runs, set --cri-endpoint"
         return Unavailable("containers", f"{rejected.why}: {remedy}")
@@ -91,7 +99,11 @@ def _of_another_runtime(source: str, snapshot: Snapshot) -> Unavailable | NotReq
     if why := runtimes.contradiction(snapshot):
         return Unavailable(source, f"it is unknown whose pods run here: {why}")
     other = runtimes.not_asked(snapshot)
-    return NotRequested(source, f"the runtime of this node is {other}, and it was not asked") if other else None
+    return (
+        NotRequested(source, f"the runtime of this node is {other}, and it was not asked")
+        if other
+        else None
+    )
 
 
 def _any_reserved(stores: Iterable[NetworkStore]) -> bool:
@@ -110,7 +122,9 @@ def _with_running_pods(reading: _Containers, pods: Reading[tuple[Pod, ...]]) -> 
     return Unavailable("containers", why)
 
 
-def _cni_results(snapshot: Snapshot, stores: Sequence[NetworkStore]) -> Reading[tuple[CniResult, ...]]:
+def _cni_results(
+    snapshot: Snapshot, stores: Sequence[NetworkStore]
+) -> Reading[tuple[CniResult, ...]]:
     """Do not report a missing cache where no pod had an address from any of the networks."""
     if not is_missing(snapshot.cni_results):
         return snapshot.cni_results
@@ -130,7 +144,9 @@ def _checkpoints_of_docker(snapshot: Snapshot) -> _Checkpoints:
     return NotRequested("checkpoints", f"a kubelet with {name} has none")
 
 
-def _checkpoints(reading: _Checkpoints, containers: _Containers, stores: Iterable[NetworkStore]) -> _Checkpoints:
+def _checkpoints(
+    reading: _Checkpoints, containers: _Containers, stores: Iterable[NetworkStore]
+) -> _Checkpoints:
     """Accept missing checkpoints only where nothing could have a checkpoint."""
     # A directory without any of the running sandboxes (left over from another kubelet, or created by a mount) is not
     # the kubelet's.
@@ -144,11 +160,17 @@ def _checkpoints(reading: _Checkpoints, containers: _Containers, stores: Iterabl
     return Unavailable("checkpoints", why)
 
 
-def _missing_checkpoints(reading: Unavailable, containers: _Containers, stores: Iterable[NetworkStore]) -> _Checkpoints:
+def _missing_checkpoints(
+    reading: Unavailable, containers: _Containers, stores: Iterable[NetworkStore]
+) -> _Checkpoints:
     if isinstance(containers, NotRequested):
         return NotRequested("checkpoints", containers.why)
     sandboxes = any(container.sandbox for container in known_or(containers, ()))
-    return Known(()) if isinstance(containers, Known) and not sandboxes and not _any_reserved(stores) else reading
+    return (
+        Known(())
+        if isinstance(containers, Known) and not sandboxes and not _any_reserved(stores)
+        else reading
+    )
 
 
 def _pods(snapshot: Snapshot) -> Reading[tuple[Pod, ...]]:
@@ -166,7 +188,9 @@ def _pods(snapshot: Snapshot) -> Reading[tuple[Pod, ...]]:
                 return Unavailable("pods", why)
             return Unavailable("pods", f"the API server has no Node named {name}: check --node")
         case Unavailable(_, why) if not reading.value:
-            return Unavailable("pods", f"node {name} has no pods, and it is unknown whether the node exists: {why}")
+            return Unavailable(
+                "pods", f"node {name} has no pods, and it is unknown whether the node exists: {why}"
+            )
         case _:
             return reading
 
@@ -187,7 +211,9 @@ def _device_plugins(snapshot: Snapshot) -> Reading[DevicePlugins]:
     if isinstance(snapshot.pods, Unavailable) or isinstance(snapshot.node, Unavailable):
         return Unavailable("device_plugins", why)
     if asking := _uses_devices(snapshot):
-        why = f"{why}, but {asking} uses devices: check --device-plugins-dir, and that it is mounted"
+        why = (
+            f"{why}, but {asking} uses devices: check --device-plugins-dir, and that it is mounted"
+        )
         return Unavailable("device_plugins", why)
     return NotRequested("device_plugins", f"{why}, and no pod here requests devices")
 

@@ -12,7 +12,9 @@ from agent.sources.source_error import SourceError, describe_os_error
 
 _READ_TIMEOUT, _WHOLE_TIMEOUT = 2.0, 4.0  # seconds for one read, and for the whole answer
 _MOST_STATUS: Final = 256 * 1024
-_MOST_REPORT: Final = 4 * 1024 * 1024  # bytes: about 10,000 reservations, in the memory limit of the daemon
+_MOST_REPORT: Final = (
+    4 * 1024 * 1024
+)  # bytes: about 10,000 reservations, in the memory limit of the daemon
 _ANY_ADDRESS: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (nothing listens here)
 _POD: Final = re.compile(r"[a-z0-9.-]{1,253}/[a-z0-9.-]{1,253}")  # namespace and name
 
@@ -21,7 +23,9 @@ class DaemonClient:
     def __init__(self, listen: tuple[str, int]) -> None:
         host, self._port = listen
         self._host = _ANY_ADDRESS.get(host, host)
-        self._where = f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
+        self._where = (
+            f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
+        )
         # The timeout of a connection is for one read: a process may send a byte now and then.
         self._in_time = Deadline(f"daemon on {self._where}", _WHOLE_TIMEOUT)
 
@@ -46,13 +50,17 @@ class DaemonClient:
             if status == HTTPStatus.OK and len(body) <= most:
                 return json.loads(body)
         except OSError as error:
-            raise SourceError(f"no daemon answers on {self._where} ({describe_os_error(error)})") from error
+            raise SourceError(
+                f"no daemon answers on {self._where} ({describe_os_error(error)})"
+            ) from error
         except (HTTPException, ValueError, RecursionError) as error:
             raise self._not_ours() from error
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
             raise SourceError(f"the daemon on {self._where} has not finished its first sync")
         if status == HTTPStatus.FORBIDDEN:
-            raise SourceError(f"the daemon on {self._where} answers only loopback clients: set --listen=:{self._port}")
+            raise SourceError(
+                f"the daemon on {self._where} answers only loopback clients: set --listen=:{self._port}"
+            )
         raise self._not_ours()
 
     def _get(self, path: str, most: int) -> tuple[int, bytes]:
@@ -65,7 +73,9 @@ class DaemonClient:
             connection.close()
 
     def _not_ours(self) -> SourceError:
-        return SourceError(f"what answers on {self._where} is not the daemon of this version of nodeleak")
+        return SourceError(
+            f"what answers on {self._where} is not the daemon of this version of nodeleak"
+        )
 
 
 def _named(reservation: Any) -> tuple[str, str] | None:

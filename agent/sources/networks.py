@@ -29,14 +29,18 @@ from agent.model.snapshot import (
 )
 
 _PODMAN: Final = re.compile(r"podman|cni-podman\d+")
-_PRIMARY: Final = frozenset({"eth0", ""})  # what gives a pod its address; empty: of host-local < 0.8.0
+_PRIMARY: Final = frozenset(
+    {"eth0", ""}
+)  # what gives a pod its address; empty: of host-local < 0.8.0
 _WAITED: Final = timedelta(minutes=1)
 _RELOADED: Final = timedelta(minutes=1)  # until a runtime surely uses a changed configuration
 
 
 def cleanable(snapshot: Snapshot) -> frozenset[str]:
     """Return the networks that the configuration names as those of the pods."""
-    return frozenset(network.name for network in known_or(snapshot.networks, ()) if network.may_use_host_local)
+    return frozenset(
+        network.name for network in known_or(snapshot.networks, ()) if network.may_use_host_local
+    )
 
 
 def of_pods(snapshot: Snapshot) -> Reading[tuple[RuntimeNetwork, ...]]:
@@ -45,9 +49,13 @@ def of_pods(snapshot: Snapshot) -> Reading[tuple[RuntimeNetwork, ...]]:
     if not read or not read[0].changed_ns or not isinstance(snapshot.cni_results, Known):
         return snapshot.networks
     names = {network.name for network in read}
-    recent = _with_addresses(names, snapshot, read[0].changed_ns / 10**9 + _RELOADED.total_seconds())
+    recent = _with_addresses(
+        names, snapshot, read[0].changed_ns / 10**9 + _RELOADED.total_seconds()
+    )
     used = recent or _with_addresses(names, snapshot)
-    if used & names or not any(store.discovered for store in snapshot.reservations):  # or settings name all networks
+    if used & names or not any(
+        store.discovered for store in snapshot.reservations
+    ):  # or settings name all networks
         return snapshot.networks
     return _of_another_file(read[0], used, certain=bool(recent)) or snapshot.networks
 
@@ -63,18 +71,26 @@ def _of_another_file(
         return None
     why = f"running pods have their addresses from network {', '.join(sorted(used))}, and none from {first.name}, which"
     remedy = "remove its file, or set --cni-config-dir or --network"
-    return Unavailable("networks", f"{why} is first in the CNI configuration: a plugin may be missing ({remedy})")
+    return Unavailable(
+        "networks", f"{why} is first in the CNI configuration: a plugin may be missing ({remedy})"
+    )
 
 
 def _with_addresses(names: Collection[str], snapshot: Snapshot, since: float = 0) -> frozenset[str]:
     """Return the networks that sandboxes made since have their address from; by results too, of these names."""
-    made = {container.id for container in known_or(snapshot.containers, ()) if container.created > since}
+    made = {
+        container.id for container in known_or(snapshot.containers, ()) if container.created > since
+    }
     made &= running_sandboxes(snapshot.containers)
     results = (result for result in known_or(snapshot.cni_results, ()) if result.network in names)
     held: list[CniResult | Reservation] = [*results]
     for store in snapshot.reservations:
         held += known_or(store.reading, ())
-    return frozenset(record.network for record in held if record.ifname in _PRIMARY and record.container_id in made)
+    return frozenset(
+        record.network
+        for record in held
+        if record.ifname in _PRIMARY and record.container_id in made
+    )
 
 
 def attributed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
@@ -82,10 +98,17 @@ def attributed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
     has_pods = not _ids(store).isdisjoint(running_sandboxes(snapshot.containers))
     if _PODMAN.fullmatch(store.network):
         why = "its addresses are those of podman"
-        return _unavailable(store, f"{why}, and of pods") if has_pods else _not_in_use(store, why, snapshot)
+        return (
+            _unavailable(store, f"{why}, and of pods")
+            if has_pods
+            else _not_in_use(store, why, snapshot)
+        )
     if has_pods:
         return store
-    named = next((network for network in known_or(snapshot.networks, ()) if network.name == store.network), None)
+    named = next(
+        (network for network in known_or(snapshot.networks, ()) if network.name == store.network),
+        None,
+    )
     return _configured(store, named, snapshot) if named else _not_configured(store, snapshot)
 
 
@@ -109,7 +132,11 @@ def _is_of_skipped_file(store: NetworkStore, snapshot: Snapshot) -> bool:
 
 def _has_no_kubenet(store: NetworkStore, snapshot: Snapshot) -> bool:
     """Return whether it is a missing directory of kubenet, on a node that does not use it."""
-    return store.network == KUBENET and is_missing(store.reading) and isinstance(snapshot.networks, Known)
+    return (
+        store.network == KUBENET
+        and is_missing(store.reading)
+        and isinstance(snapshot.networks, Known)
+    )
 
 
 def _configured(store: NetworkStore, network: RuntimeNetwork, snapshot: Snapshot) -> NetworkStore:
@@ -120,21 +147,35 @@ def _configured(store: NetworkStore, network: RuntimeNetwork, snapshot: Snapshot
     # A plugin without `ipam` gives libcni a result as well, whoever allocates the address: Cilium, Amazon VPC, OVN.
     plugins = "" if network.ipam else ", ".join(network.plugins)
     if plugins and not any(result.plugin for result in _results(store, snapshot)):
-        return _not_in_use(store, f"network {store.network} ({plugins}) has no directory of host-local", snapshot)
+        return _not_in_use(
+            store, f"network {store.network} ({plugins}) has no directory of host-local", snapshot
+        )
     unavailable = isinstance(snapshot.containers, Unavailable)
     # Without any pod that has to have an address, host-local may not have made its directory yet.
-    return store if unavailable or not store.absent or _missed(store, snapshot) else replace(store, reading=Known(()))
+    return (
+        store
+        if unavailable or not store.absent or _missed(store, snapshot)
+        else replace(store, reading=Known(()))
+    )
 
 
 def _missed(store: NetworkStore, snapshot: Snapshot) -> frozenset[str]:
     """Return the running sandboxes that should have an address in a directory that is missing."""
     pods = {pod.name for pod in known_or(snapshot.pods, ()) if pod.host_network}
-    on_host = {checkpoint.container_id for checkpoint in known_or(snapshot.checkpoints, ()) if checkpoint.host_network}
-    on_host |= {container.id for container in known_or(snapshot.containers, ()) if container.pod in pods}
+    on_host = {
+        checkpoint.container_id
+        for checkpoint in known_or(snapshot.checkpoints, ())
+        if checkpoint.host_network
+    }
+    on_host |= {
+        container.id for container in known_or(snapshot.containers, ()) if container.pod in pods
+    }
     results = known_or(snapshot.cni_results, ())
     elsewhere = {result.container_id for result in results if result.network != store.network}
     elsewhere = elsewhere.union(*(_ids(other) for other in snapshot.reservations))
-    return running_sandboxes(snapshot.containers) - on_host - (elsewhere - _allocated(store, snapshot))
+    return (
+        running_sandboxes(snapshot.containers) - on_host - (elsewhere - _allocated(store, snapshot))
+    )
 
 
 def _unnamed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
@@ -143,7 +184,11 @@ def _unnamed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
         if isinstance(reading, Unavailable):
             return _undecided(store, f"{reading.source}: {reading.why}", snapshot)
     if isinstance(snapshot.networks, NotRequested):
-        return store if store.network == KUBENET else _not_in_use(store, snapshot.networks.why, snapshot)
+        return (
+            store
+            if store.network == KUBENET
+            else _not_in_use(store, snapshot.networks.why, snapshot)
+        )
     if _is_failing(store, snapshot):
         return store
     if first := _skipped(store, snapshot):
@@ -157,7 +202,9 @@ def _unnamed(store: NetworkStore, snapshot: Snapshot) -> NetworkStore:
 def _is_failing(store: NetworkStore, snapshot: Snapshot) -> bool:
     """Return whether it may be that of an attachment whose ADD never succeeds, so that libcni caches no result."""
     done = {result.container_id for result in _results(store, snapshot)}
-    failed = (found.mtime_ns for found in known_or(store.reading, ()) if found.container_id not in done)
+    failed = (
+        found.mtime_ns for found in known_or(store.reading, ()) if found.container_id not in done
+    )
     return max(failed, default=0) > _since(snapshot) and _waits(snapshot)
 
 
@@ -173,7 +220,11 @@ def _skipped(store: NetworkStore, snapshot: Snapshot) -> str:
 def _last_of(network: str, snapshot: Snapshot) -> int:
     """Return when a network last had an address or a result, in nanoseconds; 0: never."""
     stores = [_last(store) for store in snapshot.reservations if store.network == network]
-    results = [result.mtime_ns for result in known_or(snapshot.cni_results, ()) if result.network == network]
+    results = [
+        result.mtime_ns
+        for result in known_or(snapshot.cni_results, ())
+        if result.network == network
+    ]
     return max(stores + results, default=0)
 
 
@@ -204,7 +255,9 @@ def _is_in_use(store: NetworkStore, snapshot: Snapshot) -> bool:
     if not _allocated(store, snapshot).isdisjoint(running_sandboxes(snapshot.containers)):
         return True
     further = (result for result in _results(store, snapshot) if result.ifname not in _PRIMARY)
-    return any(result.pod or store.network == KUBENET for result in further)  # which passes no names of pods
+    return any(
+        result.pod or store.network == KUBENET for result in further
+    )  # which passes no names of pods
 
 
 def _ids(store: NetworkStore) -> frozenset[str]:
@@ -212,7 +265,9 @@ def _ids(store: NetworkStore) -> frozenset[str]:
 
 
 def _results(store: NetworkStore, snapshot: Snapshot) -> tuple[CniResult, ...]:
-    return tuple(result for result in known_or(snapshot.cni_results, ()) if result.network == store.network)
+    return tuple(
+        result for result in known_or(snapshot.cni_results, ()) if result.network == store.network
+    )
 
 
 def _allocated(store: NetworkStore, snapshot: Snapshot) -> frozenset[str]:
@@ -220,13 +275,18 @@ def _allocated(store: NetworkStore, snapshot: Snapshot) -> frozenset[str]:
     return frozenset(
         result.container_id
         for result in _results(store, snapshot)
-        if not (result.data_dir and store.data_dir) or normpath(result.data_dir) == normpath(store.data_dir)
+        if not (result.data_dir and store.data_dir)
+        or normpath(result.data_dir) == normpath(store.data_dir)
     )
 
 
 def running_sandboxes(containers: Reading[tuple[Container, ...]]) -> frozenset[str]:
     """Return their IDs; none where the list is not known."""
-    return frozenset(container.id for container in known_or(containers, ()) if container.sandbox and container.running)
+    return frozenset(
+        container.id
+        for container in known_or(containers, ())
+        if container.sandbox and container.running
+    )
 
 
 def _program(store: NetworkStore) -> str:
@@ -242,7 +302,9 @@ def _left_over(store: NetworkStore, snapshot: Snapshot) -> LeftOver | None:
         return None
     if not ids.isdisjoint(container.id for container in known_or(snapshot.containers, ())):
         return None
-    pods = len(ids.intersection(result.container_id for result in _results(store, snapshot) if result.pod))
+    pods = len(
+        ids.intersection(result.container_id for result in _results(store, snapshot) if result.pod)
+    )
     return LeftOver(f"{store.data_dir}/{store.network}", len(times), min(times), max(times), pods)
 
 
@@ -254,14 +316,20 @@ def _is_settled(store: NetworkStore, snapshot: Snapshot) -> bool:
 
 
 def _waits(snapshot: Snapshot) -> bool:
-    pods = (pod for pod in known_or(snapshot.pods, ()) if pod.live and not (pod.ips or pod.host_network))
+    pods = (
+        pod for pod in known_or(snapshot.pods, ()) if pod.live and not (pod.ips or pod.host_network)
+    )
     return any(not pod.scheduled or snapshot.taken_at - pod.scheduled > _WAITED for pod in pods)
 
 
 def _since(snapshot: Snapshot) -> int:
     """Return the time before which nothing of this setup was made, in nanoseconds; 0: not known."""
     running = running_sandboxes(snapshot.containers)
-    made = [container.created for container in known_or(snapshot.containers, ()) if container.id in running]
+    made = [
+        container.created
+        for container in known_or(snapshot.containers, ())
+        if container.id in running
+    ]
     processes = known_or(snapshot.processes, None)
     booted = int(processes.booted.timestamp()) if processes else 0
     return max(min(made, default=0), booted) * 10**9

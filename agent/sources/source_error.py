@@ -5,7 +5,14 @@ import os
 from typing import Final
 
 _NOT_CONNECTED: Final = frozenset(
-    {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH}
+    {
+        errno.ENOENT,
+        errno.EACCES,
+        errno.EPERM,
+        errno.ECONNREFUSED,
+        errno.EHOSTUNREACH,
+        errno.ENETUNREACH,
+    }
 )
 
 
@@ -37,7 +44,9 @@ def why_not_connected(error: BaseException) -> str:
     """Return why a client library could not connect; empty where its error is another."""
     inner: BaseException | None = error
     while inner:  # libraries raise their own errors from the operating system's
-        if isinstance(inner, OSError) and inner.errno is not None and inner.errno < 0:  # only getaddrinfo's
+        if (
+            isinstance(inner, OSError) and inner.errno is not None and inner.errno < 0
+        ):  # only getaddrinfo's
             return f"cannot resolve the host name: {describe_os_error(inner)}"
         if isinstance(inner, OSError) and inner.errno in _NOT_CONNECTED and inner.strerror:
             return describe_os_error(inner)

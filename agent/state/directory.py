@@ -33,8 +33,12 @@ class StateFile:
 def replace_file(path: Path, content: bytes) -> None:
     """Replace the file by a private one. After a power cut, either version is there and complete. Raises OSError."""
     make_directory(path.parent)
-    temporary = path.with_name(f".{path.name}{_TEMPORARY}")  # what a process leaves that is killed is used again
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    temporary = path.with_name(
+        f".{path.name}{_TEMPORARY}"
+    )  # what a process leaves that is killed is used again
+    handle = os.open(
+        temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+    )
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -100,7 +104,11 @@ def unwritable(directory: Path) -> str:
         return f"{existing} is mounted read-only"
     if _is_full(found):
         return f"{existing}: no space left on device"
-    return "" if os.access(existing, os.W_OK | os.X_OK, effective_ids=True) else f"{existing}: permission denied"
+    return (
+        ""
+        if os.access(existing, os.W_OK | os.X_OK, effective_ids=True)
+        else f"{existing}: permission denied"
+    )
 
 
 def _stat(directory: Path) -> tuple[Path, os.statvfs_result]:

@@ -15,7 +15,9 @@ from agent.sources.host.files import read_file
 from agent.sources.source_error import SourceError, cannot_read
 from agent.state.directory import StateFile
 
-FRESH: Final = timedelta(minutes=10)  # how old the stored time of the Node may be, to spare the disk
+FRESH: Final = timedelta(
+    minutes=10
+)  # how old the stored time of the Node may be, to spare the disk
 
 
 class DeviceHistoryStore:
@@ -73,7 +75,11 @@ class LastSeenExporter:
         registration = known_or(snapshot.registration, None)
         last = registration.last if registration else None
         gone = isinstance(snapshot.node, Known) and not snapshot.node.value
-        if last and self._is_news(last, gone=gone) and self._file.write(documents.dump_last_seen(last).encode()):
+        if (
+            last
+            and self._is_news(last, gone=gone)
+            and self._file.write(documents.dump_last_seen(last).encode())
+        ):
             self._written = last
 
     def _is_news(self, last: LastSeen, *, gone: bool) -> bool:

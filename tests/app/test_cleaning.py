@@ -21,16 +21,23 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def status_of(home: Path, snapshot: Snapshot = LEAKING, halted: str = "", **given: Any) -> dict[str, Any]:
+def status_of(
+    home: Path, snapshot: Snapshot = LEAKING, halted: str = "", **given: Any
+) -> dict[str, Any]:
     paths = {"cni_networks_dir": str(home / "networks"), "state_dir": str(home / "state")}
     report = replace(scanned(snapshot), cleaning=cleaning(halted=halted) if halted else None)
-    return cleanup_status(load("run", {"api": "off", "cleanup_network": "auto", **paths, **given}, {}), report)
+    return cleanup_status(
+        load("run", {"api": "off", "cleanup_network": "auto", **paths, **given}, {}), report
+    )
 
 
 def test_the_settings_say_the_mode_and_the_networks_of_which_one_is_enough(home: Path) -> None:
     for mode in ("off", "dry-run", "auto"):
         assert status_of(home, cleanup=mode)["mode"] == mode
-    unknown, setting = node(networks=()), "--cleanup-network (NODELEAK_CLEANUP_NETWORK) is not set: "
+    unknown, setting = (
+        node(networks=()),
+        "--cleanup-network (NODELEAK_CLEANUP_NETWORK) is not set: ",
+    )
     cases: list[tuple[str, Snapshot, tuple[str, ...], bool | None, str | None]] = [
         ("auto", LEAKING, ("kubenet",), True, None),
         ("kubenet", LEAKING, ("kubenet",), True, None),
@@ -47,7 +54,9 @@ def test_the_settings_say_the_mode_and_the_networks_of_which_one_is_enough(home:
         assert "".join(status["why_not"]).startswith(why_not or "")
 
 
-def test_obstacles_are_listed_and_a_halt_comes_first_but_one_network_that_can_be_changed_is_enough(home: Path) -> None:
+def test_obstacles_are_listed_and_a_halt_comes_first_but_one_network_that_can_be_changed_is_enough(
+    home: Path,
+) -> None:
     given: dict[str, Any] = {"cleanup_network": "cbr0,kubenet", "network": "cbr0,kubenet"}
     (home / "networks/cbr0").write_text("")
     assert status_of(home, **given)["release_possible"] is True
@@ -60,7 +69,10 @@ def test_obstacles_are_listed_and_a_halt_comes_first_but_one_network_that_can_be
     (home / "networks/kubenet").unlink()
     (home / "networks/kubenet").mkdir()
     status = status_of(home, without(node(), "containers", "pods"))
-    assert (status["release_possible"], status["why_not"]) == (False, ["unavailable sources: containers, pods"])
+    assert (status["release_possible"], status["why_not"]) == (
+        False,
+        ["unavailable sources: containers, pods"],
+    )
     assert status_of(home, without(node(), "device_plugins"))["release_possible"] is True
     journal = home / "state/journal"
     journal.mkdir(parents=True)

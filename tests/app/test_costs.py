@@ -35,7 +35,9 @@ def test_a_settled_daemon_has_a_connection_for_each_watch_and_keeps_them(
     with apiserver(fake) as url:
         config = str(kubeconfig(tmp_path / "kubeconfig", url))
         # So that each watch lasts a second.
-        sources, watches = watched(load("run", {"node": "worker-1", "kubeconfig": config, "stale_after": "2s"}, {}))
+        sources, watches = watched(
+            load("run", {"node": "worker-1", "kubeconfig": config, "stale_after": "2s"}, {})
+        )
         port, seen, number = urlsplit(url).port or 0, list[set[str]](), 2
 
         def requests(kind: str) -> int:
@@ -47,22 +49,36 @@ def test_a_settled_daemon_has_a_connection_for_each_watch_and_keeps_them(
             return len(seen[-1]) == number
 
         with running(watches, threading.Event()):
-            until(lambda: requests("GET version") == 2, "both connections have asked for the version")
+            until(
+                lambda: requests("GET version") == 2, "both connections have asked for the version"
+            )
             until(is_settled, "only those of the watches are left")
             settled = seen[-1]
             begun = requests("WATCH pods"), requests("WATCH nodes"), requests("LIST nodes")
             ahead = 2000.0  # it is time to ask whether etcd was restored, beside a watch
-            until(lambda: requests("WATCH pods") > begun[0] + 1, "the watch of the pods has begun again, twice")
-            until(lambda: requests("WATCH nodes") > begun[1] + 1, "the watch of the Node has begun again, twice")
+            until(
+                lambda: requests("WATCH pods") > begun[0] + 1,
+                "the watch of the pods has begun again, twice",
+            )
+            until(
+                lambda: requests("WATCH nodes") > begun[1] + 1,
+                "the watch of the Node has begun again, twice",
+            )
             assert requests("LIST nodes") > begun[2], "etcd's revision was asked for meanwhile"
-            until(lambda: established(port) == settled, f"{settled} are used again, not {established(port)}")
+            until(
+                lambda: established(port) == settled,
+                f"{settled} are used again, not {established(port)}",
+            )
             assert all(isinstance(read(sources, name), Known) for name in ("pods", "node"))
 
 
 @pytest.mark.parametrize("runtime", ["docker://19.3.15", "containerd://1.6.20~ds1"])
 def test_a_healthy_node_has_few_series(runtime: str, tmp_path: Path) -> None:
     """In observe mode, with the API server, one network and one device resource."""
-    with fake_node(3, "10.64.0.0/20", runtime=runtime) as (host, _), socket.socket(socket.AF_UNIX) as kubelet:
+    with (
+        fake_node(3, "10.64.0.0/20", runtime=runtime) as (host, _),
+        socket.socket(socket.AF_UNIX) as kubelet,
+    ):
         kubelet.bind(str(tmp_path / "kubelet.sock"))
         (tmp_path / "kubelet_internal_checkpoint").write_bytes(CHECKPOINT)
         options = host.options if runtime.startswith("docker") else host.options_without_docker
@@ -73,8 +89,16 @@ def test_a_healthy_node_has_few_series(runtime: str, tmp_path: Path) -> None:
             until(lambda: syncs(port) > 3, "it syncs", 20)
             text = served(port, "/metrics")[1]
     samples = [line for line in text.splitlines() if not line.startswith("#")]
-    assert [line for line in samples if line.startswith(("nodeleak_source_up", "nodeleak_device_plugin_reg"))]
+    assert [
+        line
+        for line in samples
+        if line.startswith(("nodeleak_source_up", "nodeleak_device_plugin_reg"))
+    ]
     assert [line for line in samples if "_up{" in line and not line.endswith(" 1.0")] == []
-    assert [line for line in samples if line.startswith("nodeleak_findings{") and not line.endswith(" 0.0")] == []
+    assert [
+        line
+        for line in samples
+        if line.startswith("nodeleak_findings{") and not line.endswith(" 0.0")
+    ] == []
     assert len(samples) <= MOST_SERIES, text
     assert 'commit="unknown"' in text, "a checkout has no commit"

@@ -38,11 +38,22 @@ class Recording:
 
 
 def run(
-    sources: RecordedSources, stop: threading.Event, *exporters: Any, cleaner: Any = None, milliseconds: float = 10
+    sources: RecordedSources,
+    stop: threading.Event,
+    *exporters: Any,
+    cleaner: Any = None,
+    milliseconds: float = 10,
 ) -> None:
     given = load("run", {"api": "off"}, {})
-    config = replace(given, grace=GRACE, confirm_after=timedelta(0), interval=timedelta(milliseconds=milliseconds))
-    loop.run_loop(config, sources.sources, "worker-1", exporters, cleaner, Heartbeat(timedelta(hours=1)), stop)
+    config = replace(
+        given,
+        grace=GRACE,
+        confirm_after=timedelta(0),
+        interval=timedelta(milliseconds=milliseconds),
+    )
+    loop.run_loop(
+        config, sources.sources, "worker-1", exporters, cleaner, Heartbeat(timedelta(hours=1)), stop
+    )
 
 
 def test_every_report_reaches_every_exporter_in_its_interval() -> None:
@@ -51,14 +62,21 @@ def test_every_report_reaches_every_exporter_in_its_interval() -> None:
     run(RecordedSources(LEAKING), stop, first, second, milliseconds=50)
     assert time.perf_counter() - start >= 0.15, "from start to start"
     assert first.reports == second.reports
-    assert [any(one.confirmed for one in report.findings) for report in first.reports] == [False, True, True, True]
+    assert [any(one.confirmed for one in report.findings) for report in first.reports] == [
+        False,
+        True,
+        True,
+        True,
+    ]
     assert [report.cleaning for report in first.reports] == [None] * 4
 
 
 def test_stop_ends_the_wait_at_once_and_an_exception_the_loop() -> None:
     stop = threading.Event()
     exporter, sources = Recording(stop, 10**9), RecordedSources(node())
-    thread = threading.Thread(target=run, args=(sources, stop, exporter), kwargs={"milliseconds": 3_600_000})
+    thread = threading.Thread(
+        target=run, args=(sources, stop, exporter), kwargs={"milliseconds": 3_600_000}
+    )
     thread.start()
     until(lambda: exporter.reports, "the first sync")
     stop.set()
@@ -66,7 +84,9 @@ def test_stop_ends_the_wait_at_once_and_an_exception_the_loop() -> None:
     assert not thread.is_alive()
     read = list(sources.requested)
     run(sources, stop)
-    assert (len(exporter.reports), sources.requested) == (1, read), "a loop that was stopped before reads nothing"
+    assert (len(exporter.reports), sources.requested) == (1, read), (
+        "a loop that was stopped before reads nothing"
+    )
 
     class Broken:
         def export(self, *_: object) -> None:
@@ -89,7 +109,9 @@ class RecordingCleaner(Cleaner):
     def after_snapshot(self, snapshots: Sequence[Snapshot], report: Report) -> Cleaning:
         self.calls.append(("after", self._sources.requested.count("reservations")))
         assert [report.assessment.snapshot] == [*snapshots]
-        return Cleaning(node=report.assessment.snapshot.node_name, taken_at=snapshots[0].taken_at, applied=True)
+        return Cleaning(
+            node=report.assessment.snapshot.node_name, taken_at=snapshots[0].taken_at, applied=True
+        )
 
 
 def test_the_cleaner_is_called_before_and_after_each_snapshot() -> None:
@@ -98,7 +120,9 @@ def test_the_cleaner_is_called_before_and_after_each_snapshot() -> None:
     run(sources, stop, exporter, cleaner=cleaner)
     assert cleaner.calls == [("before", 0), ("after", 1), ("before", 1), ("after", 2)]
     for report in exporter.reports:
-        assert report.cleaning == Cleaning(node="worker-1", taken_at=report.assessment.snapshot.taken_at, applied=True)
+        assert report.cleaning == Cleaning(
+            node="worker-1", taken_at=report.assessment.snapshot.taken_at, applied=True
+        )
 
 
 def test_only_a_finding_to_confirm_needs_a_second_snapshot_after_the_delay() -> None:

@@ -72,7 +72,10 @@ def test_the_process_with_a_configured_address_is_named(sources: Recheck, tmp_pa
     process(tmp_path / "proc", 71, "10.244.1.9", "fd000099000000000000000000000009")
     (tmp_path / "cache").mkdir()
     assert sources.holder_of(ID, ["10.244.1.9"]) == "process 71 (nginx) has the address configured"
-    assert sources.holder_of(ID, ["10.9.9.9", "fd00:99::9"]) == "process 71 (nginx) has the address configured"
+    assert (
+        sources.holder_of(ID, ["10.9.9.9", "fd00:99::9"])
+        == "process 71 (nginx) has the address configured"
+    )
     assert sources.holder_of(ID, ["10.244.1.90", "10.244.1.1", "fd00:99::90"]) == ""
 
 
@@ -92,7 +95,9 @@ def test_a_mounted_namespace_protects_its_sandbox_even_if_only_a_runtime_has_it(
 ) -> None:
     def unreadable(pid: int) -> None:
         (tmp_path / f"proc/{pid}/mountinfo").unlink()
-        with pytest.raises(SourceError, match=rf"cannot read .*/proc/{pid}/mountinfo: no such file or directory"):
+        with pytest.raises(
+            SourceError, match=rf"cannot read .*/proc/{pid}/mountinfo: no such file or directory"
+        ):
             sources.holder_of(ID, ["10.244.1.9"])
 
     mounted = "its network namespace is still mounted: /run/netns/cni-9"
@@ -113,14 +118,19 @@ def test_a_mounted_namespace_protects_its_sandbox_even_if_only_a_runtime_has_it(
 
 
 @pytest.mark.usefixtures("running_docker")
-def test_a_left_over_checkpoint_counts_only_where_docker_may_be_the_runtime(wire: Wire, tmp_path: Path) -> None:
+def test_a_left_over_checkpoint_counts_only_where_docker_may_be_the_runtime(
+    wire: Wire, tmp_path: Path
+) -> None:
     (tmp_path / "sandbox" / ID).touch()
     (tmp_path / "proc/7/stat").write_text(f"7 (containerd) S {'0 ' * 18}50 0\n")
     write_sockets(tmp_path / "proc", "/run/containerd/containerd.sock")
     with open_directory() as run_dir:
         (run_dir / "containerd").mkdir()
         made = wire(runtime="auto", run_dir=str(run_dir), docker_timeout="10s")
-        assert (made.recheck.has_checkpoint(ID), made.recheck.has_checkpoint("f" * 64)) == (True, False)
+        assert (made.recheck.has_checkpoint(ID), made.recheck.has_checkpoint("f" * 64)) == (
+            True,
+            False,
+        )
         with FakeGrpcServer(run_dir / "containerd/containerd.sock", FakeRuntime().answer):
             assert made.snapshot["containers"](node()) == ()
         assert not made.recheck.has_checkpoint(ID)
@@ -139,10 +149,15 @@ def test_a_probe_needs_libcnis_cache(wire: Wire, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("running_docker")
-def test_where_an_address_is_not_asked_a_namespace_of_nobody_objects(wire: Wire, tmp_path: Path) -> None:
+def test_where_an_address_is_not_asked_a_namespace_of_nobody_objects(
+    wire: Wire, tmp_path: Path
+) -> None:
     pinned(tmp_path)
     write_sockets(tmp_path / "proc")
-    lost, unasked = reservation("203.0.113.9"), "203.0.113.9 cannot be probed: the node has it on no link"
+    lost, unasked = (
+        reservation("203.0.113.9"),
+        "203.0.113.9 cannot be probed: the node has it on no link",
+    )
     for runtime, mounted, objects in (
         ("dockerd", "/run/netns/cni-10", True),
         ("dockerd", "/run/netns/cni-9", False),  # of a sandbox
@@ -150,7 +165,11 @@ def test_where_an_address_is_not_asked_a_namespace_of_nobody_objects(wire: Wire,
         ("dockerd", "/run/docker/netns/a1", False),
         ("dockerd", "", False),
         ("containerd", "/run/docker/netns/a1", True),
-        ("containerd", "/run/docker/netns/default", False),  # the node's own, which docker has left mounted
+        (
+            "containerd",
+            "/run/docker/netns/default",
+            False,
+        ),  # the node's own, which docker has left mounted
     ):
         (tmp_path / "proc/7/stat").write_text(f"7 ({runtime}) S {'0 ' * 18}50 0\n")
         inode = 4026531992 if "docker" in mounted else 4026532281
@@ -160,11 +179,16 @@ def test_where_an_address_is_not_asked_a_namespace_of_nobody_objects(wire: Wire,
             for send in (True, False):
                 (result,) = wire(probe=probe).recheck.probe([lost], send=send).values()
                 assert why in result.why
-                assert result.objection == (Reason.PROBE_UNANSWERED if objects else None), (runtime, mounted)
+                assert result.objection == (Reason.PROBE_UNANSWERED if objects else None), (
+                    runtime,
+                    mounted,
+                )
 
 
 @pytest.mark.usefixtures("running_docker")
-def test_a_slow_answer_times_out_and_is_never_treated_as_gone(sources: Recheck, tmp_path: Path) -> None:
+def test_a_slow_answer_times_out_and_is_never_treated_as_gone(
+    sources: Recheck, tmp_path: Path
+) -> None:
     def dripping(request: Request) -> Answer:
         if request.path == "/version":
             yield http('{"ApiVersion": "1.41"}')
@@ -175,7 +199,10 @@ def test_a_slow_answer_times_out_and_is_never_treated_as_gone(sources: Recheck, 
             server.closing.wait(0.1)
 
     server: FakeServer = FakeServer(dripping, at=tmp_path / "docker.sock")
-    with server, pytest.raises(SourceError, match=r"container runtime: no complete response within 0\.36 s"):
+    with (
+        server,
+        pytest.raises(SourceError, match=r"container runtime: no complete response within 0\.36 s"),
+    ):
         sources.has_container(ID)
 
 
@@ -194,7 +221,9 @@ def test_a_docker_that_does_not_run_is_never_asked_nor_if_it_stops_between_two_a
     with FakeServer(stopping, at=tmp_path / "docker.sock") as systemd:
         for where in (systemd.url, "tcp://127.0.0.1:1"):
             made = wire(docker_host=where)
-            with pytest.raises(SourceError, match="docker was not asked, because it is unknown whether it runs"):
+            with pytest.raises(
+                SourceError, match="docker was not asked, because it is unknown whether it runs"
+            ):
                 made.snapshot["containers"](node())
             with pytest.raises(SourceError, match="docker was not asked"):
                 made.recheck.has_container(ID)
@@ -224,7 +253,9 @@ def test_a_source_that_is_disabled_is_not_requested_and_a_missing_directory_is_n
         assert read(sources, source, LOST) == NotRequested(source, why)
     assert read(wire(runtime="auto").snapshot, "runtimes") == Known(())
     assert "api_skew" not in sources
-    sources = wire(device_plugins_dir=f"{tmp_path}/devices", kubelet_dir=f"{tmp_path}/kubelet").snapshot
+    sources = wire(
+        device_plugins_dir=f"{tmp_path}/devices", kubelet_dir=f"{tmp_path}/kubelet"
+    ).snapshot
     for source, directory in (("device_plugins", "devices"), ("mounts", "kubelet/plugins")):
         reading = read(sources, source, LOST)
         assert isinstance(reading, Unavailable)
@@ -232,17 +263,27 @@ def test_a_source_that_is_disabled_is_not_requested_and_a_missing_directory_is_n
 
 
 def test_device_plugins_and_their_history_are_read_together(wire: Wire, tmp_path: Path) -> None:
-    seen, history = transition(TransitionKind.REGISTERED, KVM), tmp_path / "state/device-plugins.json"
+    seen, history = (
+        transition(TransitionKind.REGISTERED, KVM),
+        tmp_path / "state/device-plugins.json",
+    )
     for name in ("devices", "state"):
         (tmp_path / name).mkdir()
-    for stored, known, trouble in ((dump_history([seen]), (seen,), ""), ("damaged", (), f"{history}: not JSON")):
+    for stored, known, trouble in (
+        (dump_history([seen]), (seen,), ""),
+        ("damaged", (), f"{history}: not JSON"),
+    ):
         history.write_text(stored)
-        plugins = read(wire(device_plugins_dir=f"{tmp_path}/devices").snapshot, "device_plugins").known()
+        plugins = read(
+            wire(device_plugins_dir=f"{tmp_path}/devices").snapshot, "device_plugins"
+        ).known()
         assert (plugins.sockets, plugins.history, plugins.trouble) == ((), known, trouble)
 
 
 @pytest.mark.usefixtures("running_docker")
-def test_mounts_and_mounted_namespaces_are_those_of_the_first_process(wire: Wire, tmp_path: Path) -> None:
+def test_mounts_and_mounted_namespaces_are_those_of_the_first_process(
+    wire: Wire, tmp_path: Path
+) -> None:
     kubelet, place = tmp_path / "kubelet", "plugins/kubernetes.io/gce-pd/mounts/d-1"
     (kubelet / place).mkdir(parents=True)
     pinned(tmp_path)

@@ -21,7 +21,10 @@ def node(tmp_path: Path) -> Iterator[SmallNode]:
 
 
 def node_object(version: int, **spec: Any) -> dict[str, Any]:
-    return {"metadata": {"name": "worker-1", "uid": "u-1", "resourceVersion": str(version)}, "spec": spec}
+    return {
+        "metadata": {"name": "worker-1", "uid": "u-1", "resourceVersion": str(version)},
+        "spec": spec,
+    }
 
 
 class FakeCluster:
@@ -45,7 +48,9 @@ class FakeCluster:
             yield http(json.dumps({"metadata": {"resourceVersion": "7"}, "items": items}))
 
 
-def test_a_node_drained_and_deleted_between_two_syncs_was_removed_on_purpose(node: SmallNode) -> None:
+def test_a_node_drained_and_deleted_between_two_syncs_was_removed_on_purpose(
+    node: SmallNode,
+) -> None:
     cluster, state = FakeCluster(), node.home / "state/node.json"
 
     def stored() -> dict[str, Any]:
@@ -68,11 +73,18 @@ FULL = 'mount -t tmpfs -o size=64k state "$0" && { cat /dev/zero >"$0/filled" 2>
 
 def unavailable(port: int) -> dict[str, str]:
     code, body = served(port, "/api/v1/status")
-    return {one["source"]: one["why"] for one in json.loads(body)["unavailable"]} if code == 200 else {"status": body}
+    return (
+        {one["source"]: one["why"] for one in json.loads(body)["unavailable"]}
+        if code == 200
+        else {"status": body}
+    )
 
 
 def test_a_full_disk_is_reported_and_everything_else_goes_on(node: SmallNode) -> None:
-    needs(os.geteuid() == 0 and shutil.which("unshare") is not None, "root and util-linux, to mount disks")
+    needs(
+        os.geteuid() == 0 and shutil.which("unshare") is not None,
+        "root and util-linux, to mount disks",
+    )
     state, why = node.home / "state", f"{node.home}/state: no space left on device"
     state.mkdir()
     (node.home / "device-plugins").mkdir()
@@ -80,14 +92,25 @@ def test_a_full_disk_is_reported_and_everything_else_goes_on(node: SmallNode) ->
     quick = ("--api=off", "--listen=127.0.0.1:0", "--interval=200ms", "--confirm-after=100ms")
     with running(*node.options, *quick, prefix=prefix) as agent:
         port = agent.log_event("agent.started")["port"]
-        until(lambda: unavailable(port).get("state") == why, f"the status says {why}, not {unavailable(port)}")
+        until(
+            lambda: unavailable(port).get("state") == why,
+            f"the status says {why}, not {unavailable(port)}",
+        )
         assert why in [one["why"] for one in agent.events if one["event"] == "source.unavailable"]
-        until(lambda: 'nodeleak_source_up{source="state"} 0.0' in served(port, "/metrics")[1], "the metrics say so")
+        until(
+            lambda: 'nodeleak_source_up{source="state"} 0.0' in served(port, "/metrics")[1],
+            "the metrics say so",
+        )
         before = syncs(port)
         until(lambda: syncs(port) > before + 5, "syncs go on")
         assert served(port, "/healthz")[0] == 200
         assert "10.244.1.9" in served(port, "/")[1]
-        assert 'nodeleak_reservations{network="kubenet",state="leaked"} 1.0' in served(port, "/metrics")[1]
+        assert (
+            'nodeleak_reservations{network="kubenet",state="leaked"} 1.0'
+            in served(port, "/metrics")[1]
+        )
         Path(f"/proc/{agent.process.pid}/root{state}/filled").unlink()
         until(lambda: "state" not in unavailable(port), "the source is available again")
-        assert "state" in [one["source"] for one in agent.events if one["event"] == "source.recovered"]
+        assert "state" in [
+            one["source"] for one in agent.events if one["event"] == "source.recovered"
+        ]

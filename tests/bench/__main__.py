@@ -30,7 +30,9 @@ def main() -> int:
         prog="python -m tests.bench", description="Measure the figures of docs/figures.md."
     )
     parser.add_argument("section", nargs="*", help=f"only these sections: {', '.join(_SECTIONS)}")
-    parser.add_argument("--write", action="store_true", help="write what was measured to docs/figures.md")
+    parser.add_argument(
+        "--write", action="store_true", help="write what was measured to docs/figures.md"
+    )
     options = parser.parse_args()
     if unknown := set(options.section) - set(_SECTIONS):
         parser.error(f"unknown section: {', '.join(unknown)}")
@@ -59,7 +61,9 @@ def _section(name: str, figures: list[Figure], load: float) -> str:
         f"Python {platform.python_version()}; load average before and after: {load:.1f} and {os.getloadavg()[0]:.1f}."
     )
     head = [f"## {name.capitalize()}", "", (_SECTIONS[name][0] or "").strip(), "", conditions, ""]
-    return "\n".join([*head, "| what | measured | target | met |", "|---|---|---|---|", *map(str, figures), ""])
+    return "\n".join(
+        [*head, "| what | measured | target | met |", "|---|---|---|---|", *map(str, figures), ""]
+    )
 
 
 if __name__ == "__main__":

@@ -36,7 +36,9 @@ def read() -> None:
     pods: Any = api.list_pod_for_all_namespaces(field_selector=f"spec.nodeName={node}").items
     ips = {pod.status.pod_ip for pod in pods}
     pods_seen.set(len(pods))
-    leaked.set(sum(1 for ip, owner in reserved.items() if owner not in containers and ip not in ips))
+    leaked.set(
+        sum(1 for ip, owner in reserved.items() if owner not in containers and ip not in ips)
+    )
 
 
 server, _ = start_http_server(0, addr="127.0.0.1")

@@ -38,19 +38,40 @@ def figures(bin_: Path) -> Iterator[Figure]:
         alone += without["add_seconds"]
         reports.append(with_daemon)
     for share in (0.5, 0.99):
-        slow, usual = (sorted(times)[min(len(times) - 1, int(share * len(times)))] for times in (beside, alone))
+        slow, usual = (
+            sorted(times)[min(len(times) - 1, int(share * len(times)))] for times in (beside, alone)
+        )
         yield ratio(f"ADD, p{share * 100:.0f}: with the daemon / without it", slow, usual, _ADD)
     held = max(report["lock_held_seconds"] for report in reports) * 1000
-    yield Figure("lock held: 99 %", f"within {held:g} ms", f"at most {_HELD_MS:g} ms", held <= _HELD_MS)
-    counts = [sum(report["counts"][what] for report in reports) for what in ("allocations", "leaked", "reclaimed")]
+    yield Figure(
+        "lock held: 99 %", f"within {held:g} ms", f"at most {_HELD_MS:g} ms", held <= _HELD_MS
+    )
+    counts = [
+        sum(report["counts"][what] for report in reports)
+        for what in ("allocations", "leaked", "reclaimed")
+    ]
     yield Figure("allocations; leaks; leaks reclaimed", "; ".join(map(str, counts)))
     wrong = sum(len(report["violations"]) for report in reports)
-    yield Figure("addresses taken from their holder, held twice, or never reclaimed", str(wrong), "0", wrong == 0)
+    yield Figure(
+        "addresses taken from their holder, held twice, or never reclaimed",
+        str(wrong),
+        "0",
+        wrong == 0,
+    )
 
 
 def _stress(*options: str) -> Any:
     with tempfile.TemporaryDirectory(prefix="nodeleak-bench-") as directory:
         report = Path(directory) / "report.json"
-        command = (sys.executable, "-m", "tests.stress", "--workers=2", "--kill=0", f"--seconds={_SECONDS}")
-        subprocess.run([*command, f"--report={report}", *options], cwd=ROOT, check=False, stdout=sys.stderr)
+        command = (
+            sys.executable,
+            "-m",
+            "tests.stress",
+            "--workers=2",
+            "--kill=0",
+            f"--seconds={_SECONDS}",
+        )
+        subprocess.run(
+            [*command, f"--report={report}", *options], cwd=ROOT, check=False, stdout=sys.stderr
+        )
         return json.loads(report.read_text()) if report.exists() else None

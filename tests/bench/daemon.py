@@ -24,7 +24,9 @@ _DOCKER, _CONTAINERD = "docker://19.3.15", "containerd://1.7.24"
 _SYNCS, _WARM, _BASELINE_SYNCS, _WORST_SYNCS = 2_000, 100, 60, 12
 _STEADY_MIB, _PEAK_MIB, _GROWTH_MIB, _CPU_MS, _LEAKS_MIB = 60.0, 75.0, 1.0, 15.0, 100.0
 _PATIENCE = "--docker-timeout=1m"  # Of 50 MB by HTTP/2 on a busy machine
-_READS = {f"{verb} {what}": 1 for verb in ("LIST", "WATCH") for what in ("pods", "nodes")} | {"GET version": 2}
+_READS = {f"{verb} {what}": 1 for verb in ("LIST", "WATCH") for what in ("pods", "nodes")} | {
+    "GET version": 2
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +48,20 @@ def figures(bin_: Path) -> Iterator[Figure]:
         agent = _daemon(bin_, host, _DOCKER)
         requests = json.loads(get(f"{url}/fake/requests"))
         arguments = (host.kubeconfig, f"unix://{host.docker_socket}", host.store, "worker-1", 0.02)
-        command = [str(bin_ / "python"), str(ROOT / "tests/bench/baseline.py"), *map(str, arguments)]
+        command = [
+            str(bin_ / "python"),
+            str(ROOT / "tests/bench/baseline.py"),
+            *map(str, arguments),
+        ]
         baseline = _measure(command, "syncs", _BASELINE_SYNCS, lambda _: True)
     with fake_node(_PODS, _CIDR, _POD_BYTES, _CONTAINERD) as (host, _):
         yield from _use("docker", agent)
         yield from _use("containerd", _daemon(bin_, host, _CONTAINERD))
     shown = ", ".join(f"{count} {request}" for request, count in sorted(requests.items()))
     target = "one LIST and one WATCH each, and for each the version"
-    yield Figure(f"requests to the API server in {agent.syncs:,} syncs", shown, target, requests == _READS)
+    yield Figure(
+        f"requests to the API server in {agent.syncs:,} syncs", shown, target, requests == _READS
+    )
     yield Figure("the baseline: resident memory, steady", f"{baseline.end.rss_mib:.1f} MiB")
     yield Figure("the baseline: CPU per sync", f"{baseline.cpu_ms_per_sync:.1f} ms")
 
@@ -63,10 +71,18 @@ def worst(bin_: Path) -> Iterator[Figure]:
     for what, runtime, more in (
         ("6,000 evicted pods of 12 KB in the API server's list", _DOCKER, {"evicted": 6_000}),
         ("1,000 exited sandboxes of 50 KB in docker's list", _DOCKER, {"exited": 1_000}),
-        ("250 exited sandboxes of 50 KB in containerd's list", _CONTAINERD, {"exited": 250}),  # of at most 16 MiB
+        (
+            "250 exited sandboxes of 50 KB in containerd's list",
+            _CONTAINERD,
+            {"exited": 250},
+        ),  # of at most 16 MiB
         ("16,384 confirmed leaks", _DOCKER, {"ownerless": 16_384}),
     ):
-        settings = ("--confirm-after=0s", f"--max-reservations={16_384 + _PODS + 2}") if "ownerless" in more else ()
+        settings = (
+            ("--confirm-after=0s", f"--max-reservations={16_384 + _PODS + 2}")
+            if "ownerless" in more
+            else ()
+        )
         with fake_node(_PODS, _CIDR, _POD_BYTES, runtime, **more) as (host, _):
             measured = _daemon(bin_, host, runtime, _WORST_SYNCS, *settings)
         leaked = sum(values(measured.metrics, "nodeleak_reservations{", 'state="leaked"'))
@@ -86,15 +102,34 @@ def _use(runtime: str, measured: Measured) -> Iterator[Figure]:
 def _daemon(bin_: Path, host: Host, runtime: str, syncs: int = _SYNCS, *settings: str) -> Measured:
     """Measure the daemon, for whom every reservation of a pod must be in use."""
     command = [
-        *(str(bin_ / "nodeleak"), "run", "--node=worker-1", f"--kubeconfig={host.kubeconfig}", _PATIENCE, *settings),
+        *(
+            str(bin_ / "nodeleak"),
+            "run",
+            "--node=worker-1",
+            f"--kubeconfig={host.kubeconfig}",
+            _PATIENCE,
+            *settings,
+        ),
         *(host.options if runtime == _DOCKER else host.options_without_docker),
-        *("--listen=127.0.0.1:0", "--log-format=json", "--interval=1ms", "--stale-after=1h"),  # no watch ends
+        *(
+            "--listen=127.0.0.1:0",
+            "--log-format=json",
+            "--interval=1ms",
+            "--stale-after=1h",
+        ),  # no watch ends
     ]
     in_use = "nodeleak_reservations{", 'state="in_use"'
-    return _measure(command, "nodeleak_sync_seconds_count", syncs, lambda text: sum(values(text, *in_use)) == _PODS)
+    return _measure(
+        command,
+        "nodeleak_sync_seconds_count",
+        syncs,
+        lambda text: sum(values(text, *in_use)) == _PODS,
+    )
 
 
-def _measure(command: Sequence[str], counter: str, syncs: int, ready: Callable[[str], bool]) -> Measured:
+def _measure(
+    command: Sequence[str], counter: str, syncs: int, ready: Callable[[str], bool]
+) -> Measured:
     """Run a command until its own metrics count this many syncs. `ready`: whether it has read everything."""
     with tempfile.TemporaryDirectory(prefix="nodeleak-bench-") as directory:
         log = Path(directory) / "log"
@@ -106,7 +141,11 @@ def _measure(command: Sequence[str], counter: str, syncs: int, ready: Callable[[
 
 
 def _wait(
-    child: "subprocess.Popen[bytes]", log: Path, counter: str, syncs: int, ready: Callable[[str], bool]
+    child: "subprocess.Popen[bytes]",
+    log: Path,
+    counter: str,
+    syncs: int,
+    ready: Callable[[str], bool],
 ) -> tuple[int, str]:
     """Wait for a number of syncs; return their number and the metrics. Poll rarely: each scrape adds load."""
     for _ in processes.until(time.monotonic() + 300, every=0.5):
@@ -117,4 +156,6 @@ def _wait(
             metrics = get(f"http://127.0.0.1:{port[1]}/metrics")
             if (now := int(sum(values(metrics, f"{counter} ")))) >= syncs and ready(metrics):
                 return now, metrics
-    raise OSError(f"the process ended, or {syncs} syncs were not reached in five minutes:\n{log.read_text()[-2000:]}")
+    raise OSError(
+        f"the process ended, or {syncs} syncs were not reached in five minutes:\n{log.read_text()[-2000:]}"
+    )

@@ -36,7 +36,10 @@ def ratio(what: str, mine: float, theirs: float, limit: float | None = None) -> 
     """Compare two times of one run."""
     found = mine / theirs
     return Figure(
-        what, f"{found:.2f}x", "" if limit is None else f"at most {limit:g}x", limit is None or found <= limit
+        what,
+        f"{found:.2f}x",
+        "" if limit is None else f"at most {limit:g}x",
+        limit is None or found <= limit,
     )
 
 
@@ -62,7 +65,9 @@ class Footprint:
 
 
 def footprint(pid: int) -> Footprint:
-    kib = dict(re.findall(r"^(\w+):\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE))
+    kib = dict(
+        re.findall(r"^(\w+):\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    )
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     # utime and stime: fields 14 and 15 of proc_pid_stat(5), counted here from the one after the command.
     cpu_ms = (int(fields[11]) + int(fields[12])) * _TICK_MS
@@ -83,5 +88,7 @@ def get(url: str) -> str:
 def write_section(section: str) -> None:
     """Put a section into the page in place of its own; a new one goes to the end."""
     head, *rest = re.split(r"^(?=## )", _PAGE.read_text(), flags=re.MULTILINE)
-    sections = {text.partition("\n")[0]: text for text in rest} | {section.partition("\n")[0]: f"{section}\n"}
+    sections = {text.partition("\n")[0]: text for text in rest} | {
+        section.partition("\n")[0]: f"{section}\n"
+    }
     _PAGE.write_text(f"{head}{''.join(sections.values()).rstrip()}\n")

@@ -53,11 +53,18 @@ def _this(part: str, threads: int) -> tuple[str, ...]:
 
 def node(threads: int) -> str:
     """Make the node out of this process, and measure it in another one. At the end of this one, the kernel ends all."""
-    for command in ("link set lo up", "link add host0 type veth peer name host1", "link set host0 up"):
+    for command in (
+        "link set lo up",
+        "link add host0 type veth peer name host1",
+        "link set host0 up",
+    ):
         run("ip", *command.split())
     for command in ("link set host1 up", "addr add 10.0.0.1/16 dev host0"):
         run("ip", *command.split())
-    routes = (f"route add 10.{1 + number // 256}.{number % 256}.0/24 via 10.0.0.9\n" for number in range(_ROUTES))
+    routes = (
+        f"route add 10.{1 + number // 256}.{number % 256}.0/24 via 10.0.0.9\n"
+        for number in range(_ROUTES)
+    )
     run("ip", "-batch", "-", given="".join(routes))
     for _ in range(_PROCESSES):
         _fork(threads, lambda: None)

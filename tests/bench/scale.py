@@ -80,11 +80,17 @@ def figures() -> Iterator[Figure]:
             answered = plane.start_api_server(audit=True)
             time.sleep(_RECOVERY)
             events = map(json.loads, plane.audit_log.read_text().splitlines())
-            mine = (one for one in events if one["verb"] == "list" and one["user"]["username"] == _AGENT)
-            listed = (datetime.fromisoformat(one["requestReceivedTimestamp"]).timestamp() for one in mine)
+            mine = (
+                one for one in events if one["verb"] == "list" and one["user"]["username"] == _AGENT
+            )
+            listed = (
+                datetime.fromisoformat(one["requestReceivedTimestamp"]).timestamp() for one in mine
+            )
             times = [at - answered for at in listed if at >= answered]
             peak = max(Counter(map(int, times)).values(), default=0)
-            yield Figure(f"after a restart of the API server: lists of {_NODES} agents", f"{len(times):,}")
+            yield Figure(
+                f"after a restart of the API server: lists of {_NODES} agents", f"{len(times):,}"
+            )
             last = f"{peak}; after {max(times, default=0):.0f} s"
             yield Figure("after a restart: at most in one second; the last one", last)
 
@@ -106,14 +112,21 @@ def _costs(idle: Sample, before: Sample, started: Sample, steady: Sample) -> Ite
     yield Figure("watches", f"{(steady.watches - before.watches) * each:,.0f}")
     yield Figure("connections", f"{(steady.connections - before.connections) * each:,.0f}")
     seconds = started.at - before.at
-    yield Figure("CPU of the start of all agents", f"{cost('cpu', before, started) * seconds:.1f} s")
-    yield Figure("sent at the start of all agents", f"{cost('sent', before, started) * seconds / 1024**2:.0f} MiB")
+    yield Figure(
+        "CPU of the start of all agents", f"{cost('cpu', before, started) * seconds:.1f} s"
+    )
+    yield Figure(
+        "sent at the start of all agents",
+        f"{cost('sent', before, started) * seconds / 1024**2:.0f} MiB",
+    )
 
 
 @contextmanager
 def cluster(names: Sequence[str]) -> Iterator[ControlPlane]:
     """Run a control plane that holds these nodes and their pods during the block."""
-    with tempfile.TemporaryDirectory(prefix="nodeleak-bench-", dir=_MEMORY if _MEMORY.is_dir() else None) as directory:
+    with tempfile.TemporaryDirectory(
+        prefix="nodeleak-bench-", dir=_MEMORY if _MEMORY.is_dir() else None
+    ) as directory:
         plane = ControlPlane(Path(directory))
         try:
             plane.start_etcd()
@@ -133,7 +146,10 @@ def _objects(names: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         for number, pod in enumerate(pods):
             own = f"{name}-{number}"
             metadata = _metadata(pod, own) | {"namespace": "default"}
-            yield f"pods/default/{own}", pod | {"metadata": metadata, "spec": pod["spec"] | {"nodeName": name}}
+            yield (
+                f"pods/default/{own}",
+                pod | {"metadata": metadata, "spec": pod["spec"] | {"nodeName": name}},
+            )
 
 
 def _metadata(item: dict[str, Any], name: str) -> dict[str, Any]:
@@ -149,7 +165,16 @@ def agents(plane: ControlPlane, names: Sequence[str], spread: float) -> Iterator
         children = []
         for first in range(0, len(names), _IN_A_PROCESS):
             # Elsewhere, clients have cores of their own: here they must not take those of the server.
-            command = ["nice", "-n", "9", sys.executable, "-m", "tests.bench.scale", str(kubeconfig), str(spread)]
+            command = [
+                "nice",
+                "-n",
+                "9",
+                sys.executable,
+                "-m",
+                "tests.bench.scale",
+                str(kubeconfig),
+                str(spread),
+            ]
             command += names[first : first + _IN_A_PROCESS]
             log = stack.enter_context((plane.directory / "agents.log").open("ab"))
             child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, cwd=ROOT)
@@ -157,17 +182,27 @@ def agents(plane: ControlPlane, names: Sequence[str], spread: float) -> Iterator
             stack.callback(processes.stop, child)
         for child in children:
             if child.stdout is None or child.stdout.readline() != b"ready\n":
-                raise OSError(f"agents ended before they were ready:\n{(plane.directory / 'agents.log').read_text()}")
+                raise OSError(
+                    f"agents ended before they were ready:\n{(plane.directory / 'agents.log').read_text()}"
+                )
         yield
 
 
 def _deployed(plane: ControlPlane) -> Path:
     """Create the agents' service account with its deployed rights, and a token as the kubelet requests it."""
     for item in yaml.safe_load_all((ROOT / "deploy/base/rbac.yaml").read_text()):
-        group = f"/apis/{item['apiVersion']}" if "/" in item["apiVersion"] else "/api/v1/namespaces/kube-system"
+        group = (
+            f"/apis/{item['apiVersion']}"
+            if "/" in item["apiVersion"]
+            else "/api/v1/namespaces/kube-system"
+        )
         plane.request("POST", f"{group}/{item['kind'].lower()}s", item)
     path = "/api/v1/namespaces/kube-system/serviceaccounts/nodeleak/token"
-    wanted = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 36000}}
+    wanted = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": 36000},
+    }
     token = json.loads(plane.request("POST", path, wanted))["status"]["token"]
     return plane.kubeconfig_for(token, "agent.conf")
 
@@ -202,9 +237,15 @@ def sample(plane: ControlPlane) -> Sample:
     plane.request("GET", "/debug/pprof/heap?gc=1")
     # Before /metrics is written, which costs CPU too.
     at, cpu = time.monotonic(), footprint(plane.api_server).cpu_ms / 1000
-    sent = dict(line.split(": ") for line in Path(f"/proc/{plane.api_server}/io").read_text().splitlines())["wchar"]
+    sent = dict(
+        line.split(": ") for line in Path(f"/proc/{plane.api_server}/io").read_text().splitlines()
+    )["wchar"]
     wanted = ("apiserver_request_total{", "apiserver_longrunning_gauge{", "go_memstats_")
-    lines = [line for line in plane.request("GET", "/metrics").decode().splitlines() if line.startswith(wanted)]
+    lines = [
+        line
+        for line in plane.request("GET", "/metrics").decode().splitlines()
+        if line.startswith(wanted)
+    ]
     totals = Counter[str]()
     for family in text_string_to_metric_families("\n".join([*lines, ""])):
         for series in family.samples:

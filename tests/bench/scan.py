@@ -24,7 +24,10 @@ _ONE_LINER = (
     r"""if [ -z "${docker_id}" -o -z "$(echo ${all_containers} | grep "${docker_id:0:8}")" ];then echo $ip;fi;done"""
 )
 """The reading part of it, unchanged except for the path of the store."""
-_SIZES = {125: (7, 0.7), 1_000: (3, 0.15)}  # Number of reservations: runs of each command, target ratio
+_SIZES = {
+    125: (7, 0.7),
+    1_000: (3, 0.15),
+}  # Number of reservations: runs of each command, target ratio
 
 
 def figures(bin_: Path) -> Iterator[Figure]:
@@ -32,7 +35,10 @@ def figures(bin_: Path) -> Iterator[Figure]:
         yield Figure("not measured: the one-liner needs bash and the docker command", "-")
         return
     for size, (rounds, limit) in _SIZES.items():
-        with fake_node(size, "10.64.0.0/20") as (host, _), fake_node(1, "10.9.0.0/24") as (stranger, _):
+        with (
+            fake_node(size, "10.64.0.0/20") as (host, _),
+            fake_node(1, "10.9.0.0/24") as (stranger, _),
+        ):
             scan = [str(bin_ / "nodeleak"), "scan", "--exit-code", "--node=worker-1", *host.options]
             yield _compare(f"{size:,} in use", host, host, [*scan, "--api=off"], rounds, limit)
             api = [*scan, f"--kubeconfig={host.kubeconfig}"]
@@ -45,12 +51,17 @@ def figures(bin_: Path) -> Iterator[Figure]:
             yield _compare(f"{size:,} leaked", host, stranger, leaked, rounds, limit)
 
 
-def _compare(what: str, host: Host, engine: Host, scan: Sequence[str], rounds: int, limit: float | None) -> Figure:
+def _compare(
+    what: str, host: Host, engine: Host, scan: Sequence[str], rounds: int, limit: float | None
+) -> Figure:
     env = processes.environment(DOCKER_HOST=f"unix://{engine.docker_socket}")
     one_liner = ["bash", "-c", _ONE_LINER.replace("/var/lib/cni/networks/kubenet", str(host.store))]
     leaks = 0 if engine is host else len(list(host.store.iterdir())) - 2
     times = alternating(
-        {"scan": partial(_run, scan, env, 1 if leaks else 0), "one-liner": partial(_run, one_liner, env, 0, leaks)},
+        {
+            "scan": partial(_run, scan, env, 1 if leaks else 0),
+            "one-liner": partial(_run, one_liner, env, 0, leaks),
+        },
         rounds,
     )
     return ratio(what, times["scan"], times["one-liner"], limit)

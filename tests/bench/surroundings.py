@@ -26,11 +26,19 @@ def runtime() -> Path:
 
     structlog, for example, imports rich if it is installed, which takes 4 MiB. Rebuilt when the agent changes.
     """
-    files = [path for name in _INSTALLED for path in (ROOT / name, *sorted((ROOT / name).rglob("*.py")))]
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files if path.is_file())).hexdigest()
+    files = [
+        path for name in _INSTALLED for path in (ROOT / name, *sorted((ROOT / name).rglob("*.py")))
+    ]
+    digest = hashlib.sha256(
+        b"".join(path.read_bytes() for path in files if path.is_file())
+    ).hexdigest()
     stamp = _BENCH / "digest"
     if not stamp.exists() or stamp.read_text() != digest:
-        print("creating an environment without development tools (half a minute) …", file=sys.stderr, flush=True)
+        print(
+            "creating an environment without development tools (half a minute) …",
+            file=sys.stderr,
+            flush=True,
+        )
         shutil.rmtree(_BENCH, ignore_errors=True)
         venv.create(_BENCH / "venv", with_pip=True)
         with tempfile.TemporaryDirectory(prefix="nodeleak-bench-") as copy:
@@ -38,7 +46,9 @@ def runtime() -> Path:
             for name in _INSTALLED:
                 source = ROOT / name
                 if source.is_dir():
-                    shutil.copytree(source, Path(copy) / name, ignore=shutil.ignore_patterns("__pycache__"))
+                    shutil.copytree(
+                        source, Path(copy) / name, ignore=shutil.ignore_patterns("__pycache__")
+                    )
                 else:
                     shutil.copy(source, copy)
             pip = (_BENCH / "venv/bin/pip", "install", "--quiet", "--disable-pip-version-check")
@@ -60,13 +70,23 @@ def environment(**more: str) -> dict[str, str]:
 
 @contextmanager
 def fake_node(
-    pods: int, cidr: str, pod_bytes: tuple[int, int] = (0, 0), runtime: str = "docker://19.3.15", **more: int
+    pods: int,
+    cidr: str,
+    pod_bytes: tuple[int, int] = (0, 0),
+    runtime: str = "docker://19.3.15",
+    **more: int,
 ) -> Iterator[tuple[Host, str]]:
     """Run the fakes of a healthy node in another process during the block; yield the host and the API server's URL.
 
     `more`: fields of `FakeNode`.
     """
-    arguments = [pods, cidr, *pod_bytes, runtime, *(f"{name}={number}" for name, number in more.items())]
+    arguments = [
+        pods,
+        cidr,
+        *pod_bytes,
+        runtime,
+        *(f"{name}={number}" for name, number in more.items()),
+    ]
     with tempfile.TemporaryDirectory(prefix="nodeleak-bench-") as directory:
         host = Host(Path(directory) / "node")
         with subprocess.Popen(

@@ -15,7 +15,9 @@ def seconds(n: float) -> timedelta:
     return timedelta(seconds=n)
 
 
-def with_plugins(*records: Any, kubelet: float | None, written: float | None, **others: Any) -> Snapshot:
+def with_plugins(
+    *records: Any, kubelet: float | None, written: float | None, **others: Any
+) -> Snapshot:
     """A node with records of its plugins and with pods; times of files are seconds ago."""
     pods = [record for record in records if isinstance(record, Pod)]
     devices = device_plugins(
@@ -33,12 +35,16 @@ def history_of(snapshot: Snapshot) -> tuple[DeviceTransition, ...]:
 
 def following(before: Snapshot, now: Snapshot) -> Snapshot:
     """Return `now` with the stored history of the snapshot before."""
-    return replace(now, device_plugins=Known(replace(now.device_plugins.known(), history=history_of(before))))
+    return replace(
+        now, device_plugins=Known(replace(now.device_plugins.known(), history=history_of(before)))
+    )
 
 
 def resources_of(snapshot: Snapshot) -> dict[str, dict[str, Any]]:
     """Return how each resource stands."""
-    return {state["resource"]: state for state in scan_document(scanned(snapshot))["device_plugins"]}
+    return {
+        state["resource"]: state for state in scan_document(scanned(snapshot))["device_plugins"]
+    }
 
 
 def rejected_pods(snapshot: Snapshot) -> tuple[RejectedPod, ...]:

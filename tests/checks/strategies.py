@@ -9,7 +9,19 @@ from agent.model.rejections import RejectionKind
 from agent.model.snapshot import NodeDevices, Pod, Snapshot
 from agent.model.volumes import Attachment, Mount
 from tests import builders as b
-from tests.builders import CLOUD_DISK, DISK, GRACE, KVM, NOW, WORKER, attachments, node, node_using, processes, sandbox
+from tests.builders import (
+    CLOUD_DISK,
+    DISK,
+    GRACE,
+    KVM,
+    NOW,
+    WORKER,
+    attachments,
+    node,
+    node_using,
+    processes,
+    sandbox,
+)
 from tests.strategies import RESOURCES, agos, device_managers, names, seldom
 
 
@@ -20,13 +32,20 @@ def pods_with_devices(draw: st.DrawFn) -> list[Pod]:
     for number in range(draw(st.integers(0, 7))):
         resource, ago = draw(st.sampled_from([*RESOURCES, ""])), draw(agos)
         rejected = b.refused_pod(
-            f"{draw(names)}-{number}", resource, ago=ago, refused=draw(st.sampled_from(RejectionKind))
+            f"{draw(names)}-{number}",
+            resource,
+            ago=ago,
+            refused=draw(st.sampled_from(RejectionKind)),
         )
         pod = replace(
             rejected,
             wants=draw(st.sampled_from([(), (KVM,), RESOURCES])),
             started=draw(st.one_of(st.none(), agos.map(lambda ago: NOW - ago))),
-            controller=draw(st.sampled_from(["", "ReplicaSet/web", "ReplicaSet/web", "Job/once", "StatefulSet/db"])),
+            controller=draw(
+                st.sampled_from(
+                    ["", "ReplicaSet/web", "ReplicaSet/web", "Job/once", "StatefulSet/db"]
+                )
+            ),
         )
         if draw(seldom()):
             pod = replace(pod, deleting=True, deletion=NOW - draw(agos))
@@ -36,7 +55,9 @@ def pods_with_devices(draw: st.DrawFn) -> list[Pod]:
             pod = replace(
                 pod,
                 rejection=replace(
-                    pod.rejection, available=draw(st.sampled_from([None, 0, 0, 1])), by_api=draw(st.booleans())
+                    pod.rejection,
+                    available=draw(st.sampled_from([None, 0, 0, 1])),
+                    by_api=draw(st.booleans()),
                 ),
             )
         several.append(pod)
@@ -47,14 +68,19 @@ def pods_with_devices(draw: st.DrawFn) -> list[Pod]:
 def device_nodes(draw: st.DrawFn) -> Snapshot:
     """A node of which everything was read, and on which everything about devices may be wrong."""
     node_devices = draw(
-        st.lists(st.builds(NodeDevices, st.sampled_from(RESOURCES), st.integers(0, 1), st.just(0)), max_size=1)
+        st.lists(
+            st.builds(NodeDevices, st.sampled_from(RESOURCES), st.integers(0, 1), st.just(0)),
+            max_size=1,
+        )
     )
     snapshot = node(
         device_plugins=draw(device_managers()),
         pods=draw(pods_with_devices()),
         node=[replace(WORKER, devices=tuple(node_devices))],
     )
-    skew = draw(st.sampled_from([None, timedelta(0), timedelta(seconds=90), timedelta(seconds=-90)]))
+    skew = draw(
+        st.sampled_from([None, timedelta(0), timedelta(seconds=90), timedelta(seconds=-90)])
+    )
     uptime = draw(st.sampled_from([snapshot.uptime, timedelta(seconds=700), timedelta(seconds=5)]))
     return replace(snapshot, api_skew=skew, uptime=uptime)
 
@@ -71,7 +97,9 @@ def several(values: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
 
 @st.composite
 def pods_with_volumes(draw: st.DrawFn) -> Pod:
-    pod = b.waiting_pod(draw(names), *draw(several(volumes)), claims=draw(several(claims)), ago=draw(_waiting_for))
+    pod = b.waiting_pod(
+        draw(names), *draw(several(volumes)), claims=draw(several(claims)), ago=draw(_waiting_for)
+    )
     if draw(seldom()):
         pod = replace(pod, deleting=True)
     return replace(pod, phase="Running", started=NOW) if draw(seldom()) else pod
@@ -79,7 +107,10 @@ def pods_with_volumes(draw: st.DrawFn) -> Pod:
 
 attachment_strategy = st.builds(
     lambda volume, attached, failed, pod, claim: Attachment(
-        volume, attached, failed and not attached, f"{pod.partition('/')[0]}/{claim}" if claim else ""
+        volume,
+        attached,
+        failed and not attached,
+        f"{pod.partition('/')[0]}/{claim}" if claim else "",
     ),
     volumes,
     st.sampled_from([None, True, True, False]),
@@ -104,9 +135,17 @@ def volume_nodes(draw: st.DrawFn) -> Snapshot:
         pods=waiting,
         node=[usual],
         processes=[processes(kubelet=timedelta(seconds=60) if draw(seldom()) else GRACE)],
-        mounts=draw(st.lists(st.builds(Mount, volumes, names.map(lambda name: f"uid of {name}")), max_size=1)),
+        mounts=draw(
+            st.lists(
+                st.builds(Mount, volumes, names.map(lambda name: f"uid of {name}")), max_size=1
+            )
+        ),
         attachments=attachments(
-            *draw(st.lists(attachment_strategy, max_size=3, unique_by=lambda attachment: attachment.volume)),
+            *draw(
+                st.lists(
+                    attachment_strategy, max_size=3, unique_by=lambda attachment: attachment.volume
+                )
+            ),
             failed_pods=[pod.uid for pod in waiting if draw(seldom())],
             not_requested=["list events"] if draw(seldom()) else [],
         ),

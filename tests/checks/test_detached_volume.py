@@ -10,16 +10,31 @@ from agent.model.finding import Finding, Severity
 from agent.model.snapshot import NotRequested, Snapshot
 from agent.model.volumes import Attachment, Confidence, Mount
 from tests import builders as b
-from tests.builders import CLOUD_DISK, DISK, NOW, attachments, findings_and_gap, node, node_using, waiting_pod, without
+from tests.builders import (
+    CLOUD_DISK,
+    DISK,
+    NOW,
+    attachments,
+    findings_and_gap,
+    node,
+    node_using,
+    waiting_pod,
+    without,
+)
 
 DETECTOR = "detached_volume"
 the, findings = partial(b.the_finding, DETECTOR), partial(b.findings_of, DETECTOR)
 MINUTE = timedelta(minutes=1)
 ATTACHED = Attachment(DISK, attached=True, claim="shop/data-db-0")
-MIGRATED = "kubernetes.io/csi/ebs.csi.aws.com^vol-8"  # The name of CLOUD_DISK where CSI migration is on
+MIGRATED = (
+    "kubernetes.io/csi/ebs.csi.aws.com^vol-8"  # The name of CLOUD_DISK where CSI migration is on
+)
 GCE_DISK = "kubernetes.io/gce-pd/d-1"
 MIGRATED_GCE_DISK = "kubernetes.io/csi/pd.csi.storage.gke.io^projects/P/zones/z/disks/d-1"
-RBD, MIGRATED_RBD = "kubernetes.io/rbd/rbd:image-1", "kubernetes.io/csi/rbd.csi.ceph.com^mig_mons-b7f6_image-1_726264"
+RBD, MIGRATED_RBD = (
+    "kubernetes.io/rbd/rbd:image-1",
+    "kubernetes.io/csi/rbd.csi.ceph.com^mig_mons-b7f6_image-1_726264",
+)
 NOT_ATTACHED = replace(ATTACHED, attached=False)
 
 
@@ -36,19 +51,31 @@ def verdict(finding: Finding) -> tuple[Confidence | None, Severity, str]:
 def test_a_pod_that_waits_for_an_attached_volume_confirms_it() -> None:
     finding = the(detached(waiting_pod(ago=2 * MINUTE)))
     assert (finding.confidence, finding.severity) == (Confidence.CONFIRMED, Severity.CRITICAL)
-    assert (finding.subject, finding.pod, finding.since) == (f"volume {DISK}", "shop/db-0", NOW - 2 * MINUTE)
+    assert (finding.subject, finding.pod, finding.since) == (
+        f"volume {DISK}",
+        "shop/db-0",
+        NOW - 2 * MINUTE,
+    )
     # The waiting time is the shorter one of both clocks.
     for skew in (timedelta(0), timedelta(seconds=30), timedelta(seconds=-30)):
         late = max(-skew, timedelta(0)) + 2 * MINUTE
         assert findings(replace(detached(waiting_pod(ago=late)), api_skew=skew))
-        assert not findings(replace(detached(waiting_pod(ago=late - timedelta(seconds=1))), api_skew=skew))
+        assert not findings(
+            replace(detached(waiting_pod(ago=late - timedelta(seconds=1))), api_skew=skew)
+        )
     # An earlier attach error hides nothing.
     told_before = attachments(ATTACHED, failed_pods=["uid of shop/db-0"])
     assert the(detached(waiting_pod(), attachments=told_before)).confidence is Confidence.CONFIRMED
     # The message says whether the version has the bug.
     for versions, words in (
-        (("v1.9.3", "v1.20.2", "v1.22.13", "v1.23.10-gke.100", "v1.24.4", "v1.25.0"), "has the known bug"),
-        (("v1.22.14", "v1.23.11+k3s1", "v1.24.5", "v1.25.1", "v1.26.0", "1.36.3", "v2.0.0"), "has the known fixes"),
+        (
+            ("v1.9.3", "v1.20.2", "v1.22.13", "v1.23.10-gke.100", "v1.24.4", "v1.25.0"),
+            "has the known bug",
+        ),
+        (
+            ("v1.22.14", "v1.23.11+k3s1", "v1.24.5", "v1.25.1", "v1.26.0", "1.36.3", "v2.0.0"),
+            "has the known fixes",
+        ),
     ):
         for version in versions:
             message = the(replace(detached(waiting_pod()), server_version=version)).message
@@ -63,7 +90,9 @@ def test_waiting_longer_than_any_attach_takes_is_probable() -> None:
         words = [Attachment(DISK, attached=attached, claim="shop/data-db-0")]
         finding = the(detached(waiting_pod(ago=10 * MINUTE), words=words))
         assert verdict(finding) == (Confidence.PROBABLE, Severity.WARNING, "shop/db-0")
-        assert not findings(detached(waiting_pod(ago=10 * MINUTE - timedelta(seconds=1)), words=words))
+        assert not findings(
+            detached(waiting_pod(ago=10 * MINUTE - timedelta(seconds=1)), words=words)
+        )
     # A pod without a claim is matched by the ID of its volume.
     for named, volume in (
         (CLOUD_DISK, CLOUD_DISK),
@@ -86,7 +115,10 @@ def test_without_a_known_claim_the_message_names_every_waiting_pod_with_one() ->
     )
     finding = the(snapshot)
     assert (finding.confidence, finding.pod) == (Confidence.PROBABLE, "")
-    assert "it is unknown which pod needs it; waiting pods with a claim: shop/a since" in finding.message
+    assert (
+        "it is unknown which pod needs it; waiting pods with a claim: shop/a since"
+        in finding.message
+    )
     assert ", shop/b since" in finding.message
     assert "inline" not in finding.message
     many = the(detached(*(waiting_pod(f"shop/db-{n}") for n in range(6)), words=[])).message
@@ -108,11 +140,17 @@ def test_a_mounted_volume_may_be_detached_under_its_pod() -> None:
 
 
 def test_a_volume_attached_under_its_other_name_is_not_missing_or_unknown() -> None:
-    for in_use, attached in ((CLOUD_DISK, MIGRATED), (MIGRATED, CLOUD_DISK), (GCE_DISK, MIGRATED_GCE_DISK)):
+    for in_use, attached in (
+        (CLOUD_DISK, MIGRATED),
+        (MIGRATED, CLOUD_DISK),
+        (GCE_DISK, MIGRATED_GCE_DISK),
+    ):
         using = node_using(in_use, attached=[attached])
         snapshot = detached(waiting_pod(), node=[using], mounts=[Mount(in_use)])
         assert findings(snapshot) == []
-        assert findings(without(snapshot, "processes", "mounts", "pods", "attachments")) == [], "nothing else is needed"
+        assert findings(without(snapshot, "processes", "mounts", "pods", "attachments")) == [], (
+            "nothing else is needed"
+        )
     # One that may be attached under its other name is unknown.
     for in_use, attached in (
         (RBD, MIGRATED_RBD),
@@ -124,7 +162,9 @@ def test_a_volume_attached_under_its_other_name_is_not_missing_or_unknown() -> N
         using = node_using(in_use, DISK, attached=[attached])
         snapshot = detached(waiting_pod(), node=[using], mounts=[Mount(in_use), Mount(DISK)])
         found, gap = findings_and_gap(DETECTOR, snapshot)
-        assert [finding.subject for finding in found] == [f"volume {DISK}"], "no other volume is hidden"
+        assert [finding.subject for finding in found] == [f"volume {DISK}"], (
+            "no other volume is hidden"
+        )
         assert f"whether {in_use} is attached, because" in gap.why
     # One of another driver, of another plugin, and another one of the plugin is another volume.
     for attached in (
@@ -133,11 +173,17 @@ def test_a_volume_attached_under_its_other_name_is_not_missing_or_unknown() -> N
         "kubernetes.io/aws-ebs/vol-9",
     ):
         using = node_using(CLOUD_DISK, attached=[attached])
-        assert the(detached(node=[using], mounts=[Mount(CLOUD_DISK)], words=[])).confidence is Confidence.MOUNTED
+        assert (
+            the(detached(node=[using], mounts=[Mount(CLOUD_DISK)], words=[])).confidence
+            is Confidence.MOUNTED
+        )
     # A migrated volume that is in use itself proves no disagreement.
     other = "kubernetes.io/csi/ebs.csi.aws.com^vol-9"
     using = node_using(CLOUD_DISK, other, attached=[other])
-    assert the(detached(node=[using], mounts=[Mount(CLOUD_DISK)], words=[])).subject == f"volume {CLOUD_DISK}"
+    assert (
+        the(detached(node=[using], mounts=[Mount(CLOUD_DISK)], words=[])).subject
+        == f"volume {CLOUD_DISK}"
+    )
 
 
 def test_no_finding() -> None:
@@ -145,26 +191,36 @@ def test_no_finding() -> None:
     elsewhere = [node_using(attached=[DISK])]
     for why, snapshot in {
         "attached": detached(waiting_pod(), node=[node_using(DISK, attached=[DISK])]),
-        "node is not ready": detached(waiting_pod(), node=[node_using(DISK, ready=False)], mounts=[Mount(DISK)]),
+        "node is not ready": detached(
+            waiting_pod(), node=[node_using(DISK, ready=False)], mounts=[Mount(DISK)]
+        ),
         "kubelet attaches by itself": detached(
             waiting_pod(), node=[node_using(DISK, controller_attach=False)], mounts=[Mount(DISK)]
         ),
         "kubelet has just started": detached(
-            waiting_pod(), mounts=[Mount(DISK)], processes=[b.processes(kubelet=timedelta(seconds=119))]
+            waiting_pod(),
+            mounts=[Mount(DISK)],
+            processes=[b.processes(kubelet=timedelta(seconds=119))],
         ),
         "no node": detached(waiting_pod(), node=[]),
         "nothing in use": detached(waiting_pod(), node=[node_using()]),
-        "being detached after its pod has gone": detached(waiting_pod(), node=elsewhere, mounts=[Mount(DISK)]),
+        "being detached after its pod has gone": detached(
+            waiting_pod(), node=elsewhere, mounts=[Mount(DISK)]
+        ),
         "nobody waits": detached(),
         "another is mounted": detached(mounts=[Mount(CLOUD_DISK)]),
         "attaching takes a minute": detached(waiting_pod(ago=timedelta(seconds=60))),
         "attaching takes nine minutes": detached(waiting_pod(ago=9 * MINUTE), words=[NOT_ATTACHED]),
         "attaching failed": detached(waiting_pod(), words=[replace(NOT_ATTACHED, failed=True)]),
         "an event says why": detached(waiting_pod(), attachments=failed),
-        "an event says why, claim not known": detached(waiting_pod(), attachments=replace(failed, volumes=())),
+        "an event says why, claim not known": detached(
+            waiting_pod(), attachments=replace(failed, volumes=())
+        ),
         "its pod does not wait": detached(waiting_pod("shop/other", claims=["other"])),
         "the pod has its volumes": detached(waiting_pod(), b.sandbox("7" * 64, "shop/db-0")),
-        "the pod had its volumes": detached(waiting_pod(), b.sandbox("7" * 64, "shop/db-0", "exited")),
+        "the pod had its volumes": detached(
+            waiting_pod(), b.sandbox("7" * 64, "shop/db-0", "exited")
+        ),
         "the pod is deleted": detached(replace(waiting_pod(), deleting=True)),
         "the pod failed": detached(replace(waiting_pod(), phase="Failed")),
         "the pod has completed": detached(replace(waiting_pod(), phase="Succeeded")),
@@ -187,8 +243,12 @@ def test_unavailable_data_is_never_treated_as_attached() -> None:
     for source in ("node", "processes", "pods", "containers", "attachments", "mounts"):
         _, gap = findings_and_gap(DETECTOR, without(detached(waiting_pod()), source))
         assert gap.why == f"{source}: it gave no word"
-        assert source == "node" or findings(without(node(waiting_pod()), source)) == [], "nothing is missing"
-    no_kubelet = detached(waiting_pod(), mounts=[Mount(DISK)], processes=[b.processes(kubelet=None)])
+        assert source == "node" or findings(without(node(waiting_pod()), source)) == [], (
+            "nothing is missing"
+        )
+    no_kubelet = detached(
+        waiting_pod(), mounts=[Mount(DISK)], processes=[b.processes(kubelet=None)]
+    )
     assert b.gap_of(DETECTOR, no_kubelet).startswith("processes: no kubelet found")
     # Disabled sources disable the check after what is certain.
     found, gap = findings_and_gap(DETECTOR, b.without_api(detached(waiting_pod())))

@@ -23,7 +23,19 @@ from agent.model.report import Report
 from agent.model.snapshot import SOURCES, Node, NotRequested, Reservation
 from agent.model.watches import Evidence
 from tests import builders as b
-from tests.builders import CONTAINERS, GONE, GRACE, NOW, WEB_ID, node, reservation, scanned, shown, without, without_api
+from tests.builders import (
+    CONTAINERS,
+    GONE,
+    GRACE,
+    NOW,
+    WEB_ID,
+    node,
+    reservation,
+    scanned,
+    shown,
+    without,
+    without_api,
+)
 
 LOST = reservation("10.244.1.9")
 OTHERS = (reservation("10.244.1.10", "8" * 64), reservation("10.244.1.11", "7" * 64))
@@ -37,7 +49,11 @@ class Syncs:
 
     def __init__(self, confirm_after: timedelta = PERIOD) -> None:
         self.state: ConfirmationState | None = None
-        self._confirm_after, self._later, self._clock_set_by = confirm_after, timedelta(0), timedelta(0)
+        self._confirm_after, self._later, self._clock_set_by = (
+            confirm_after,
+            timedelta(0),
+            timedelta(0),
+        )
 
     def sync(
         self, after: float, *leaks: Reservation, gap: str = "", clock_set_by: float = 0, **more: Any
@@ -47,7 +63,9 @@ class Syncs:
         self._clock_set_by += timedelta(seconds=clock_set_by)
         snapshot = node(*leaks, later=self._later, clock_set_by=self._clock_set_by, **more)
         snapshot = without(snapshot, gap) if gap else snapshot
-        report, self.state = engine.run(snapshot, self.state, grace=GRACE, confirm_after=self._confirm_after)
+        report, self.state = engine.run(
+            snapshot, self.state, grace=GRACE, confirm_after=self._confirm_after
+        )
         leaked = {entry.ip for entry in report.assessment.leaked}
         assert leaked == {entry.ip for entry in report.confirmed_leaks}
         assert sum(report.newly_confirmed.values()) <= len(leaked)
@@ -79,7 +97,9 @@ def test_another_file_with_the_same_address_is_another_leak() -> None:
 
 def test_a_leak_is_named_where_no_record_is_left() -> None:
     pods = {LOST.container_id: "shop/cart-0", WEB_ID: "shop/other"}
-    report = engine.replay([node(LOST), node(LOST)], grace=GRACE, confirm_after=timedelta(0), pods=pods)
+    report = engine.replay(
+        [node(LOST), node(LOST)], grace=GRACE, confirm_after=timedelta(0), pods=pods
+    )
     assert {entry.name: entry.pod for entry in report.assessment.reservations} == {
         "10.244.1.2": "shop/web", "10.244.1.3": "shop/db", "10.244.1.9": "shop/cart-0"
     }  # fmt: skip
@@ -94,17 +114,28 @@ def test_a_finding_has_its_last_words_and_its_first_time() -> None:
     syncs = Syncs()
     syncs.sync(15, node=[Node("worker-1", ("10.244.1.0/29",), 110)])
     report, _ = syncs.sync(30, LOST, node=[Node("worker-1", ("10.244.1.0/29",), 109)])
-    (tracked,) = (tracked for tracked in report.findings if tracked.finding.detector == "exhausted_range")
+    (tracked,) = (
+        tracked for tracked in report.findings if tracked.finding.detector == "exhausted_range"
+    )
     assert "for up to 108 pods" in tracked.finding.message
     assert tracked.first_seen == tracked.since == NOW + timedelta(seconds=15)
     # Two snapshots are enough for what is urgent, as a deleted Node is.
-    deleted: dict[str, Any] = {"node": [], "registration": b.registration(b.last_seen()), "gap": "pods"}
+    deleted: dict[str, Any] = {
+        "node": [],
+        "registration": b.registration(b.last_seen()),
+        "gap": "pods",
+    }
     syncs = Syncs()
     reports = [syncs.sync(1, **deleted)[0] for _ in range(2)]
-    assert [[tracked.confirmed for tracked in report.findings] for report in reports] == [[False], [True]]
+    assert [[tracked.confirmed for tracked in report.findings] for report in reports] == [
+        [False],
+        [True],
+    ]
 
 
-def test_where_its_detector_has_a_gap_a_candidate_starts_over_and_a_confirmed_finding_stays_known() -> None:
+def test_where_its_detector_has_a_gap_a_candidate_starts_over_and_a_confirmed_finding_stays_known() -> (
+    None
+):
     candidate, confirmed, of_another = Syncs(), Syncs(), Syncs()
     candidate.confirms(0)
     candidate.sync(20, gap="watches")
@@ -126,19 +157,31 @@ def test_where_its_detector_has_a_gap_a_candidate_starts_over_and_a_confirmed_fi
 def test_candidates_are_dropped_and_confirmed_leaks_stay_known_through_a_gap() -> None:
     for missing in (GAP, "reservations", "pods"):
         syncs = Syncs()
-        assert [syncs.leaked(20, *leaks, gap=gap) for leaks, gap in (((LOST,), ""), ((), missing))] == [False, False]
+        assert [
+            syncs.leaked(20, *leaks, gap=gap) for leaks, gap in (((LOST,), ""), ((), missing))
+        ] == [False, False]
         assert not syncs.leaked(20, LOST)
         first_seen = NOW + timedelta(seconds=60)
         assert syncs.sync(30, LOST)[0].newly_confirmed == {("kubenet", LeakCause.UNKNOWN): 1}
         for _ in range(3):
-            assert not syncs.leaked(30, LOST, gap=missing), "nothing is a leak while data is missing"
+            assert not syncs.leaked(30, LOST, gap=missing), (
+                "nothing is a leak while data is missing"
+            )
         report, leaked = syncs.sync(30, LOST)
-        assert (leaked, report.newly_confirmed, report.findings[0].first_seen) == ({LOST.ip}, {}, first_seen)
+        assert (leaked, report.newly_confirmed, report.findings[0].first_seen) == (
+            {LOST.ip},
+            {},
+            first_seen,
+        )
 
 
 def test_a_leak_that_had_an_owner_or_no_file_during_a_gap_starts_over() -> None:
     owner: dict[str, Any] = {"containers": [*CONTAINERS, b.sandbox(GONE, "shop/x")]}
-    for meanwhile, leaks, more in (("pods", (LOST,), owner), ("pods", (), {}), (GAP, (OTHERS[0],), {})):
+    for meanwhile, leaks, more in (
+        ("pods", (LOST,), owner),
+        ("pods", (), {}),
+        (GAP, (OTHERS[0],), {}),
+    ):
         syncs = Syncs()
         for _ in range(2):
             syncs.sync(30, LOST)
@@ -163,14 +206,21 @@ def test_a_clock_step_restarts_candidates_and_keeps_what_is_confirmed() -> None:
         assert (report.clock_stepped, leaked) == (True, set())
         assert [tracked.confirmed for tracked in report.findings] == [False]
         report, leaked = syncs.sync(30, old, watches=watches)
-        assert (leaked, [tracked.confirmed for tracked in report.findings]) == ({LOST.ip}, [True, True])
+        assert (leaked, [tracked.confirmed for tracked in report.findings]) == (
+            {LOST.ip},
+            [True, True],
+        )
         report, leaked = syncs.sync(15, old, clock_set_by=step, watches=watches)
         assert (leaked, report.newly_confirmed) == ({LOST.ip}, {})
         assert [tracked.confirmed for tracked in report.findings] == [True, True]
     # A slewed clock is no step, and the boot clock measures.
     for step in (-4, 4):
         syncs = Syncs()
-        assert [syncs.confirms(0), syncs.confirms(29, clock_set_by=step), syncs.confirms(1)] == [False, False, True]
+        assert [syncs.confirms(0), syncs.confirms(29, clock_set_by=step), syncs.confirms(1)] == [
+            False,
+            False,
+            True,
+        ]
     suspended = Syncs()  # the boot clock counts sleep, as the wall clock does
     assert [suspended.sync(after)[0].clock_stepped for after in (0, 8 * 3600)] == [False, False]
 
@@ -179,7 +229,9 @@ def broken(*_: object) -> None:
     raise ZeroDivisionError("a bug")
 
 
-def test_a_broken_detector_leaves_a_gap_and_the_others_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_detector_leaves_a_gap_and_the_others_still_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("agent.checks.addresses.shared_ip.find", broken)
     report = scanned(node(LOST))
     assert [tracked.finding.detector for tracked in report.findings] == ["leaked_reservation"]
@@ -210,7 +262,9 @@ def test_an_unavailable_source_is_listed_and_the_report_is_incomplete_if_needed(
         assert [reading.source for reading in report.unavailable] == [source]
         assert report.complete is (source in not_needed)
     # The cache of libcni is needed if only it knows the range.
-    every_owner_is_known = NotRequested("addresses", "no reservation is known to be without an owner")
+    every_owner_is_known = NotRequested(
+        "addresses", "no reservation is known to be without an owner"
+    )
     assert scanned(without(node(addresses=every_owner_is_known), "cni_results")).complete
     assert not scanned(without(node(node=[]), "cni_results")).complete
     # Disabled sources are not missed, and hide no unavailable one.
@@ -245,13 +299,28 @@ def test_a_healthy_node_has_no_findings_and_every_state_is_counted() -> None:
     report = scanned(node())
     assert (report.findings, report.gaps, report.unavailable, report.complete) == ((), (), (), True)
     (network,) = report.networks
-    assert (network.name, network.usable, network.reserved, network.free) == ("kubenet", 253, 2, 251)
+    assert (network.name, network.usable, network.reserved, network.free) == (
+        "kubenet",
+        253,
+        2,
+        251,
+    )
     assert network.states == dict.fromkeys(State, 0) | {State.IN_USE: 2}
     # What was not read is unknown, and no zero.
     (no_range,) = scanned(node(node=[], cni_results=[])).networks
-    assert (no_range.ranges, no_range.usable, no_range.reserved, no_range.free) == (None, None, 2, None)
+    assert (no_range.ranges, no_range.usable, no_range.reserved, no_range.free) == (
+        None,
+        None,
+        2,
+        None,
+    )
     (no_files,) = scanned(without(node(), "reservations")).networks
-    assert (no_files.usable, no_files.reserved, no_files.free, no_files.states) == (253, None, None, None)
+    assert (no_files.usable, no_files.reserved, no_files.free, no_files.states) == (
+        253,
+        None,
+        None,
+        None,
+    )
 
 
 FILES = [reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(20, 24)]
@@ -271,7 +340,11 @@ class Rules:
         before = self.confirmed
         if stepped:
             self.since = {name: at for name, at in self.since.items() if name in before}
-        lasted = {name for name in seen & self.since.keys() if now - self.since[name] >= self._confirm_after}
+        lasted = {
+            name
+            for name in seen & self.since.keys()
+            if now - self.since[name] >= self._confirm_after
+        }
         self.confirmed = lasted | (seen & before)
         self.since = {name: self.since.get(name, now) for name in seen}
         return len(self.confirmed - before)
@@ -289,14 +362,18 @@ class Rules:
     ),
     st.sampled_from([0, 15, 30, 60]).map(lambda n: timedelta(seconds=n)),
 )
-def test_findings_are_confirmed_by_the_rules(syncs: list[tuple[int, Any, Any, bool]], confirm_after: timedelta) -> None:
+def test_findings_are_confirmed_by_the_rules(
+    syncs: list[tuple[int, Any, Any, bool]], confirm_after: timedelta
+) -> None:
     leaks, others = Rules(confirm_after), Rules(confirm_after)
     agent, now = Syncs(confirm_after), timedelta(0)
     for seconds, files, watches, stepped in syncs:
         now += timedelta(seconds=seconds)
         is_step = stepped and agent.state is not None
         newly_confirmed = leaks.sync(now, {file.ip for file in files}, stepped=is_step)
-        others.sync(now, {f"{watch.resource} {watch.evidence.value}" for watch in watches}, stepped=is_step)
+        others.sync(
+            now, {f"{watch.resource} {watch.evidence.value}" for watch in watches}, stepped=is_step
+        )
         report, leaked = agent.sync(seconds, *files, watches=watches, clock_set_by=3600 * stepped)
         assert leaked == leaks.confirmed
         assert sum(report.newly_confirmed.values()) == newly_confirmed

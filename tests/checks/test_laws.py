@@ -24,7 +24,18 @@ from agent.model.report import Report
 from agent.model.snapshot import SOURCES, Address, Checkpoint, Known, Reservation, Snapshot
 from agent.model.volumes import Confidence
 from tests import builders as b
-from tests.builders import GRACE, NOW, dark_node, node, pod, recorded, reservation, sandbox, scanned, without
+from tests.builders import (
+    GRACE,
+    NOW,
+    dark_node,
+    node,
+    pod,
+    recorded,
+    reservation,
+    sandbox,
+    scanned,
+    without,
+)
 from tests.checks.reported import history_of, rejected_pods
 from tests.checks.strategies import device_nodes, volume_nodes
 from tests.strategies import moments, nodes, read_nodes, recordings
@@ -56,7 +67,9 @@ def test_a_node_without_data_has_no_finding_but_a_gap_of_each_detector() -> None
 
 @_LONGEST
 @given(any_read_nodes)
-def test_findings_are_unique_and_have_a_severity_that_their_detector_declares(snapshot: Snapshot) -> None:
+def test_findings_are_unique_and_have_a_severity_that_their_detector_declares(
+    snapshot: Snapshot,
+) -> None:
     known = {detector.NAME: detector.SEVERITIES for detector in DETECTORS}
     findings = [tracked.finding for tracked in scanned(snapshot).findings]
     assert all(finding.severity in known[finding.detector] for finding in findings)
@@ -105,7 +118,9 @@ patiences = st.sampled_from([timedelta(0), GRACE, timedelta(days=3650)])
 def the_state(snapshot: Snapshot, grace: timedelta) -> State:
     """Return its state, which is never that of a leak."""
     report, network = scanned(snapshot, grace=grace), snapshot.reservations[0].network
-    assert ("leaked_reservation", f"{network}/{THE_IP}") not in {key[:2] for key in finding_keys(report)}
+    assert ("leaked_reservation", f"{network}/{THE_IP}") not in {
+        key[:2] for key in finding_keys(report)
+    }
     (it,) = (entry for entry in report.assessment.of(network) if entry.name == THE_IP)
     assert it.state is not State.LEAKED
     return it.state
@@ -118,7 +133,10 @@ owners = st.one_of(
     st.just(("checkpoints", Checkpoint(THE_ID, ""))),
     st.just(("addresses", Address(THE_IP, 1, "java"))),
     st.builds(
-        lambda phase, deleting: ("pods", pod("shop/claimant", "fd00::7", THE_IP, phase=phase, deleting=deleting)),
+        lambda phase, deleting: (
+            "pods",
+            pod("shop/claimant", "fd00::7", THE_IP, phase=phase, deleting=deleting),
+        ),
         phases,
         st.booleans(),
     ),
@@ -135,7 +153,9 @@ def test_a_reservation_with_an_owner_is_never_leaked(
 
 
 @_LONGEST
-@given(nodes(), files, patiences, st.sampled_from(["containers", "checkpoints", "addresses", "pods"]))
+@given(
+    nodes(), files, patiences, st.sampled_from(["containers", "checkpoints", "addresses", "pods"])
+)
 def test_a_reservation_whose_owners_are_unavailable_is_never_leaked(
     snapshot: Snapshot, entry: Reservation, grace: timedelta, source: str
 ) -> None:
@@ -143,7 +163,9 @@ def test_a_reservation_whose_owners_are_unavailable_is_never_leaked(
 
 
 @given(nodes(), files)
-def test_a_reservation_younger_than_the_grace_period_is_never_leaked(snapshot: Snapshot, entry: Reservation) -> None:
+def test_a_reservation_younger_than_the_grace_period_is_never_leaked(
+    snapshot: Snapshot, entry: Reservation
+) -> None:
     the_state(with_it(snapshot, entry), snapshot.taken_at - entry.mtime + timedelta(seconds=1))
 
 
@@ -170,7 +192,10 @@ def test_unavailable_sources_never_add_a_finding_or_a_leak_and_leave_a_gap_where
     snapshot: Snapshot, source: str, grace: timedelta
 ) -> None:
     """A detector that finds less because a source is unavailable leaves a gap; its gauge is absent, not 0."""
-    complete, incomplete = scanned(snapshot, grace=grace), scanned(without(snapshot, source), grace=grace)
+    complete, incomplete = (
+        scanned(snapshot, grace=grace),
+        scanned(without(snapshot, source), grace=grace),
+    )
     assert finding_keys(incomplete) <= finding_keys(complete)
     assert leaked(incomplete) <= leaked(complete)
     hidden = finding_keys(complete) - finding_keys(incomplete)
@@ -198,7 +223,9 @@ def test_every_entry_has_one_state_and_the_counts_sum_to_the_entries(snapshot: S
         assert network.states is not None
         assert sum(network.states.values()) == len(store.reading.value) + len(store.unrecognized)
         assert network.states[State.UNRECOGNIZED] == len(store.unrecognized)
-        assert network.reserved == len(store.reading.value) + sum(entry.blocks for entry in store.unrecognized)
+        assert network.reserved == len(store.reading.value) + sum(
+            entry.blocks for entry in store.unrecognized
+        )
         assert network.free is None or network.usable is None or 0 <= network.free <= network.usable
 
 
@@ -218,7 +245,10 @@ def test_the_order_of_the_records_does_not_matter(snapshot: Snapshot, random: An
     others["device_plugins"] = mixed(snapshot.device_plugins, "sockets", "registered")
     others["node"] = mixed(snapshot.node, "volumes_in_use")
     stores = tuple(replace(store, reading=mixed(store.reading)) for store in snapshot.reservations)
-    before, after = scanned(snapshot), scanned(replace(snapshot, reservations=shuffled(stores), **others))
+    before, after = (
+        scanned(snapshot),
+        scanned(replace(snapshot, reservations=shuffled(stores), **others)),
+    )
     assert finding_keys(after) == finding_keys(before)
     assert {(entry.entry, entry.state) for entry in after.assessment.reservations} == {
         (entry.entry, entry.state) for entry in before.assessment.reservations
@@ -229,19 +259,29 @@ def test_the_order_of_the_records_does_not_matter(snapshot: Snapshot, random: An
 
 @given(nodes(), nodes())
 def test_any_snapshot_can_be_exported(first: Snapshot, second: Snapshot) -> None:
-    report = engine.replay([first, replace(second, uptime=first.uptime)], grace=GRACE, confirm_after=timedelta(0))
+    report = engine.replay(
+        [first, replace(second, uptime=first.uptime)], grace=GRACE, confirm_after=timedelta(0)
+    )
     exported = json.loads(json.dumps(scan_document(report)))
     assert len(exported["reservations"]) == len(report.assessment.reservations)
-    text = " ".join(scan_table(report, verbose=True).split())  # otherwise findings of one cause are one line
+    text = " ".join(
+        scan_table(report, verbose=True).split()
+    )  # otherwise findings of one cause are one line
     assert all(" ".join(tracked.finding.message.split()) in text for tracked in report.findings)
     assert all(reading.why in text for reading in report.unavailable)
 
 
 @_LONGEST
 @given(volume_nodes())
-def test_each_finding_is_a_volume_in_use_and_not_attached_and_as_certain_as_it_says(snapshot: Snapshot) -> None:
+def test_each_finding_is_a_volume_in_use_and_not_attached_and_as_certain_as_it_says(
+    snapshot: Snapshot,
+) -> None:
     worker = b.the_node(snapshot)
-    lost = {f"volume {volume}" for volume in worker.volumes_in_use if volume not in worker.volumes_attached}
+    lost = {
+        f"volume {volume}"
+        for volume in worker.volumes_in_use
+        if volume not in worker.volumes_attached
+    }
     mounted = {f"volume {mount.volume}" for mount in snapshot.mounts.known()}
     findings = b.findings_of("detached_volume", snapshot)
     assert not findings or (worker.ready and worker.controller_attach)
@@ -251,7 +291,9 @@ def test_each_finding_is_a_volume_in_use_and_not_attached_and_as_certain_as_it_s
         assert (finding.confidence is Confidence.MOUNTED) is (finding.subject in mounted)
         if finding.confidence is not Confidence.MOUNTED:
             assert finding.since is not None
-            assert NOW - finding.since >= timedelta(minutes=2 if finding.confidence is Confidence.CONFIRMED else 10)
+            assert NOW - finding.since >= timedelta(
+                minutes=2 if finding.confidence is Confidence.CONFIRMED else 10
+            )
 
 
 def kept(snapshot: Snapshot, later: Snapshot | None = None) -> Snapshot:
@@ -266,10 +308,14 @@ def kept(snapshot: Snapshot, later: Snapshot | None = None) -> Snapshot:
 
 @_LONGER
 @given(device_nodes(), st.sampled_from([0, 0, 0, 0.5, 3, 60, 3600, 10**6]), st.floats(-2, 2))
-def test_a_cause_stays_while_nothing_changes(snapshot: Snapshot, later: float, noise: float) -> None:
+def test_a_cause_stays_while_nothing_changes(
+    snapshot: Snapshot, later: float, noise: float
+) -> None:
     """Even if the clocks are compared again, with a slightly different result."""
     passed = timedelta(seconds=later)
-    again = replace(kept(snapshot), taken_at=snapshot.taken_at + passed, uptime=snapshot.uptime + passed)
+    again = replace(
+        kept(snapshot), taken_at=snapshot.taken_at + passed, uptime=snapshot.uptime + passed
+    )
     if not later:
         assert scanned(again).findings == scanned(snapshot).findings
         assert scan_document(scanned(again)) == scan_document(scanned(snapshot))
@@ -282,7 +328,9 @@ def test_a_cause_stays_while_nothing_changes(snapshot: Snapshot, later: float, n
 
 @_LONGER
 @given(device_nodes(), device_nodes())
-def test_known_transitions_stay_and_new_ones_are_appended(first: Snapshot, second: Snapshot) -> None:
+def test_known_transitions_stay_and_new_ones_are_appended(
+    first: Snapshot, second: Snapshot
+) -> None:
     before, after = history_of(first), history_of(kept(first, second))
     assert after[: len(before)] == before
 
@@ -297,7 +345,11 @@ def test_a_bounded_history_keeps_the_current_state(snapshot: Snapshot, past: lis
     for resource in {transition.resource for transition in past if transition.resource}:
         assert [transition for transition in history if transition.resource == resource]
     if any(transition.what is TransitionKind.KUBELET_STARTED for transition in past):
-        assert [transition for transition in history if transition.what is TransitionKind.KUBELET_STARTED]
+        assert [
+            transition
+            for transition in history
+            if transition.what is TransitionKind.KUBELET_STARTED
+        ]
     assert history_of(kept(full)) == history
 
 
@@ -307,7 +359,9 @@ def test_every_rejected_pod_that_stays_is_reported_once(snapshot: Snapshot) -> N
     rejected = rejected_pods(snapshot)
     uids = [pod.uid for pod in rejected]
     assert len(uids) == len(set(uids))
-    assert {pod.uid for pod in snapshot.pods.known() if pod.rejection and pod.deletion is None} <= set(uids)
+    assert {
+        pod.uid for pod in snapshot.pods.known() if pod.rejection and pod.deletion is None
+    } <= set(uids)
     for refused in rejected:
         assert "--force" not in refused.do or "never use --force" in refused.do
         assert refused.controller or refused.pod_outcome is not PodOutcome.REPLACED_BY_CONTROLLER
@@ -317,7 +371,9 @@ def test_every_rejected_pod_that_stays_is_reported_once(snapshot: Snapshot) -> N
 @given(recordings, st.data())
 def test_names_of_pods_change_names_only(recording: Recording, data: st.DataObject) -> None:
     def assessed(pods: dict[str, str] | None) -> Report:
-        return engine.replay(recording.snapshots, grace=recording.grace, confirm_after=timedelta(0), pods=pods)
+        return engine.replay(
+            recording.snapshots, grace=recording.grace, confirm_after=timedelta(0), pods=pods
+        )
 
     plain = assessed(None)
     ids = sorted({entry.container_id for entry in plain.assessment.reservations})
@@ -326,13 +382,20 @@ def test_names_of_pods_change_names_only(recording: Recording, data: st.DataObje
     named = assessed(data.draw(st.dictionaries(st.sampled_from(ids), names)) if ids else {})
     owners = {entry.container_id: entry.pod for entry in plain.assessment.reservations}
     assert without_names(named) == without_names(plain)
-    assert [entry for entry in named.assessment.reservations if owners[entry.container_id] not in {"", entry.pod}] == []
+    assert [
+        entry
+        for entry in named.assessment.reservations
+        if owners[entry.container_id] not in {"", entry.pod}
+    ] == []
 
 
 def without_names(report: Report) -> list[object]:
     return [
         [replace(entry, pod="") for entry in report.assessment.reservations],
-        [replace(tracked, finding=replace(tracked.finding, pod="", message="")) for tracked in report.findings],
+        [
+            replace(tracked, finding=replace(tracked.finding, pod="", message=""))
+            for tracked in report.findings
+        ],
         report.gaps,
         report.networks,
         report.confirmed_leaks,
@@ -343,13 +406,24 @@ def without_names(report: Report) -> list[object]:
 @given(st.one_of(recordings, st.one_of(device_nodes(), volume_nodes()).map(recorded)))
 def test_an_anonymous_recording_has_the_same_states_and_findings(recording: Recording) -> None:
     def verdicts(recorded: Recording) -> list[Any]:
-        report = engine.replay(recorded.snapshots * 2, grace=recorded.grace, confirm_after=timedelta(0))
+        report = engine.replay(
+            recorded.snapshots * 2, grace=recorded.grace, confirm_after=timedelta(0)
+        )
         findings = [tracked.finding for tracked in report.findings]
         pods = [pod for finding in findings for pod in finding.rejected_pods]
         return [
-            [(entry.network == "kubenet", entry.state, entry.blocks) for entry in report.assessment.reservations],
+            [
+                (entry.network == "kubenet", entry.state, entry.blocks)
+                for entry in report.assessment.reservations
+            ],
             Counter(
-                (found.detector, found.network == "kubenet", found.confidence, bool(found.pod), found.since)
+                (
+                    found.detector,
+                    found.network == "kubenet",
+                    found.confidence,
+                    bool(found.pod),
+                    found.since,
+                )
                 for found in findings
             ),
             [(network.usable, network.reserved, network.free) for network in report.networks],

@@ -4,7 +4,17 @@ from dataclasses import replace
 from datetime import timedelta
 
 from agent.model.watches import Evidence
-from tests.builders import NOW, findings_and_gap, findings_of, gap_of, node, shown, unavailable, without, without_api
+from tests.builders import (
+    NOW,
+    findings_and_gap,
+    findings_of,
+    gap_of,
+    node,
+    shown,
+    unavailable,
+    without,
+    without_api,
+)
 
 DETECTOR = "replayed_watch"
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -13,10 +23,19 @@ MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 def test_each_resource_has_its_own_finding() -> None:
     watches = [shown(Evidence.REPLAYED, "node"), shown(Evidence.REPLAYED), shown(count=3)]
     findings = findings_of(DETECTOR, node(watches=watches))
-    assert [finding.subject for finding in findings] == ["node replayed", "pods replayed", "pods deleted_below"]
+    assert [finding.subject for finding in findings] == [
+        "node replayed",
+        "pods replayed",
+        "pods deleted_below",
+    ]
     assert findings[-1].since == NOW - 3 * MINUTE
-    assert "3 times since 2026-03-26 19:57:00Z, last at 2026-03-26 19:59:00Z; " in findings[-1].message
-    assert "sent an old ADDED or MODIFIED event, version 7, to a watch that had reached 40, at " in findings[0].message
+    assert (
+        "3 times since 2026-03-26 19:57:00Z, last at 2026-03-26 19:59:00Z; " in findings[-1].message
+    )
+    assert (
+        "sent an old ADDED or MODIFIED event, version 7, to a watch that had reached 40, at "
+        in findings[0].message
+    )
     # A lagging server and a restored etcd are no replay.
     for evidence in (Evidence.OLDER_LIST, Evidence.RV_RESET):
         assert findings_of(DETECTOR, node(watches=[shown(evidence)])) == []

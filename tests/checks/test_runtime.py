@@ -8,7 +8,17 @@ from agent.model.assessment import State
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime
 from agent.model.snapshot import Checkpoint, Known, NotRequested, Reading, Snapshot, Unavailable
 from agent.sources import crosscheck
-from tests.builders import NOW, UPTIME, WORKER, assessment, node, processes, reservation, state, unavailable
+from tests.builders import (
+    NOW,
+    UPTIME,
+    WORKER,
+    assessment,
+    node,
+    processes,
+    reservation,
+    state,
+    unavailable,
+)
 
 SOCKET = "/run/containerd/containerd.sock"
 OF_DOCKER = ContainerRuntime(DOCKER)
@@ -72,7 +82,10 @@ def test_the_runtime_of_the_kubelet_is_the_one_that_is_named_and_was_asked() -> 
 
 
 def test_runtimes_that_may_list_late_are_known_and_have_a_longer_grace_period() -> None:
-    mine, early = ContainerRuntime("mine", "3.0.0", "/run/mine.sock"), replace(OF_CONTAINERD, version="1.6.8")
+    mine, early = (
+        ContainerRuntime("mine", "3.0.0", "/run/mine.sock"),
+        replace(OF_CONTAINERD, version="1.6.8"),
+    )
     for runtimes, unordered in (
         ([OF_DOCKER], []),
         ([OF_CONTAINERD], []),
@@ -80,14 +93,21 @@ def test_runtimes_that_may_list_late_are_known_and_have_a_longer_grace_period() 
         ([replace(OF_CONTAINERD, version="")], ["containerd"]),
         ([OF_CONTAINERD, mine], ["mine 3.0.0"]),
     ):
-        assert [str(asked) for asked in runtime.unordered(with_runtimes(node(), *runtimes))] == unordered
+        assert [
+            str(asked) for asked in runtime.unordered(with_runtimes(node(), *runtimes))
+        ] == unordered
     beside = with_runtimes(node(), OF_DOCKER, early, named=DOCKER)
     assert runtime.unordered(beside) == (), "only that of the kubelet matters"
     # An unordered runtime has a longer grace period.
     for version, young in (("1.6.8", State.CANDIDATE), ("1.6.9", State.LEAKED)):
         ordered = replace(OF_CONTAINERD, version=version)
-        for age, expected in ((timedelta(minutes=14, seconds=59), young), (timedelta(minutes=15), State.LEAKED)):
-            snapshot = with_runtimes(node(reservation(OLD, age=age)), ordered, named=f"unix://{SOCKET}")
+        for age, expected in (
+            (timedelta(minutes=14, seconds=59), young),
+            (timedelta(minutes=15), State.LEAKED),
+        ):
+            snapshot = with_runtimes(
+                node(reservation(OLD, age=age)), ordered, named=f"unix://{SOCKET}"
+            )
             assert state(snapshot, OLD) is expected
 
 
@@ -104,10 +124,14 @@ def test_a_list_without_a_sandbox_needs_evidence_that_the_runtime_is_that_of_the
             "its Node names its runtime: the pods of this node may belong to another one",
         )
     for chosen, expected in ((OF_DOCKER, True), (OF_CONTAINERD, False)):
-        stopped = with_runtimes(node(reservation(OLD), containers=[], checkpoints=[]), chosen, named=None)
+        stopped = with_runtimes(
+            node(reservation(OLD), containers=[], checkpoints=[]), chosen, named=None
+        )
         assert isinstance(crosscheck.runtime(stopped), Known if expected else Unavailable)
     # An endpoint that was chosen needs no other evidence, as with k3s and --api=off.
-    stopped = with_runtimes(node(reservation(OLD), containers=[], checkpoints=MISSING, pods=[]), CHOSEN, named="")
+    stopped = with_runtimes(
+        node(reservation(OLD), containers=[], checkpoints=MISSING, pods=[]), CHOSEN, named=""
+    )
     seen = crosscheck.all_sources(stopped)
     assert (seen.containers, seen.checkpoints) == (Known(()), NONE)
 
@@ -123,25 +147,44 @@ def test_two_containerds_that_were_both_asked_are_judged_together() -> None:
     assert seen.containers == both.containers
     assert seen.checkpoints == NotRequested("checkpoints", "a kubelet with containerd has none")
     assert (runtime.name_of(both), runtime.unordered(both)) == (CONTAINERD, (beside,))
-    assert runtime.not_asked(replace(both, runtimes=Known((OF_DOCKER, OF_CRI_O)))) == "containerd://1.7.23-k3s2"
+    assert (
+        runtime.not_asked(replace(both, runtimes=Known((OF_DOCKER, OF_CRI_O))))
+        == "containerd://1.7.23-k3s2"
+    )
     # That of the kubelet is down, and another one lists a container of its own.
-    other = with_runtimes(node(reservation(OLD)), OF_CONTAINERD, named="", reported="containerd://1.7.23-k3s2")
+    other = with_runtimes(
+        node(reservation(OLD)), OF_CONTAINERD, named="", reported="containerd://1.7.23-k3s2"
+    )
     assert crosscheck.all_sources(other).containers == Unavailable(
         "containers",
         "the runtime of this node is containerd://1.7.23-k3s2, and it was not asked: if it is stopped, start it; "
         "if it runs, set --cri-endpoint",
     )
-    assert {entry.state for entry in assessment(crosscheck.all_sources(other)).reservations} == {State.UNKNOWN}
+    assert {entry.state for entry in assessment(crosscheck.all_sources(other)).reservations} == {
+        State.UNKNOWN
+    }
 
 
-MISSING = Unavailable("checkpoints", "none of these exists: /var/lib/dockershim/sandbox (check --checkpoint-dir)", True)
-UNREADABLE = Unavailable("checkpoints", "cannot read /var/lib/dockershim/sandbox: permission denied")
+MISSING = Unavailable(
+    "checkpoints",
+    "none of these exists: /var/lib/dockershim/sandbox (check --checkpoint-dir)",
+    True,
+)
+UNREADABLE = Unavailable(
+    "checkpoints", "cannot read /var/lib/dockershim/sandbox: permission denied"
+)
 NONE = NotRequested("checkpoints", "a kubelet with containerd has none")
 
 
-def test_without_a_name_of_the_runtime_a_missing_directory_means_no_checkpoints_unless_docker_was_asked() -> None:
+def test_without_a_name_of_the_runtime_a_missing_directory_means_no_checkpoints_unless_docker_was_asked() -> (
+    None
+):
     """As with k3s and --api=off: only a running sandbox shows whose pods these are."""
-    cases: list[tuple[list[ContainerRuntime], Reading[tuple[Checkpoint, ...]], Reading[tuple[Checkpoint, ...]]]] = [
+    cases: list[
+        tuple[
+            list[ContainerRuntime], Reading[tuple[Checkpoint, ...]], Reading[tuple[Checkpoint, ...]]
+        ]
+    ] = [
         ([OF_K3S], MISSING, NONE),
         ([OF_K3S], Known(()), NONE),
         ([OF_K3S], UNREADABLE, UNREADABLE),
@@ -159,5 +202,7 @@ def test_without_a_name_of_the_runtime_a_missing_directory_means_no_checkpoints_
             assert seen.checkpoints == expected
             known = expected is NONE or isinstance(expected, Known)
             assert state(seen, OLD) is (State.LEAKED if known else State.UNKNOWN)
-    left_alone = node(reservation(OLD), checkpoints=NotRequested("checkpoints", "it was left alone"))
+    left_alone = node(
+        reservation(OLD), checkpoints=NotRequested("checkpoints", "it was left alone")
+    )
     assert state(left_alone, OLD) is State.UNKNOWN

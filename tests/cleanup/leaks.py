@@ -16,4 +16,7 @@ DUAL: dict[str, Any] = {"node": [Node("worker-1", ("10.244.1.0/24", "fd00::/64")
 
 def leaks(count: int, age: timedelta = OLD) -> list[Reservation]:
     """Return leaks of different sandboxes, the first the oldest."""
-    return [reservation(f"10.244.1.{10 + n}", f"{n:04x}" * 16, age=age - n * SECOND) for n in range(1, count + 1)]
+    return [
+        reservation(f"10.244.1.{10 + n}", f"{n:04x}" * 16, age=age - n * SECOND)
+        for n in range(1, count + 1)
+    ]

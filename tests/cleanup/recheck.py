@@ -27,10 +27,14 @@ def recheck(
         def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
             return holder(container_id, ips)
 
-        def probe(self, reservations: Sequence[Reservation], *, send: bool = True) -> dict[Any, ProbeResult]:
+        def probe(
+            self, reservations: Sequence[Reservation], *, send: bool = True
+        ) -> dict[Any, ProbeResult]:
             return probe(reservations) if send else {}
 
-    return Live(has_container, has_checkpoint, CniResults([]), Path(), ProcessTable(Path()), lambda *_: {})
+    return Live(
+        has_container, has_checkpoint, CniResults([]), Path(), ProcessTable(Path()), lambda *_: {}
+    )
 
 
 @dataclass
@@ -40,7 +44,9 @@ class Owners:
     containers: set[str] = field(default_factory=set)
     checkpoints: set[str] = field(default_factory=set)
     holders: dict[str, str] = field(default_factory=dict)
-    objections: dict[str, Reason] = field(default_factory=dict)  # What the probe says against the release of an address
+    objections: dict[str, Reason] = field(
+        default_factory=dict
+    )  # What the probe says against the release of an address
     silent: str = ""  # Which of runtime, kubelet and kernel gives no definite answer
     happens: Callable[[str], None] = lambda _: None  # Told what was asked
     probed: list[list[str]] = field(default_factory=list)
@@ -49,7 +55,9 @@ class Owners:
         return recheck(
             lambda container_id: self._answer("runtime", container_id in self.containers),
             lambda container_id: self._answer("kubelet", container_id in self.checkpoints),
-            lambda _, ips: self._answer("kernel", next((self.holders[ip] for ip in ips if ip in self.holders), "")),
+            lambda _, ips: self._answer(
+                "kernel", next((self.holders[ip] for ip in ips if ip in self.holders), "")
+            ),
             self.probe,
         )
 
@@ -61,4 +69,7 @@ class Owners:
 
     def probe(self, reservations: Sequence[Reservation]) -> dict[Any, ProbeResult]:
         self.probed.append([leak.ip for leak in reservations])
-        return {leak.key: ProbeResult(f"{leak.ip} was probed", self.objections.get(leak.ip)) for leak in reservations}
+        return {
+            leak.key: ProbeResult(f"{leak.ip} was probed", self.objections.get(leak.ip))
+            for leak in reservations
+        }

@@ -34,7 +34,9 @@ from tests.wire import needs, only_with, run
 File: TypeAlias = tuple[bytes, int, int, int, int]
 """A file byte for byte: content, mode, owner, group, mtime in nanoseconds."""
 
-MADE_NS: Final = 1_700_000_000_123_456_789  # An mtime that neither seconds nor a float can represent
+MADE_NS: Final = (
+    1_700_000_000_123_456_789  # An mtime that neither seconds nor a float can represent
+)
 Step: TypeAlias = str  # What a release has just done
 STEPS: Final = (
     "asked the runtime", "asked the kubelet", "asked the kernel", "read", "locked", "unlocked", "journaled",
@@ -145,16 +147,27 @@ class Store:
         os.utime(file, ns=(MADE_NS, MADE_NS))
         return file
 
-    def file_ops(self, lock_timeout: float = 0.1, happens: Callable[[Step], None] = lambda _: None) -> NodeFiles:
-        return WatchedFiles(self.networks, self.caches, lock_timeout, time.perf_counter, happens=happens)
+    def file_ops(
+        self, lock_timeout: float = 0.1, happens: Callable[[Step], None] = lambda _: None
+    ) -> NodeFiles:
+        return WatchedFiles(
+            self.networks, self.caches, lock_timeout, time.perf_counter, happens=happens
+        )
 
     def cleaner(self, limits: Limits, *, at: datetime | None = None, **parts: Any) -> Cleaner:
-        now = at or NOW.replace(microsecond=next(_TICKS))  # no two entries of a sandbox may begin at the same
+        now = at or NOW.replace(
+            microsecond=next(_TICKS)
+        )  # no two entries of a sandbox may begin at the same
         journal = parts.get("journal", self.journal_store)
-        recheck, files = parts.get("recheck", Owners().recheck()), parts.get("file_ops", self.file_ops())
+        recheck, files = (
+            parts.get("recheck", Owners().recheck()),
+            parts.get("file_ops", self.file_ops()),
+        )
         return Cleaner(limits, "clean", journal, recheck, files, lambda: now, applied=True)
 
-    def release(self, *reserved: Reservation, snapshot: Snapshot | None = None, **parts: Any) -> Outcome:
+    def release(
+        self, *reserved: Reservation, snapshot: Snapshot | None = None, **parts: Any
+    ) -> Outcome:
         """Release one sandbox with these reservations, as `nodeleak clean --apply` does."""
         networks, ips = ({getattr(leak, name) for leak in reserved} for name in ("network", "ip"))
         limits = make_limits(networks=frozenset(networks), only=frozenset(ips))
@@ -169,7 +182,9 @@ class Store:
         recheck, journal = Owners(happens=happens).recheck(), JournalStore(self.state)
         vars(journal)["begin"] = _told(journal.begin, happens, "", "journaled")
         vars(journal)["update"] = _told(journal.update, happens, "", "recorded")
-        return self.release(*reserved, recheck=recheck, journal=journal, file_ops=self.file_ops(happens=happens))
+        return self.release(
+            *reserved, recheck=recheck, journal=journal, file_ops=self.file_ops(happens=happens)
+        )
 
     def start(self) -> None:
         """Do what a cleaner does first when it starts."""
@@ -273,7 +288,11 @@ def start(act: Callable[[], object], *, named: bool = False) -> int:
         code = 1
         try:
             if named:
-                refuse("open", 95, when=lambda arguments: bool(arguments[2] & os.O_TMPFILE & ~os.O_DIRECTORY))
+                refuse(
+                    "open",
+                    95,
+                    when=lambda arguments: bool(arguments[2] & os.O_TMPFILE & ~os.O_DIRECTORY),
+                )
             act()
             code = 0
         except BaseException:  # noqa: BLE001 (the parent is told by the exit code)
@@ -326,7 +345,18 @@ def die() -> None:
 
 
 _TOUCHING: Final = {"open", "fcntl.flock"} | {
-    f"os.{call}" for call in ("mkdir", "rename", "remove", "link", "truncate", "chown", "chmod", "utime", "listdir")
+    f"os.{call}"
+    for call in (
+        "mkdir",
+        "rename",
+        "remove",
+        "link",
+        "truncate",
+        "chown",
+        "chmod",
+        "utime",
+        "listdir",
+    )
 }
 
 

@@ -32,8 +32,12 @@ def image(reservation: Reservation) -> FileImage:
 
 
 def reserved(snapshot: Snapshot) -> dict[Name, Reservation]:
-    known = [store.reading.value for store in snapshot.reservations if isinstance(store.reading, Known)]
-    return {(reservation.network, reservation.ip): reservation for read in known for reservation in read}
+    known = [
+        store.reading.value for store in snapshot.reservations if isinstance(store.reading, Known)
+    ]
+    return {
+        (reservation.network, reservation.ip): reservation for read in known for reservation in read
+    }
 
 
 class Network(LockedNetwork):
@@ -63,7 +67,9 @@ class Files(NodeFiles):
     def __init__(self) -> None:
         super().__init__(Path(), (), 0, lambda: 0.0)
         self.files: dict[Name, FileImage] = {}
-        self.broken: set[str] = set()  # Addresses whose file cannot be removed, and networks whose directory is gone
+        self.broken: set[str] = (
+            set()
+        )  # Addresses whose file cannot be removed, and networks whose directory is gone
         self.held, self.locked_now, self.tries = False, False, 0
         """Whether another process holds the locks; whether we do; how often we tried."""
 
@@ -160,7 +166,9 @@ class Daemon:
         """Take a snapshot, 15 s later, and clean up."""
         self.now += timedelta(seconds=15)
         snapshot = node(*records, **changes, later=self.now - NOW)
-        report, self._memory = engine.run(snapshot, self._memory, grace=GRACE, confirm_after=timedelta(0))
+        report, self._memory = engine.run(
+            snapshot, self._memory, grace=GRACE, confirm_after=timedelta(0)
+        )
         return self.clean((snapshot,), report, meanwhile)
 
     def twice(self, *records: Any, **changes: Any) -> Cleaning:
@@ -168,11 +176,15 @@ class Daemon:
         self.sync(*records, **changes)
         return self.sync(*records, **changes)
 
-    def clean(self, snapshots: Sequence[Snapshot], report: Report, meanwhile: Sequence[Entry] = ()) -> Cleaning:
+    def clean(
+        self, snapshots: Sequence[Snapshot], report: Report, meanwhile: Sequence[Entry] = ()
+    ) -> Cleaning:
         """Clean up after these snapshots. `meanwhile`: what others journal after our reading of it."""
         self.cleaner.before_snapshot()
         self.journal.entries.update({entry.name: entry for entry in meanwhile})
-        self.files.files = {name: image(reservation) for name, reservation in reserved(snapshots[-1]).items()}
+        self.files.files = {
+            name: image(reservation) for name, reservation in reserved(snapshots[-1]).items()
+        }
         return self.cleaner.after_snapshot(snapshots, report)
 
     @property

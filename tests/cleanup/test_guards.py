@@ -23,11 +23,24 @@ from agent.model.snapshot import (
     Snapshot,
 )
 from tests import builders as b
-from tests.builders import GRACE, NOW, OLD, UPTIME, guard_context, make_limits, node, pod, processes, reservation
+from tests.builders import (
+    GRACE,
+    NOW,
+    OLD,
+    UPTIME,
+    guard_context,
+    make_limits,
+    node,
+    pod,
+    processes,
+    reservation,
+)
 from tests.cleanup.leaks import DUAL, LEAK, LEAK6, SECOND, THE_ID, THE_IP, leaks
 
 
-def refusals(*snapshots: Snapshot, limits: Limits | None = None, **known: Any) -> tuple[Refusal, ...]:
+def refusals(
+    *snapshots: Snapshot, limits: Limits | None = None, **known: Any
+) -> tuple[Refusal, ...]:
     """Return the objections to the last request of a node."""
     return decide(guard_context(*snapshots, limits=limits, **known))[-1][1]
 
@@ -47,7 +60,9 @@ def in_networks(*names: str) -> Limits:
 def with_runtime(snapshot: Snapshot, name: str, version: str) -> Snapshot:
     """Make it a node with this runtime, which has run as long as the node."""
     socket = f"/run/{name}.sock"
-    named = replace(processes(), runtime=f"unix://{socket}", containerd=NOW - UPTIME, crio=NOW - UPTIME)
+    named = replace(
+        processes(), runtime=f"unix://{socket}", containerd=NOW - UPTIME, crio=NOW - UPTIME
+    )
     return replace(
         snapshot,
         processes=Known(named),
@@ -58,7 +73,10 @@ def with_runtime(snapshot: Snapshot, name: str, version: str) -> Snapshot:
 
 def with_plugin(snapshot: Snapshot, age: timedelta) -> Snapshot:
     """Add a CNI plugin that has been at work for so long."""
-    return replace(snapshot, processes=Known(replace(processes(), plugins=(PluginProcess(70, "bridge", NOW - age),))))
+    return replace(
+        snapshot,
+        processes=Known(replace(processes(), plugins=(PluginProcess(70, "bridge", NOW - age),))),
+    )
 
 
 UNATTENDED = make_limits(unattended=True)
@@ -127,7 +145,11 @@ def test_the_setting_named_by_a_refusal_overrides_it() -> None:
 
 
 def test_all_refusals_are_returned_the_most_important_first() -> None:
-    wrong = node(reservation("10.250.0.9", age=SECOND), Checkpoint(THE_ID, ""), processes=[processes(docker=None)])
+    wrong = node(
+        reservation("10.250.0.9", age=SECOND),
+        Checkpoint(THE_ID, ""),
+        processes=[processes(docker=None)],
+    )
     assert reasons(wrong, limits=in_networks(), halted="once more", journal_trouble="no") == [
         Reason.HALTED,
         Reason.NETWORK_NOT_ALLOWED,
@@ -147,14 +169,20 @@ def test_a_live_pod_is_asked_for_itself_because_it_is_not_asked_again() -> None:
         pod("shop/web", THE_IP, deleting=True),
     ):
         context = guard_context(node(LEAK, LEAK6, claim, **DUAL))
-        wrong = tuple(replace(classified, state=State.LEAKED) for classified in context.assessment.reservations)
+        wrong = tuple(
+            replace(classified, state=State.LEAKED)
+            for classified in context.assessment.reservations
+        )
         report = replace(context.report, assessment=replace(context.assessment, reservations=wrong))
         found = b.verdicts(replace(context, report=report))[f"{THE_IP} fd00::9"]
         assert [refusal.reason for refusal in found] == [Reason.CLAIMED_BY_POD]
 
 
 def test_one_protected_address_protects_both_of_a_sandbox_and_an_empty_file() -> None:
-    claim: tuple[Any, ...] = Address("fd00::9", 1, "sh"), pod("shop/late", "fd00::9", phase="Pending")
+    claim: tuple[Any, ...] = (
+        Address("fd00::9", 1, "sh"),
+        pod("shop/late", "fd00::9", phase="Pending"),
+    )
     for saved, reason in zip(claim, (Reason.ADDRESS_IN_USE, Reason.CLAIMED_BY_POD), strict=True):
         for limits in (make_limits(), only(THE_IP, "fd00::9")):
             assert reasons(node(LEAK, LEAK6, saved, **DUAL), limits=limits)[0] in OWNED
@@ -174,28 +202,44 @@ def test_one_source_of_address_data_that_was_not_read_or_not_asked_prevents_ever
         if source in b.NON_ADDRESS_SOURCES:
             assert list(found) == [()]
         else:
-            assert all(refusal and refusal[0].reason is Reason.SOURCE_UNAVAILABLE for refusal in found)
-            assert bool(found) is (source not in {"containers", "reservations"}), "they say what could be released"
+            assert all(
+                refusal and refusal[0].reason is Reason.SOURCE_UNAVAILABLE for refusal in found
+            )
+            assert bool(found) is (source not in {"containers", "reservations"}), (
+                "they say what could be released"
+            )
     for source in ("checkpoints", "addresses", "pods", "processes", "cni_results"):
         changed: dict[str, Any] = {source: NotRequested(source, "it was left alone")}
-        assert bool(refusals(replace(node(LEAK), **changed))) is (source != "pods"), "pods may be disabled"
+        assert bool(refusals(replace(node(LEAK), **changed))) is (source != "pods"), (
+            "pods may be disabled"
+        )
     for unread in (b.unavailable("mounted_namespaces"), NotRequested("mounted_namespaces", "no")):
-        assert Reason.NOT_CONFIRMED in reasons(node(LEAK, PINNED, mounted_namespaces=unread)), "it may be mounted"
+        assert Reason.NOT_CONFIRMED in reasons(node(LEAK, PINNED, mounted_namespaces=unread)), (
+            "it may be mounted"
+        )
     assert Reason.SOURCE_UNAVAILABLE in reasons(node(LEAK, unread_networks=["storage"]))
 
 
-def test_a_sandbox_partly_in_a_network_that_is_not_allowed_is_refused_and_auto_allows_what_the_runtime_names() -> None:
+def test_a_sandbox_partly_in_a_network_that_is_not_allowed_is_refused_and_auto_allows_what_the_runtime_names() -> (
+    None
+):
     other = reservation("10.9.0.2", network="storage", ifname="net1")
     both = node(LEAK, other, b.cni_result("8" * 64, "shop/x", "10.9.0.0/24", network="storage"))
     (refusal,) = refusals(both)
-    assert (refusal.reason, refusal.setting) == (Reason.NETWORK_NOT_ALLOWED, "--cleanup-network=kubenet,storage")
+    assert (refusal.reason, refusal.setting) == (
+        Reason.NETWORK_NOT_ALLOWED,
+        "--cleanup-network=kubenet,storage",
+    )
     assert refusals(both, limits=in_networks("kubenet", "storage")) == ()
     auto = in_networks("auto")
     kubenet = RuntimeNetwork("kubenet", ("bridge",), "host-local")
     assert refusals(node(LEAK, networks=[kubenet]), limits=auto) == ()
     for networks in ([], [replace(kubenet, name="cbr0")], [replace(kubenet, ipam="calico-ipam")]):
         (refusal,) = refusals(node(LEAK, networks=networks), limits=auto)
-        assert (refusal.reason, refusal.setting) == (Reason.NETWORK_NOT_ALLOWED, "--cleanup-network=auto,kubenet")
+        assert (refusal.reason, refusal.setting) == (
+            Reason.NETWORK_NOT_ALLOWED,
+            "--cleanup-network=auto,kubenet",
+        )
 
 
 def test_an_address_outside_the_usable_range_is_released_only_by_name() -> None:
@@ -212,14 +256,19 @@ def test_no_sandbox_is_released_in_part_where_a_directory_is_not_read() -> None:
     assert (refusal.reason, refusal.setting) == (Reason.PARTIAL_SANDBOX, "")
     assert "another address of it, in /data/ipam/storage, which is not read" in refusal.why
     assert refusals(node(LEAK, NAMED, replace(attached, container_id="e" * 64))) == ()
-    for place in ("/var/lib/cni/networks", "/data/ipam"):  # there is an older directory of the same name
+    for place in (
+        "/var/lib/cni/networks",
+        "/data/ipam",
+    ):  # there is an older directory of the same name
         snapshot = node(LEAK, replace(LEAK, network="storage", ip="10.9.0.2"), NAMED, attached)
         stores = tuple(replace(store, data_dir=place) for store in snapshot.reservations)
         found = reasons(replace(snapshot, reservations=stores))
         assert (Reason.PARTIAL_SANDBOX in found) == (place != "/data/ipam")
 
 
-def test_a_leak_is_confirmed_by_both_snapshots_and_as_old_as_the_grace_period_but_no_future_file() -> None:
+def test_a_leak_is_confirmed_by_both_snapshots_and_as_old_as_the_grace_period_but_no_future_file() -> (
+    None
+):
     for age, refused in ((GRACE - timedelta(milliseconds=1), True), (GRACE, False)):
         made = replace(LEAK, mtime_ns=int((NOW - age).timestamp() * 1000) * 10**6)
         assert bool(refusals(node(made))) is refused
@@ -233,30 +282,56 @@ def test_a_leak_is_confirmed_by_both_snapshots_and_as_old_as_the_grace_period_bu
     once = replace(guard_context(node(LEAK)), report=b.scanned(node(), node(LEAK)))
     (refusal,) = b.verdicts(once)[THE_IP]
     assert (refusal.reason, refusal.setting) == (Reason.NOT_CONFIRMED, "")
-    assert reasons(node(LEAK), node(replace(LEAK, inode=LEAK.inode + 1))) == [Reason.NOT_CONFIRMED], "another file"
+    assert reasons(node(LEAK), node(replace(LEAK, inode=LEAK.inode + 1))) == [
+        Reason.NOT_CONFIRMED
+    ], "another file"
     recent = reservation("fd00::9", age=SECOND)
     assert reasons(node(LEAK, recent, **DUAL)) == [Reason.NOT_CONFIRMED], "one address of two"
 
 
 def test_a_recent_or_unknown_start_is_unsettled_and_the_runtime_that_was_asked_counts() -> None:
-    for who, ago in itertools.product(("booted", "kubelet", "docker"), (GRACE, GRACE - SECOND, -SECOND)):
+    for who, ago in itertools.product(
+        ("booted", "kubelet", "docker"), (GRACE, GRACE - SECOND, -SECOND)
+    ):
         snapshot = node(LEAK, processes=[processes(**{who: ago})])
         assert reasons(snapshot) == ([] if ago == GRACE else [Reason.UNSETTLED])
         assert refusals(snapshot, limits=make_limits(settle=timedelta(0))) == ()
     recent = NOW - timedelta(seconds=20)
     started: dict[str, Any]
     for runtime, started, why in (
-        ("docker", {"kubelet": None}, "it is not known when the kubelet started: its process was not found"),
-        ("docker", {"docker": None}, "it is not known when docker started: its process was not found"),
-        ("docker", {"cri_dockerd": recent}, "cri-dockerd started 20 s ago, and --settle is 300 s: wait 280 s"),
-        ("containerd", {"containerd": None}, "it is not known when containerd started: its process was not found"),
-        ("containerd", {"containerd": recent}, "containerd started 20 s ago, and --settle is 300 s: wait 280 s"),
+        (
+            "docker",
+            {"kubelet": None},
+            "it is not known when the kubelet started: its process was not found",
+        ),
+        (
+            "docker",
+            {"docker": None},
+            "it is not known when docker started: its process was not found",
+        ),
+        (
+            "docker",
+            {"cri_dockerd": recent},
+            "cri-dockerd started 20 s ago, and --settle is 300 s: wait 280 s",
+        ),
+        (
+            "containerd",
+            {"containerd": None},
+            "it is not known when containerd started: its process was not found",
+        ),
+        (
+            "containerd",
+            {"containerd": recent},
+            "containerd started 20 s ago, and --settle is 300 s: wait 280 s",
+        ),
         ("containerd", {"docker": None}, ""),
         ("cri-o", {"crio": None}, "it is not known when cri-o started: its process was not found"),
         ("cri-o", {"crio": recent}, "cri-o started 20 s ago, and --settle is 300 s: wait 280 s"),
     ):
         snapshot = node(LEAK) if runtime == "docker" else with_runtime(node(LEAK), runtime, "2.1.0")
-        snapshot = replace(snapshot, processes=Known(replace(snapshot.processes.known(), **started)))
+        snapshot = replace(
+            snapshot, processes=Known(replace(snapshot.processes.known(), **started))
+        )
         assert refusals(snapshot) == ((Refusal(Reason.UNSETTLED, why),) if why else ())
 
 
@@ -265,7 +340,11 @@ def test_a_plugin_objects_if_it_may_have_made_the_reservation() -> None:
         (timedelta(minutes=30), timedelta(seconds=30), False),
         (timedelta(minutes=30), timedelta(minutes=1), True),  # the wall clock may have been moved
         (timedelta(minutes=30), timedelta(days=1), True),
-        (timedelta(seconds=20), timedelta(seconds=25), True),  # the file was written after its start
+        (
+            timedelta(seconds=20),
+            timedelta(seconds=25),
+            True,
+        ),  # the file was written after its start
     ):
         snapshot = with_plugin(node(reservation(THE_IP, age=leak_age)), age)
         found = reasons(snapshot, limits=make_limits(grace=timedelta(0)))
@@ -290,9 +369,16 @@ def test_a_list_that_lost_most_of_its_containers_is_suspect() -> None:
         history = watched(node(containers=crowd(many)), node(containers=crowd(left), later=SECOND))
         assert (history.suspect_since == UPTIME + SECOND) is suspect
     full = node(containers=[*crowd(3), *crowd(40, "exited")[3:]])
-    assert watched(full, node(containers=crowd(3), later=SECOND)).suspect_since is None, "stopped ones come and go"
+    assert watched(full, node(containers=crowd(3), later=SECOND)).suspect_since is None, (
+        "stopped ones come and go"
+    )
     incomplete = b.without(node(later=SECOND), "containers")
-    history = watched(node(containers=crowd(9)), incomplete, incomplete, node(containers=crowd(3), later=2 * SECOND))
+    history = watched(
+        node(containers=crowd(9)),
+        incomplete,
+        incomplete,
+        node(containers=crowd(3), later=2 * SECOND),
+    )
     assert history.suspect_since == UPTIME + 2 * SECOND
     assert history.why == "docker listed 9 running containers, then 3 in the next snapshot"
     # So is that of a docker that restarted, even if it was unavailable meanwhile.
@@ -301,10 +387,16 @@ def test_a_list_that_lost_most_of_its_containers_is_suspect() -> None:
     gone = node(processes=[processes(docker=None)], later=SECOND)
     for between in ([], [incomplete], [gone], [incomplete, gone]):
         history = watched(before, *between, after)
-        assert (history.suspect_since, history.why) == (UPTIME + 2 * SECOND, "docker restarted between two snapshots")
+        assert (history.suspect_since, history.why) == (
+            UPTIME + 2 * SECOND,
+            "docker restarted between two snapshots",
+        )
     assert watched(before, incomplete, gone, before).suspect_since is None
     moved = replace(processes(), booted=NOW - UPTIME + GRACE, docker=NOW - UPTIME + GRACE)
-    assert watched(node(), node(processes=[moved], clock_set_by=GRACE, later=SECOND)).suspect_since is None
+    assert (
+        watched(node(), node(processes=[moved], clock_set_by=GRACE, later=SECOND)).suspect_since
+        is None
+    )
 
 
 def test_a_suspect_list_is_trusted_again_after_settle() -> None:
@@ -312,7 +404,9 @@ def test_a_suspect_list_is_trusted_again_after_settle() -> None:
     for later, refused in ((timedelta(0), True), (GRACE, True), (GRACE + SECOND, False)):
         context = replace(guard_context(node(LEAK, later=later)), runtime_history=history)
         (found,) = b.verdicts(context).values()
-        assert [refusal.reason for refusal in found] == ([Reason.RUNTIME_DOUBTFUL] if refused else [])
+        assert [refusal.reason for refusal in found] == (
+            [Reason.RUNTIME_DOUBTFUL] if refused else []
+        )
 
 
 def test_a_list_without_the_running_pods_is_suspect() -> None:
@@ -323,7 +417,11 @@ def test_a_list_without_the_running_pods_is_suspect() -> None:
         boxes = [b.sandbox(f"{n:064x}", f"shop/p{n}") for n in range(listed)]
         found = reasons(node(reservations=[LEAK], checkpoints=[], containers=boxes, pods=pods))
         assert found == ([Reason.RUNTIME_DOUBTFUL] if refused else [])
-    others = [pod("shop/new", phase="Pending"), pod("shop/old", deleting=True), pod("shop/done", phase="Succeeded")]
+    others = [
+        pod("shop/new", phase="Pending"),
+        pod("shop/old", deleting=True),
+        pod("shop/done", phase="Succeeded"),
+    ]
     assert refusals(node(LEAK, *others)) == (), "they need not be listed"
     empty = node(reservations=[LEAK], checkpoints=[], containers=[])
     assert refusals(b.without_api(empty)) == (), "without the API server nothing says otherwise"
@@ -335,24 +433,36 @@ def share(*records: Any, **changes: Any) -> float:
 
 def test_what_a_share_is_one_of_and_that_each_network_has_its_own() -> None:
     small = [Node("worker-1", ("10.244.1.0/28",), 110)]
-    assert (share(*leaks(7), node=small), share(*leaks(8), node=small)) == (0, 8 / 13), "a few are ignored"
+    assert (share(*leaks(7), node=small), share(*leaks(8), node=small)) == (0, 8 / 13), (
+        "a few are ignored"
+    )
     recent = [reservation(f"10.244.1.{n}", f"{n:064x}", age=SECOND) for n in range(40, 44)]
     in_use = [Address(f"10.244.1.{10 + n}", 1, "sh") for n in (1, 2)]
     both = [reservation(f"10.244.2.{n}", f"{n:064x}", age=SECOND) for n in range(40, 44)]
-    assert share(*leaks(10), *recent, *both, *in_use) == 12 / 253, "sandboxes leaked and candidate, not owned"
-    assert share(*leaks(8), node=[], cni_results=[]) == 8 / 10, "the reservations, where the range is not known"
+    assert share(*leaks(10), *recent, *both, *in_use) == 12 / 253, (
+        "sandboxes leaked and candidate, not owned"
+    )
+    assert share(*leaks(8), node=[], cni_results=[]) == 8 / 10, (
+        "the reservations, where the range is not known"
+    )
     assert share(*leaks(31), node=[Node("worker-1", ("10.250.0.0/29",), 110)]) == 1, "at most 1"
     alone = NotRequested("pods", "--api=off")
-    assert share(*leaks(110), pods=alone) == 110 / 112, "only docker makes nearly all of them leaked"
+    assert share(*leaks(110), pods=alone) == 110 / 112, (
+        "only docker makes nearly all of them leaked"
+    )
     assert share(*leaks(31), pods=alone) == 31 / 253
-    assert share(*leaks(110)) == 110 / 253, "the API server knows the pods that run, and docker's list agrees with it"
+    assert share(*leaks(110)) == 110 / 253, (
+        "the API server knows the pods that run, and docker's list agrees with it"
+    )
     # One that is equal to the limit is plausible, and each network has its own.
     for most, refused in ((31 / 253, False), (30 / 253, True), (0.0, True), (1.0, False)):
         found = b.verdicts(guard_context(node(*leaks(31)), limits=make_limits(max_share=most)))
         assert {tuple(refusal.reason for refusal in each) for each in found.values()} == {
             (Reason.IMPLAUSIBLE_SHARE,) if refused else ()
         }
-    crowded = node(*leaks(8), reservation("10.9.0.2", "8" * 64, network="storage"), node=[], cni_results=[])
+    crowded = node(
+        *leaks(8), reservation("10.9.0.2", "8" * 64, network="storage"), node=[], cni_results=[]
+    )
     found = b.verdicts(guard_context(crowded, limits=in_networks("kubenet", "storage")))
     assert Reason.IMPLAUSIBLE_SHARE not in {refusal.reason for refusal in found["10.9.0.2"]}
     assert Reason.IMPLAUSIBLE_SHARE in {refusal.reason for refusal in found["10.244.1.11"]}
@@ -361,7 +471,9 @@ def test_what_a_share_is_one_of_and_that_each_network_has_its_own() -> None:
 WEB = PortMapping(8080, "tcp")
 
 
-def its_pod(ports: tuple[PortMapping, ...] | None, age: timedelta = timedelta(days=1), uid: str = "") -> Pod:
+def its_pod(
+    ports: tuple[PortMapping, ...] | None, age: timedelta = timedelta(days=1), uid: str = ""
+) -> Pod:
     """Return the pod of the leak, as the API server has it, and what its spec says."""
     return replace(pod("shop/gone", phase="Pending", uid=uid), created=NOW - age, host_ports=ports)
 
@@ -387,9 +499,13 @@ def test_the_daemon_releases_no_address_whose_host_ports_are_not_known() -> None
     chain = RuntimeNetwork("kubenet", ("bridge",), "host-local", forwards_ports=False)
     assert host_ports_of(with_runtime(node(LEAK, networks=[chain]), CONTAINERD, "2.1.9")) == ""
     for other in (replace(chain, forwards_ports=True), replace(chain, name="x")):
-        assert not_known in host_ports_of(with_runtime(node(LEAK, networks=[other]), CONTAINERD, "2.1.9"))
+        assert not_known in host_ports_of(
+            with_runtime(node(LEAK, networks=[other]), CONTAINERD, "2.1.9")
+        )
     assert host_ports_of(node(LEAK, NAMED)) == "", "a CNI plugin would have been told of them"
-    assert f"the spec of its pod shop/gone was not seen, and {not_known}" in host_ports_of(with_crio(NAMED))
+    assert f"the spec of its pod shop/gone was not seen, and {not_known}" in host_ports_of(
+        with_crio(NAMED)
+    )
     namesake, recorded = its_pod((), age=OLD - SECOND), its_pod(None)
     for unsure in (namesake, recorded, replace(namesake, created=None)):
         assert not_known in host_ports_of(with_crio(NAMED, unsure))
@@ -409,7 +525,9 @@ def test_the_host_ports_of_a_sandbox_that_ran_are_remembered() -> None:
         assert why in host_ports_of(before, another, another)
     other = node(LEAK, ran, its_pod((WEB,), young, "another uid"))
     assert host_ports_of(other, node(LEAK), node(LEAK)) == "", "of a pod with the same name"
-    assert host_ports_of(node(LEAK, processes=[processes(booted=timedelta(hours=1))])) == "", "a reboot ends the rules"
+    assert host_ports_of(node(LEAK, processes=[processes(booted=timedelta(hours=1))])) == "", (
+        "a reboot ends the rules"
+    )
 
 
 def test_only_sandboxes_that_no_runtime_lists_are_requested() -> None:
@@ -428,9 +546,14 @@ def test_only_sandboxes_that_no_runtime_lists_are_requested() -> None:
     empty = [b.empty_file("10.244.1.30"), replace(b.empty_file("10.244.1.30"), network="storage")]
     found = b.assessment(node(other, LEAK6, LEAK, *empty))
     requests = release_requests(found)
-    assert [request.reservations for request in requests] == [(LEAK, LEAK6, other), *((file,) for file in empty)]
+    assert [request.reservations for request in requests] == [
+        (LEAK, LEAK6, other),
+        *((file,) for file in empty),
+    ]
     assert requests[0].networks == ("kubenet", "storage")
-    assert release_requests(found, frozenset({"fd00::9"})) == requests[:1], "by one of its addresses"
+    assert release_requests(found, frozenset({"fd00::9"})) == requests[:1], (
+        "by one of its addresses"
+    )
     assert release_requests(found, frozenset({"10.244.1.200"})) == ()
     assert refusals(node(LEAK, LEAK6, **DUAL), limits=only("fd00::9"))[0].setting == BOTH_IPS
 
@@ -445,9 +568,14 @@ def test_a_cached_result_stays_for_a_runtime_that_deletes_at_its_start() -> None
 
 def test_the_oldest_are_released_first_whatever_the_order_of_the_directory() -> None:
     old, middle, new = leaks(3)
-    dual = [reservation(THE_IP, age=timedelta(hours=9)), reservation("fd00::9", age=timedelta(hours=1))]
+    dual = [
+        reservation(THE_IP, age=timedelta(hours=9)),
+        reservation("fd00::9", age=timedelta(hours=1)),
+    ]
     in_order = [f"{THE_IP} fd00::9", old.ip, middle.ip, new.ip]
     assert list(b.verdicts(guard_context(node(new, old, *dual, middle, **DUAL)))) == in_order
     twins = [reservation(f"10.244.1.{n}", f"{n:064x}") for n in (20, 21, 22)]
-    orders = {tuple(b.verdicts(guard_context(node(*some)))) for some in itertools.permutations(twins)}
+    orders = {
+        tuple(b.verdicts(guard_context(node(*some)))) for some in itertools.permutations(twins)
+    }
     assert len(orders) == 1

@@ -21,11 +21,27 @@ from agent.cleanup.journal import RESERVATION, Busy, Entry, FileImage, Journal, 
 from agent.model.release import Verdict
 from agent.sources.source_error import SourceError
 from tests.builders import GONE, NOW, WEB_ID
-from tests.cleanup.stores import Store, another_process_locks, in_child, let_go, may_mount, mount, synced
+from tests.cleanup.stores import (
+    Store,
+    another_process_locks,
+    in_child,
+    let_go,
+    may_mount,
+    mount,
+    synced,
+)
 from tests.wire import as_nobody, needs, open_directory
 
 KEPT = FileImage(
-    RESERVATION, "kubenet", "10.244.1.9", f"{GONE}\r\neth0".encode(), 0o644, 0, 0, 17, 1_700_000_000_123_456_789
+    RESERVATION,
+    "kubenet",
+    "10.244.1.9",
+    f"{GONE}\r\neth0".encode(),
+    0o644,
+    0,
+    0,
+    17,
+    1_700_000_000_123_456_789,
 )
 ENTRY = Entry("20260326T200000.000000Z-999999999999", NOW, "clean", GONE, "shop/old", (KEPT,))
 
@@ -64,14 +80,19 @@ def test_an_entry_is_read_back_as_it_was_written(journal: JournalStore, file: Pa
     assert journal.read().released_from() == {}, "it was restored"
 
 
-def test_an_entry_is_readable_by_people_and_keeps_its_evidence_word_for_word(journal: JournalStore, file: Path) -> None:
+def test_an_entry_is_readable_by_people_and_keeps_its_evidence_word_for_word(
+    journal: JournalStore, file: Path
+) -> None:
     with journal.exclusive(0):
         journal.begin(ENTRY, ("docker said so",))
     journal.update(ENTRY.ended(Verdict.RELEASED, ""), NOW + timedelta(seconds=1))
     journal.update(replace(ENTRY.ended(Verdict.RELEASED, ""), halted=NOW), NOW + timedelta(days=1))
     document = json.loads(file.read_text())
     assert (document["schema"], document["evidence"]) == ("nodeleak.journal/v1", ["docker said so"])
-    assert (document["began"], document["ended"]) == ("2026-03-26T20:00:00.000000Z", "2026-03-26T20:00:01.000000Z")
+    assert (document["began"], document["ended"]) == (
+        "2026-03-26T20:00:00.000000Z",
+        "2026-03-26T20:00:01.000000Z",
+    )
     assert document["versions"].keys() == {"nodeleak", "python", "kernel"}
     assert document["files"] == [
         {
@@ -80,7 +101,10 @@ def test_an_entry_is_readable_by_people_and_keeps_its_evidence_word_for_word(jou
             "mtime": "2023-11-14T22:13:20.123456Z", "mtime_ns": 1_700_000_000_123_456_789,
         }
     ]  # fmt: skip
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (file.parent.parent, file.parent, file)}
+    modes = {
+        path.name: stat.S_IMODE(path.stat().st_mode)
+        for path in (file.parent.parent, file.parent, file)
+    }
     assert modes == {"state": 0o700, "journal": 0o700, file.name: 0o600}
 
 
@@ -119,7 +143,9 @@ TAMPERED: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 
-def test_a_damaged_entry_or_one_of_a_file_elsewhere_affects_no_other(journal: JournalStore, file: Path) -> None:
+def test_a_damaged_entry_or_one_of_a_file_elsewhere_affects_no_other(
+    journal: JournalStore, file: Path
+) -> None:
     journal.begin(ENTRY, ())
     document = json.loads(file.read_text())
     changed = [{**document, "files": [document["files"][0] | part]} for part in TAMPERED]
@@ -128,13 +154,17 @@ def test_a_damaged_entry_or_one_of_a_file_elsewhere_affects_no_other(journal: Jo
         damaged.write_bytes(damage)
         journal.update(ENTRY.ended(Verdict.RELEASED, ""), NOW)
         read = journal.read()
-        assert [(entry.name, entry.verdict) for entry in read.entries] == [(ENTRY.name, Verdict.RELEASED)]
+        assert [(entry.name, entry.verdict) for entry in read.entries] == [
+            (ENTRY.name, Verdict.RELEASED)
+        ]
         (message,) = read.damage
         assert message.startswith(f"{damaged}: ")
         assert damaged.read_bytes() == damage
 
 
-def test_what_others_wrote_is_read_and_what_a_killed_one_left_is_removed(journal: JournalStore, file: Path) -> None:
+def test_what_others_wrote_is_read_and_what_a_killed_one_left_is_removed(
+    journal: JournalStore, file: Path
+) -> None:
     journal.begin(ENTRY, ())
     JournalStore(file.parent.parent).update(ENTRY.ended(Verdict.GONE, ""), NOW)
     assert journal.read().entries[0].verdict is Verdict.GONE
@@ -146,9 +176,15 @@ def test_what_others_wrote_is_read_and_what_a_killed_one_left_is_removed(journal
         assert (left.exists(), journal.read()) == (False, Journal())
 
 
-def test_a_journal_that_is_no_file_is_unavailable_without_waiting(journal: JournalStore, file: Path) -> None:
+def test_a_journal_that_is_no_file_is_unavailable_without_waiting(
+    journal: JournalStore, file: Path
+) -> None:
     file.parent.mkdir(parents=True)
-    makers: tuple[Callable[[Path], None], ...] = (Path.mkdir, lambda path: path.symlink_to("elsewhere"), os.mkfifo)
+    makers: tuple[Callable[[Path], None], ...] = (
+        Path.mkdir,
+        lambda path: path.symlink_to("elsewhere"),
+        os.mkfifo,
+    )
     for number, make in enumerate(makers):
         make(file)
         start = time.perf_counter()
@@ -164,7 +200,10 @@ def test_an_unreadable_journal_is_unavailable() -> None:
         JournalStore(directory).begin(ENTRY, ())
         for mode in (0o755, 0o700):
             (directory / "journal").chmod(mode)
-            with as_nobody(), pytest.raises(SourceError, match=r"permission denied \(run as root\)"):
+            with (
+                as_nobody(),
+                pytest.raises(SourceError, match=r"permission denied \(run as root\)"),
+            ):
                 JournalStore(directory).read()
         with as_nobody():
             store = JournalStore(directory)
@@ -204,7 +243,9 @@ def test_no_release_of_the_last_day_is_ever_dropped(
     assert journal.full(NOW) == full
     with pytest.raises(OSError, match=full):
         journal.begin(named("3"), ())
-    journal.update(named("0").ended(Verdict.RELEASED, ""), NOW)  # what has begun can be ended, and was just written to
+    journal.update(
+        named("0").ended(Verdict.RELEASED, ""), NOW
+    )  # what has begun can be ended, and was just written to
     written("0", timedelta(0))
     assert journal.full(NOW + timedelta(seconds=2)) == ""
     journal.begin(named("3", at=NOW + timedelta(seconds=2)), ())
@@ -215,7 +256,10 @@ def test_entries_of_the_same_microsecond_have_different_names(store: Store) -> N
     sandboxes = [
         (store.reserve(), store.reserve("fd00::9")),
         (store.reserve("10.244.1.8", "8" * 64),),
-        *((store.reserve(ip, "", content=b""),) for ip in ("10.244.1.10", "10.244.1.11", "fd00::a")),
+        *(
+            (store.reserve(ip, "", content=b""),)
+            for ip in ("10.244.1.10", "10.244.1.11", "fd00::a")
+        ),
         (store.reserve("10.244.1.10", "", content=b"", network="net1"),),
     ]
     for reserved in sandboxes:
@@ -227,16 +271,24 @@ def test_entries_of_the_same_microsecond_have_different_names(store: Store) -> N
 
 
 @given(
-    content=st.binary(max_size=60) | st.text().map(lambda text: text.encode(errors="surrogatepass")),
+    content=st.binary(max_size=60)
+    | st.text().map(lambda text: text.encode(errors="surrogatepass")),
     mode=st.integers(0, 0o7777),
     owner=st.integers(0, 2**32 - 2),
     mtime_ns=st.integers(-(2**63) * 10**9 + 1, 2**63 * 10**9 - 1),
     data_dir=st.sampled_from(["", "/run/cni-ipam-state"]),
 )
 def test_any_file_is_stored_byte_for_byte(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes, mode: int, owner: int, mtime_ns: int, data_dir: str
+    tmp_path_factory: pytest.TempPathFactory,
+    content: bytes,
+    mode: int,
+    owner: int,
+    mtime_ns: int,
+    data_dir: str,
 ) -> None:
-    image = FileImage(RESERVATION, "kubenet", "10.244.1.9", content, mode, owner, owner, 17, mtime_ns, data_dir)
+    image = FileImage(
+        RESERVATION, "kubenet", "10.244.1.9", content, mode, owner, owner, 17, mtime_ns, data_dir
+    )
     entry = replace(ENTRY, files=(image,))
     state = tmp_path_factory.mktemp("state")
     JournalStore(state).begin(entry, ())
@@ -244,7 +296,10 @@ def test_any_file_is_stored_byte_for_byte(
 
 
 def test_what_happened_since_the_journal_was_read_is_known() -> None:
-    old, other = ENTRY.ended(Verdict.RELEASED, ""), named("2", container_id=WEB_ID).ended(Verdict.RELEASED, "")
+    old, other = (
+        ENTRY.ended(Verdict.RELEASED, ""),
+        named("2", container_id=WEB_ID).ended(Verdict.RELEASED, ""),
+    )
     before = Journal((old, other))
     assert before.active_since(before) == frozenset()
     failed = old.restoration_began(NOW).ended(Verdict.RELEASED, "")

@@ -20,7 +20,9 @@ from tests.wire import NOBODY
 
 pytestmark = pytest.mark.proof
 IP6, IP_NET1 = "fd00:10::9", "10.9.0.9"
-NAMED = pytest.mark.parametrize("named", [False, True], ids=["O_TMPFILE", "a file system without O_TMPFILE"])
+NAMED = pytest.mark.parametrize(
+    "named", [False, True], ids=["O_TMPFILE", "a file system without O_TMPFILE"]
+)
 Files = dict[str, File]
 
 
@@ -48,9 +50,17 @@ def is_sound(store: Store, before: Files) -> None:
             fcntl.flock(cleaner, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert store.unlocked()
     journal, found = store.journal(), store.files()
-    images = [image for entry in journal.entries for image in entry.files if image.place == RESERVATION]
+    images = [
+        image for entry in journal.entries for image in entry.files if image.place == RESERVATION
+    ]
     written = {
-        f"{image.network}/{image.name}": (image.content, image.mode, image.uid, image.gid, image.mtime_ns)
+        f"{image.network}/{image.name}": (
+            image.content,
+            image.mode,
+            image.uid,
+            image.gid,
+            image.mtime_ns,
+        )
         for image in images
     }
     for name, file in before.items():
@@ -69,7 +79,9 @@ def is_settled(store: Store, before: Files) -> Entry | None:
     if not found:
         assert entry is not None
         assert entry.verdict in {Verdict.RELEASED, Verdict.INTERRUPTED}
-        assert [*store.caches[0].iterdir()] == [], "CRI-O would run DEL with it while another pod has the address"
+        assert [*store.caches[0].iterdir()] == [], (
+            "CRI-O would run DEL with it while another pod has the address"
+        )
         assert store.restore()[0]
         assert store.files() == before
     return entry
@@ -133,7 +145,9 @@ def test_killed_at_each_call_of_a_release_that_is_undone(tmp_path: Path, named: 
 
 
 @NAMED
-@pytest.mark.parametrize("repeated", [True, False], ids=["it is repeated", "the next cleanup finishes it"])
+@pytest.mark.parametrize(
+    "repeated", [True, False], ids=["it is repeated", "the next cleanup finishes it"]
+)
 def test_killed_at_each_call_of_a_restoration(tmp_path: Path, named: bool, repeated: bool) -> None:
     found = set()
 
@@ -175,11 +189,14 @@ def test_two_cleaners_release_each_address_once_and_lose_no_journal_entry(tmp_pa
 
     def clean(answer: Path, order: list[Reservation]) -> None:
         os.read(waiting, 1)
-        answer.write_text(json.dumps([store.release(leak, file_ops=store.file_ops(5)).verdict for leak in order]))
+        answer.write_text(
+            json.dumps([store.release(leak, file_ops=store.file_ops(5)).verdict for leak in order])
+        )
 
     answers = tmp_path / "answer", tmp_path / "other answer"
     children = [
-        start(partial(clean, answer, order)) for answer, order in zip(answers, (leaks, leaks[::-1]), strict=True)
+        start(partial(clean, answer, order))
+        for answer, order in zip(answers, (leaks, leaks[::-1]), strict=True)
     ]
     os.write(begin, b"go")
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]

@@ -14,11 +14,30 @@ from agent.cleanup import guards
 from agent.model.assessment import State
 from agent.model.release import Cleaning, Reason, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import SOURCES, Address, Checkpoint, Container, Known, NotRequested, Reservation, Snapshot
+from agent.model.snapshot import (
+    SOURCES,
+    Address,
+    Checkpoint,
+    Container,
+    Known,
+    NotRequested,
+    Reservation,
+    Snapshot,
+)
 from tests.builders import NON_ADDRESS_SOURCES, NOW, guard_context, pod, reservation, without
 from tests.cleanup.recheck import Owners
 from tests.cleanup.syncs import Daemon, Name, entry, reserved
-from tests.strategies import IDS, IPS, CleanupInput, cleanup_inputs, ids, ips, leaky_nodes, nodes, odd_nodes
+from tests.strategies import (
+    IDS,
+    IPS,
+    CleanupInput,
+    cleanup_inputs,
+    ids,
+    ips,
+    leaky_nodes,
+    nodes,
+    odd_nodes,
+)
 
 pytestmark = pytest.mark.proof
 _PROFILE = settings.get_profile(settings.get_current_profile_name())
@@ -31,12 +50,19 @@ def owned(snapshot: Snapshot) -> set[Name]:
     containers = {container.id for container in _items(snapshot.containers)} | {
         checkpoint.container_id for checkpoint in _items(snapshot.checkpoints)
     }
-    live = [pod for pod in _items(snapshot.pods) if pod.phase not in {"Succeeded", "Failed"} and not pod.host_network]
-    addresses = {address.ip for address in _items(snapshot.addresses)} | {ip for pod in live for ip in pod.ips}
+    live = [
+        pod
+        for pod in _items(snapshot.pods)
+        if pod.phase not in {"Succeeded", "Failed"} and not pod.host_network
+    ]
+    addresses = {address.ip for address in _items(snapshot.addresses)} | {
+        ip for pod in live for ip in pod.ips
+    }
     return {
         name
         for name, reservation in reserved(snapshot).items()
-        if reservation.ip in addresses or (reservation.container_id and reservation.container_id in containers)
+        if reservation.ip in addresses
+        or (reservation.container_id and reservation.container_id in containers)
     }
 
 
@@ -52,11 +78,16 @@ def daemon_for(case: CleanupInput, broken: Iterable[str] = (), **parts: Any) -> 
 
 
 def clean(
-    daemon: Daemon, case: CleanupInput, report: Report | None = None, snapshots: Sequence[Snapshot] = ()
+    daemon: Daemon,
+    case: CleanupInput,
+    report: Report | None = None,
+    snapshots: Sequence[Snapshot] = (),
 ) -> tuple[set[Name], Cleaning]:
     """Return what the daemon really removed after these snapshots, and what it reports."""
     snapshots = snapshots or case.snapshots
-    replayed = report or engine.replay(snapshots, grace=case.limits.grace, confirm_after=timedelta(0))
+    replayed = report or engine.replay(
+        snapshots, grace=case.limits.grace, confirm_after=timedelta(0)
+    )
     cleaning = daemon.clean(snapshots, replayed)
     return set(reserved(snapshots[-1])) - set(daemon.files.files), cleaning
 
@@ -91,9 +122,17 @@ def test_the_generated_nodes_have_releases() -> None:
     """The strategies produce a sync that releases a lot, and one that releases half of it."""
     looking = settings(max_examples=5000, phases=[Phase.generate])
     find(cleanup_inputs(), lambda case: len(removed(case)) >= 3, settings=looking)
-    find(cleanup_inputs(), lambda case: 0 < len(removed(case)) < len(reserved(case.last)) - 2, settings=looking)
+    find(
+        cleanup_inputs(),
+        lambda case: 0 < len(removed(case)) < len(reserved(case.last)) - 2,
+        settings=looking,
+    )
     changed = cleanup_inputs(leaky_nodes())
-    find(changed, lambda case: bool(removed(case)) and case.first.containers != case.last.containers, settings=looking)
+    find(
+        changed,
+        lambda case: bool(removed(case)) and case.first.containers != case.last.containers,
+        settings=looking,
+    )
 
 
 @_LONGEST
@@ -122,14 +161,20 @@ def test_an_owner_of_any_kind_protects_an_address_of_any_node(
         {"addresses": Address(ip, 1, "")},
         {"pods": pod("shop/late", "192.0.2.1", ip, phase="Pending")},
     ):
-        assert (leak.network, ip) not in removed(CleanupInput(first, also(last, owner), case.limits))
+        assert (leak.network, ip) not in removed(
+            CleanupInput(first, also(last, owner), case.limits)
+        )
 
 
 def with_it(snapshot: Snapshot, entry: Reservation) -> Snapshot:
     """Put a file into the first network, in the place of what has its name."""
     store = snapshot.reservations[0]
-    others = tuple(reservation for reservation in _items(store.reading) if reservation.ip != entry.ip)
-    strange = tuple(unrecognized for unrecognized in store.unrecognized if unrecognized.name != entry.ip)
+    others = tuple(
+        reservation for reservation in _items(store.reading) if reservation.ip != entry.ip
+    )
+    strange = tuple(
+        unrecognized for unrecognized in store.unrecognized if unrecognized.name != entry.ip
+    )
     changed = replace(store, reading=Known((*others, entry)), unrecognized=strange)
     return replace(snapshot, reservations=(changed, *snapshot.reservations[1:]))
 
@@ -137,7 +182,8 @@ def with_it(snapshot: Snapshot, entry: Reservation) -> Snapshot:
 def also(snapshot: Snapshot, records: Mapping[str, Any]) -> Snapshot:
     """Add a thing to each of some sources, which were read then."""
     changed: dict[str, Any] = {
-        source: Known((*_items(getattr(snapshot, source)), thing)) for source, thing in records.items()
+        source: Known((*_items(getattr(snapshot, source)), thing))
+        for source, thing in records.items()
     }
     return replace(snapshot, **changed)
 
@@ -152,28 +198,39 @@ def test_with_any_source_unavailable_nothing_is_released(case: CleanupInput, sou
 
 
 @_LONGER
-@given(cleanup_inputs(leaky_nodes()), st.sampled_from(["checkpoints", "containers", "addresses", "processes"]))
+@given(
+    cleanup_inputs(leaky_nodes()),
+    st.sampled_from(["checkpoints", "containers", "addresses", "processes"]),
+)
 def test_a_source_not_requested_is_not_treated_as_empty(case: CleanupInput, source: str) -> None:
     changed: dict[str, Any] = {source: NotRequested(source, "it was left alone")}
     incomplete = replace(case, last=replace(case.last, **changed))
     if source != "processes" or case.limits.settle:
         # An empty file names no sandbox that could have a checkpoint.
         gone = {
-            name for name in removed(incomplete) if source != "checkpoints" or reserved(case.last)[name].container_id
+            name
+            for name in removed(incomplete)
+            if source != "checkpoints" or reserved(case.last)[name].container_id
         }
         assert gone == set()
 
 
 @_LONGER
 @given(cleanup_inputs(leaky_nodes()), st.integers(0, 4), st.integers(0, 4), st.data())
-def test_no_sync_exceeds_a_release_limit(case: CleanupInput, a_round: int, an_hour: int, data: st.DataObject) -> None:
+def test_no_sync_exceeds_a_release_limit(
+    case: CleanupInput, a_round: int, an_hour: int, data: st.DataObject
+) -> None:
     """An hour's: with what is in the journal, whoever wrote it and whenever."""
-    ago = data.draw(st.lists(st.tuples(st.integers(-5, 90), st.sampled_from(["run", "clean"])), max_size=4))
+    ago = data.draw(
+        st.lists(st.tuples(st.integers(-5, 90), st.sampled_from(["run", "clean"])), max_size=4)
+    )
     budget = {"per_sync": ("--max-per-sync", a_round), "per_hour": ("--max-per-hour", an_hour)}
     daemon = daemon_for(case, budget=budget)
     for number, (minutes, actor) in enumerate(ago):
         lost = reservation("10.0.0.99", f"{number:x}f" * 32)
-        daemon.journal.entries[str(number)] = entry(lost, at=NOW - timedelta(minutes=minutes), actor=actor)
+        daemon.journal.entries[str(number)] = entry(
+            lost, at=NOW - timedelta(minutes=minutes), actor=actor
+        )
     spent = sum(actor == "run" and minutes < 60 for minutes, actor in ago)
     assert len(clean(daemon, case)[0]) <= min(a_round, max(0, an_hour - spent))
 
@@ -195,15 +252,23 @@ def test_a_halted_cleaner_never_releases_again(stops: CleanupInput, case: Cleanu
 
 @_LONGER
 @given(cleanup_inputs(), st.frozensets(ips, max_size=2))
-def test_a_sandbox_is_released_whole_or_not_and_the_report_says_so(case: CleanupInput, broken: frozenset[str]) -> None:
+def test_a_sandbox_is_released_whole_or_not_and_the_report_says_so(
+    case: CleanupInput, broken: frozenset[str]
+) -> None:
     """Though some of its files cannot be removed."""
     daemon = daemon_for(case, broken)
     gone, cleaning = clean(daemon, case)
     for container_id in IDS:
-        whole = {name for name, entry in reserved(case.last).items() if entry.container_id == container_id}
+        whole = {
+            name
+            for name, entry in reserved(case.last).items()
+            if entry.container_id == container_id
+        }
         assert whole & gone in (set(), whole)
     released = [outcome for outcome in cleaning.outcomes if outcome.verdict is Verdict.RELEASED]
-    assert {(leak.network, leak.ip) for outcome in released for leak in outcome.request.reservations} == gone
+    assert {
+        (leak.network, leak.ip) for outcome in released for leak in outcome.request.reservations
+    } == gone
     entries = [entry.name for entry in daemon.journal.entries.values() if entry.released]
     assert [outcome.entry for outcome in released] == entries
     for outcome in cleaning.outcomes:

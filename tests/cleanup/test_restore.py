@@ -11,7 +11,16 @@ import pytest
 from agent.model.release import Verdict
 from tests.builders import GONE, NOW, WEB_ID
 from tests.cleanup import stores
-from tests.cleanup.stores import Store, another_process_locks, at, die, ends_by_itself, in_child, refuse, whole
+from tests.cleanup.stores import (
+    Store,
+    another_process_locks,
+    at,
+    die,
+    ends_by_itself,
+    in_child,
+    refuse,
+    whole,
+)
 from tests.wire import NOBODY
 
 IP, IP6 = "10.244.1.9", "fd00:10::9"
@@ -36,7 +45,9 @@ def half_restored(store: Store) -> None:
     assert sorted(store.files()) == [f"kubenet/{IP}"]
 
 
-@pytest.mark.parametrize("named", [False, True], ids=["O_TMPFILE", "a file system without O_TMPFILE"])
+@pytest.mark.parametrize(
+    "named", [False, True], ids=["O_TMPFILE", "a file system without O_TMPFILE"]
+)
 def test_a_release_is_restored_byte_for_byte_with_any_umask(store: Store, named: bool) -> None:
     reserved = [
         store.reserve(mode=0o640, owner=NOBODY),
@@ -44,7 +55,10 @@ def test_a_release_is_restored_byte_for_byte_with_any_umask(store: Store, named:
         store.reserve("10.9.0.9", network="net1", mode=0o4755),
         store.reserve("10.244.1.7", content=f" {GONE}\n".encode()),
     ]
-    results = [store.keep_result(), store.keep_result(ip="10.9.0.9", network="net1", bare=True, at=1)]
+    results = [
+        store.keep_result(),
+        store.keep_result(ip="10.9.0.9", network="net1", bare=True, at=1),
+    ]
     results[0].chmod(0o600)
     before = store.files(), [whole(result) for result in results]
     assert store.release(*reserved).verdict is Verdict.RELEASED
@@ -63,7 +77,9 @@ def test_a_release_is_restored_byte_for_byte_with_any_umask(store: Store, named:
 
 
 @pytest.mark.parametrize("content", [b"", bytes(70)])
-def test_an_empty_file_is_restored_as_it_was_and_what_is_not_missing_is_not(store: Store, content: bytes) -> None:
+def test_an_empty_file_is_restored_as_it_was_and_what_is_not_missing_is_not(
+    store: Store, content: bytes
+) -> None:
     store.reserve(content=content)
     before = store.files()
     store.release(store.find())
@@ -77,7 +93,9 @@ def test_an_empty_file_is_restored_as_it_was_and_what_is_not_missing_is_not(stor
     assert store.entry().restored is None
 
 
-def test_if_the_second_file_cannot_be_put_back_that_is_said_and_the_next_start_does_it(store: Store) -> None:
+def test_if_the_second_file_cannot_be_put_back_that_is_said_and_the_next_start_does_it(
+    store: Store,
+) -> None:
     store.release(store.reserve(), store.reserve(IP6))
 
     def act() -> list[object]:
@@ -119,7 +137,10 @@ def test_a_sandbox_with_another_address_gets_no_second_one(store: Store) -> None
     others = "10.244.1.77", "10.244.1.78"
     for ip, ifname in zip(others, ("eth0", ""), strict=True):
         store.reserve(ip, ifname=ifname)
-    assert store.restore() == [False, f"container {GONE[:12]} has another address now: {', '.join(others)}"]
+    assert store.restore() == [
+        False,
+        f"container {GONE[:12]} has another address now: {', '.join(others)}",
+    ]
     assert store.entry().restored is None
     for ip in others:
         (store.network() / ip).unlink()
@@ -161,7 +182,9 @@ def test_a_changed_journal_cannot_write_elsewhere(store: Store) -> None:
     tree = json.loads(store.journal_file.read_text())
     before = {*store.root.rglob("*")}
     for number, changed in ((0, {"name": "../../victim"}), (0, {"network": "../.."})):
-        files = [file | changed if index == number else file for index, file in enumerate(tree["files"])]
+        files = [
+            file | changed if index == number else file for index, file in enumerate(tree["files"])
+        ]
         store.journal_file.write_text(json.dumps(tree | {"files": files}))
         assert store.journal().entries == ()
     tree["files"][1] |= {"place": "/etc/cron.d", "name": "x"}
@@ -172,7 +195,10 @@ def test_a_changed_journal_cannot_write_elsewhere(store: Store) -> None:
 
 
 def test_of_what_was_interrupted_an_address_reserved_since_is_not_touched(tmp_path: Path) -> None:
-    for interrupt, ip, what in ((half_released, IP, "release"), (half_restored, IP6, "restoration")):
+    for interrupt, ip, what in (
+        (half_released, IP, "release"),
+        (half_restored, IP6, "restoration"),
+    ):
         store = Store(tmp_path / what)
         interrupt(store)
         store.reserve(ip, WEB_ID)
@@ -180,7 +206,11 @@ def test_of_what_was_interrupted_an_address_reserved_since_is_not_touched(tmp_pa
         store.start()
         assert store.files() == before
         found = store.entry()
-        assert (found.verdict, found.restored, found.unfinished) == (Verdict.INTERRUPTED, None, False)
+        assert (found.verdict, found.restored, found.unfinished) == (
+            Verdict.INTERRUPTED,
+            None,
+            False,
+        )
         assert found.why == f"this {what} was interrupted, and a removed address is reserved again"
         assert store.restore() == [False, f"{ip} of network kubenet is reserved again"]
         assert store.files() == before
@@ -218,7 +248,9 @@ def test_the_journal_is_not_written_under_the_locks(tmp_path: Path) -> None:
             store.release(store.reserve(), store.reserve(IP6))
 
         found = stores.synced(store.start if recovers else store.restore, store.unlocked)
-        assert [unlocked for path, unlocked in found if path.name == "journal"] == [True] * (1 if recovers else 2)
+        assert [unlocked for path, unlocked in found if path.name == "journal"] == [True] * (
+            1 if recovers else 2
+        )
 
 
 def test_a_later_release_of_the_sandbox_has_to_be_restored_instead(store: Store) -> None:

@@ -10,7 +10,18 @@ from agent.cleanup.run import Cleaner
 from agent.model.release import Cleaning, ProbeResult, Reason, Refusal, Verdict
 from agent.model.snapshot import Address, Checkpoint, Reservation
 from agent.sources.source_error import SourceError
-from tests.builders import NOW, OLD, empty_file, make_limits, node, reservation, sandbox, scanned, unrecognized, without
+from tests.builders import (
+    NOW,
+    OLD,
+    empty_file,
+    make_limits,
+    node,
+    reservation,
+    sandbox,
+    scanned,
+    unrecognized,
+    without,
+)
 from tests.cleanup.leaks import DUAL, LEAK, LEAK6, SECOND, THE_ID, THE_IP, leaks
 from tests.cleanup.recheck import Owners
 from tests.cleanup.syncs import Daemon, InMemoryJournal, entry, image, reasons_of, verdicts_of
@@ -23,7 +34,11 @@ def per_sync(most: int) -> dict[str, tuple[str, int]]:
 
 
 def test_a_dry_run_reports_what_applying_does_in_the_same_order_and_changes_nothing() -> None:
-    records = [*leaks(4), Address(leaks(1)[0].ip, 1, "sh"), reservation("10.250.0.9", "7" * 64, age=3 * OLD)]
+    records = [
+        *leaks(4),
+        Address(leaks(1)[0].ip, 1, "sh"),
+        reservation("10.250.0.9", "7" * 64, age=3 * OLD),
+    ]
     doing, trying = Daemon(budget=per_sync(2)), Daemon(budget=per_sync(2))
     trying.cleaner = Cleaner(*trying.session, lambda: NOW, applied=False)
     for daemon in (doing, trying):
@@ -38,12 +53,16 @@ def test_a_dry_run_reports_what_applying_does_in_the_same_order_and_changes_noth
         ("10.244.1.14", True),
         ("10.250.0.9", True),
     ]
-    assert [outcome.request for outcome in tried.outcomes] == [outcome.request for outcome in did.outcomes]
+    assert [outcome.request for outcome in tried.outcomes] == [
+        outcome.request for outcome in did.outcomes
+    ]
     assert reasons_of(tried) == reasons_of(did)
     assert tried.free_after == did.free_after
 
 
-def test_what_the_recheck_or_the_probe_finds_refuses_this_release_with_all_of_its_addresses() -> None:
+def test_what_the_recheck_or_the_probe_finds_refuses_this_release_with_all_of_its_addresses() -> (
+    None
+):
     for owners, reason in (
         (Owners(containers={THE_ID}), Reason.CONTAINER_EXISTS),
         (Owners(checkpoints={THE_ID}), Reason.TEARDOWN_PENDING),
@@ -53,14 +72,19 @@ def test_what_the_recheck_or_the_probe_finds_refuses_this_release_with_all_of_it
     ):
         daemon = Daemon(owners=owners)
         cleaning = daemon.twice(LEAK, *leaks(1))
-        assert dict(verdicts_of(cleaning)) == {THE_IP: Verdict.REFUSED, "10.244.1.11": Verdict.RELEASED}
+        assert dict(verdicts_of(cleaning)) == {
+            THE_IP: Verdict.REFUSED,
+            "10.244.1.11": Verdict.RELEASED,
+        }
         assert [reason] in reasons_of(cleaning)
         assert THE_IP in daemon.names
         assert [entry.ips for entry in daemon.journal.entries.values()] == [("10.244.1.11",)]
     daemon = Daemon(owners=Owners(objections={LEAK6.ip: Reason.ADDRESS_IN_USE}))
     cleaning = daemon.twice(LEAK, LEAK6, **DUAL)
     assert cleaning.tally() == {Verdict.REFUSED: 2}
-    assert cleaning.outcomes[0].refusals == (Refusal(Reason.ADDRESS_IN_USE, f"probe: {LEAK6.ip} was probed"),)
+    assert cleaning.outcomes[0].refusals == (
+        Refusal(Reason.ADDRESS_IN_USE, f"probe: {LEAK6.ip} was probed"),
+    )
 
 
 def test_all_addresses_are_probed_at_once_in_turns_of_a_hundred_and_before_any_lock() -> None:
@@ -81,7 +105,9 @@ def test_all_addresses_are_probed_at_once_in_turns_of_a_hundred_and_before_any_l
 def test_a_probe_that_fails_fails_every_release() -> None:
     class Broken(Owners):
         def probe(self, reservations: Sequence[Reservation]) -> dict[Any, ProbeResult]:
-            raise SourceError(f"cannot ask the kernel for the route to {reservations[0].ip}: no buffer space available")
+            raise SourceError(
+                f"cannot ask the kernel for the route to {reservations[0].ip}: no buffer space available"
+            )
 
     daemon = Daemon(owners=Broken())
     cleaning = daemon.twice(*leaks(2))
@@ -141,12 +167,18 @@ def test_what_the_journal_shows_in_motion_since_the_snapshot_is_not_released_in_
     """The snapshot may show a part of the sandbox only."""
     before = entry(LEAK, Verdict.FAILED)
     began = before.restoration_began(NOW)
-    for meanwhile in (began, replace(began, restored=NOW, restoring=None), began.ended(Verdict.FAILED, "")):
+    for meanwhile in (
+        began,
+        replace(began, restored=NOW, restoring=None),
+        began.ended(Verdict.FAILED, ""),
+    ):
         daemon = Daemon(before)
         daemon.sync(LEAK)
         assert verdicts_of(daemon.sync(LEAK, meanwhile=[meanwhile])) == [(THE_IP, Verdict.CHANGED)]
         then = Verdict.REFUSED if meanwhile.restored or meanwhile.restoring else Verdict.RELEASED
-        assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, then)], "what was restored is released by name only"
+        assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, then)], (
+            "what was restored is released by name only"
+        )
         daemon.cleaner.limits = replace(daemon.cleaner.limits, only=frozenset({THE_IP}))
         assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
 
@@ -160,7 +192,10 @@ def test_no_release_starts_long_after_its_snapshot() -> None:
         daemon.cleaner.now = lambda: daemon.now + timedelta(seconds=seconds)  # noqa: B023 (it is called now)
         cleaning = daemon.sync(LEAK)
         expired = abs(seconds) > 60
-        assert (reasons_of(cleaning), cleaning.failed) == ([[Reason.SNAPSHOT_EXPIRED] if expired else []], False)
+        assert (reasons_of(cleaning), cleaning.failed) == (
+            [[Reason.SNAPSHOT_EXPIRED] if expired else []],
+            False,
+        )
         assert (owners.probed == [], THE_IP in daemon.names) == (expired, expired)
 
 
@@ -192,15 +227,22 @@ def test_with_a_damaged_journal_only_a_person_releases_and_without_one_nobody() 
     assert daemon.sync(*leaks(2)).tally() == {Verdict.RELEASED: 2}
 
 
-def test_unfinished_entries_are_recovered_before_the_snapshot_those_of_a_running_cleaner_are_not() -> None:
+def test_unfinished_entries_are_recovered_before_the_snapshot_those_of_a_running_cleaner_are_not() -> (
+    None
+):
     lost, gone = entry(reservation("10.9.0.2", network="storage"), None), entry(LEAK, None)
     daemon = Daemon(lost, gone)
     daemon.journal.other = "another cleaner is running"
     assert len(daemon.sync().warnings) == 2
     daemon.journal.other, daemon.files.broken = "", {"storage"}
     cleaning = daemon.sync()
-    assert [entry.verdict for entry in daemon.journal.entries.values()] == [None, Verdict.INTERRUPTED]
-    assert cleaning.warnings == (f"journal: entry {lost.name} is unfinished, the next cleanup or restore recovers it",)
+    assert [entry.verdict for entry in daemon.journal.entries.values()] == [
+        None,
+        Verdict.INTERRUPTED,
+    ]
+    assert cleaning.warnings == (
+        f"journal: entry {lost.name} is unfinished, the next cleanup or restore recovers it",
+    )
     assert daemon.sync(AGAIN).halted != "", "it may have been released"
 
 
@@ -212,17 +254,26 @@ def test_a_released_container_that_reappears_halts_all_cleanup_until_it_is_resum
         daemon, others = Daemon(entry(LEAK)), leaks(2)
         daemon.sync(*others)
         first = daemon.sync(again, *others)
-        assert first.halted.startswith("released container 999999999999 reappeared (its address was 10.244.1.9;")
+        assert first.halted.startswith(
+            "released container 999999999999 reappeared (its address was 10.244.1.9;"
+        )
         assert "nodeleak restore" in first.halted
         restarted = Daemon(journal=daemon.journal)
-        for cleaning in (first, daemon.sync(*others), daemon.sync(*others), restarted.sync(*others)):
+        for cleaning in (
+            first,
+            daemon.sync(*others),
+            daemon.sync(*others),
+            restarted.sync(*others),
+        ):
             assert cleaning.halted == first.halted
             assert {reasons[0] for reasons in reasons_of(cleaning)} == {Reason.HALTED}
         assert len(daemon.names) == 4
         (halted,) = daemon.journal.entries.values()
         daemon.journal.entries[halted.name] = replace(halted, resumed=NOW)
         assert daemon.sync(*others).tally() == {Verdict.RELEASED: 2}
-        assert daemon.sync(again).halted, "a record of the container exists, and it was not restored"
+        assert daemon.sync(again).halted, (
+            "a record of the container exists, and it was not restored"
+        )
 
 
 def test_one_of_two_snapshots_is_enough_to_halt_and_a_dry_run_halts_too() -> None:
@@ -233,7 +284,9 @@ def test_one_of_two_snapshots_is_enough_to_halt_and_a_dry_run_halts_too() -> Non
         snapshots = node(AGAIN), node()
         assert daemon.clean(snapshots, scanned(*snapshots)).halted
         assert bool(daemon.journal.read().halted()) is not dry_run
-        assert bool(daemon.sync().halted) is not dry_run, "nobody could resume what was not recorded"
+        assert bool(daemon.sync().halted) is not dry_run, (
+            "nobody could resume what was not recorded"
+        )
     # A halt that cannot be recorded lasts, and is recorded later.
     daemon = Daemon(entry(LEAK))
     daemon.journal.other = "another cleaner is running"
@@ -326,11 +379,18 @@ def test_a_refusal_names_each_limit_that_is_too_low_and_the_value_that_would_do(
         lost = [reservation("10.0.0.9", f"{n:x}e" * 32) for n in range(70)]
         earlier = [entry(one, at=NOW) for one in lost[: max(0, spent - 2)]]
         if spent:
-            earlier.append(entry(LEAK, at=NOW + OLD, files=(image(LEAK), image(LEAK6))))  # the clock was set back
-        earlier += [entry(one, **{"at": NOW} | fields) for one, fields in zip(lost[-4:], UNCOUNTED, strict=True)]
+            earlier.append(
+                entry(LEAK, at=NOW + OLD, files=(image(LEAK), image(LEAK6)))
+            )  # the clock was set back
+        earlier += [
+            entry(one, **{"at": NOW} | fields)
+            for one, fields in zip(lost[-4:], UNCOUNTED, strict=True)
+        ]
         budget = {"per_sync": ("--max-per-sync", a_sync), "per_hour": ("--max-per-hour", an_hour)}
         daemon = Daemon(*earlier, budget=budget)
-        over = [refusal for outcome in daemon.twice(*leaks(3)).outcomes for refusal in outcome.refusals]
+        over = [
+            refusal for outcome in daemon.twice(*leaks(3)).outcomes for refusal in outcome.refusals
+        ]
         assert {refusal.reason for refusal in over} == {Reason.OVER_BUDGET}
         assert len(over) == 3 - max(0, min(a_sync, an_hour - spent))
         assert over[-1].setting == setting
@@ -341,7 +401,9 @@ def free(cleaning: Cleaning) -> tuple[int | None, int | None]:
     return cleaning.free_before["kubenet"], cleaning.free_after["kubenet"]
 
 
-def test_a_sync_releases_up_to_its_limit_the_next_continues_and_free_addresses_are_counted() -> None:
+def test_a_sync_releases_up_to_its_limit_the_next_continues_and_free_addresses_are_counted() -> (
+    None
+):
     daemon, left = Daemon(budget=per_sync(2)), leaks(3)
     assert free(daemon.sync(*left)) == (248, 248)
     assert free(daemon.sync(*left)) == (248, 250)
@@ -351,7 +413,9 @@ def test_a_sync_releases_up_to_its_limit_the_next_continues_and_free_addresses_a
     odd = reservation("10.250.0.9")
     daemon = Daemon(limits=make_limits(only=frozenset({odd.ip})))
     cleaning = daemon.twice(odd)
-    assert (verdicts_of(cleaning), free(cleaning)) == ([(odd.ip, Verdict.RELEASED)], (251, 251)), "outside the range"
+    assert (verdicts_of(cleaning), free(cleaning)) == ([(odd.ip, Verdict.RELEASED)], (251, 251)), (
+        "outside the range"
+    )
 
 
 def test_an_address_requested_by_name_without_anything_to_release_is_explained() -> None:
@@ -359,10 +423,18 @@ def test_an_address_requested_by_name_without_anything_to_release_is_explained()
     cleaning = Daemon(limits=limits).sync(LEAK, unrecognized("10.244.1.77", blocks=True))
     assert [(address.ip, address.network, address.why) for address in cleaning.not_releasable] == [
         ("10.244.1.2", "kubenet", "in use: its container is running"),
-        ("10.244.1.77", "kubenet", "unrecognized: it is a directory; host-local cannot give out the address"),
+        (
+            "10.244.1.77",
+            "kubenet",
+            "unrecognized: it is a directory; host-local cannot give out the address",
+        ),
         ("10.244.1.99", "", "not reserved"),
     ]
     assert Daemon().sync(LEAK).not_releasable == ()
     unread = without(node(LEAK), "reservations")
-    cleaning = Daemon(limits=make_limits(only=frozenset({THE_IP}))).clean((unread,), scanned(unread))
-    assert [address.why for address in cleaning.not_releasable] == ["not known: cannot read network kubenet"]
+    cleaning = Daemon(limits=make_limits(only=frozenset({THE_IP}))).clean(
+        (unread,), scanned(unread)
+    )
+    assert [address.why for address in cleaning.not_releasable] == [
+        "not known: cannot read network kubenet"
+    ]

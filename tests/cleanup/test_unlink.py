@@ -25,15 +25,33 @@ from agent.model.snapshot import Known, Reservation, Snapshot
 from tests.builders import GONE, WEB_ID, node, processes
 from tests.cleanup import stores
 from tests.cleanup.recheck import Owners
-from tests.cleanup.stores import MADE_NS, STEPS, Step, Store, another_process_locks, at, in_child, just_before, whole
+from tests.cleanup.stores import (
+    MADE_NS,
+    STEPS,
+    Step,
+    Store,
+    another_process_locks,
+    at,
+    in_child,
+    just_before,
+    whole,
+)
 from tests.wire import NOBODY, as_nobody, needs, open_directory, until
 
 IP, IP6 = "10.244.1.9", "fd00:10::9"
-BEFORE_COMPARING = ("asked the runtime", "asked the kubelet", "asked the kernel", "read", "journaled")
+BEFORE_COMPARING = (
+    "asked the runtime",
+    "asked the kubelet",
+    "asked the kernel",
+    "read",
+    "journaled",
+)
 LOCKS = ("", "lock")  # What host-local <= 0.6 locks, its directory, and what >= 0.7 does
 
 
-def test_the_steps_of_a_release_have_this_order_and_leave_nothing_but_the_lock(store: Store) -> None:
+def test_the_steps_of_a_release_have_this_order_and_leave_nothing_but_the_lock(
+    store: Store,
+) -> None:
     taken: list[Step] = []
     reserved, other = store.reserve(), store.reserve("10.244.1.10", WEB_ID)
     (store.network() / "last_reserved_ip.0").write_text(IP)
@@ -43,11 +61,17 @@ def test_the_steps_of_a_release_have_this_order_and_leave_nothing_but_the_lock(s
     assert store.find(other.ip) == other
     assert outcome.waited is not None
     assert outcome.held is not None
-    assert whole(store.network() / "lock")[:2] == (b"", 0o750), "a missing lock is created as host-local does"
-    assert sorted(os.listdir(store.network())) == ["10.244.1.10", "last_reserved_ip.0", "lock"], "nothing else"
+    assert whole(store.network() / "lock")[:2] == (b"", 0o750), (
+        "a missing lock is created as host-local does"
+    )
+    assert sorted(os.listdir(store.network())) == ["10.244.1.10", "last_reserved_ip.0", "lock"], (
+        "nothing else"
+    )
 
 
-def test_while_another_process_holds_a_lock_nothing_changes_and_then_it_is_released(store: Store) -> None:
+def test_while_another_process_holds_a_lock_nothing_changes_and_then_it_is_released(
+    store: Store,
+) -> None:
     for number, locked in enumerate(LOCKS):
         reserved = store.reserve()
         before = store.files()
@@ -58,7 +82,9 @@ def test_while_another_process_holds_a_lock_nothing_changes_and_then_it_is_relea
             assert (outcome.verdict, outcome.waited, outcome.held) == (Verdict.BUSY, None, None)
             assert outcome.why == "another process holds host-local's lock"
             assert store.files() == before
-            assert len(store.journal().entries) == number, "a lock that is held for hours does not fill the journal"
+            assert len(store.journal().entries) == number, (
+                "a lock that is held for hours does not fill the journal"
+            )
             end = threading.Timer(0.1, stores.let_go, (holder,))
             end.start()
             assert store.release(reserved, file_ops=store.file_ops(60)).verdict is Verdict.RELEASED
@@ -124,7 +150,9 @@ def test_what_is_replaced_between_flock_and_its_check_is_locked_again(tmp_path: 
         store, flocks = Store(tmp_path / change.__name__), 0
         (store.network() / "lock").touch()
 
-        def act(store: Store = store, change: Callable[[Store], None] = change, after: int = after) -> list[object]:
+        def act(
+            store: Store = store, change: Callable[[Store], None] = change, after: int = after
+        ) -> list[object]:
             def count(_arguments: tuple[object, ...]) -> None:
                 nonlocal flocks
                 flocks += 1
@@ -142,10 +170,16 @@ def test_what_is_replaced_between_flock_and_its_check_is_locked_again(tmp_path: 
         assert in_child(act) == [True, 4, 0]
 
 
-NO_FILES: tuple[Callable[[Path], None], ...] = (lambda path: path.symlink_to("/etc/passwd"), Path.mkdir, os.mkfifo)
+NO_FILES: tuple[Callable[[Path], None], ...] = (
+    lambda path: path.symlink_to("/etc/passwd"),
+    Path.mkdir,
+    os.mkfifo,
+)
 
 
-def test_a_lock_that_is_not_a_file_or_a_network_without_a_directory_is_an_error_without_a_wait(tmp_path: Path) -> None:
+def test_a_lock_that_is_not_a_file_or_a_network_without_a_directory_is_an_error_without_a_wait(
+    tmp_path: Path,
+) -> None:
     for number, make in enumerate(NO_FILES):
         store = Store(tmp_path / str(number))
         reserved = store.reserve(), store.reserve(IP6, network="net1")
@@ -180,7 +214,10 @@ def test_under_the_locks_the_locked_directory_is_used(store: Store) -> None:
         new_directory(store)
         store.reserve(container_id=WEB_ID)
 
-    assert store.release_with(at("compared", replace_directory), store.reserve()).verdict is Verdict.RELEASED
+    assert (
+        store.release_with(at("compared", replace_directory), store.reserve()).verdict
+        is Verdict.RELEASED
+    )
     assert sorted(store.files()) == [f"kubenet/{IP}"]
     assert store.find().container_id == WEB_ID
 
@@ -240,7 +277,9 @@ def test_a_reservation_replaced_meanwhile_is_not_touched(tmp_path: Path, name: s
         assert [entry.verdict for entry in store.journal().entries] in ([], [Verdict.CHANGED])
 
 
-def test_a_reservation_removed_meanwhile_is_gone_and_its_sandbox_is_not_touched(tmp_path: Path) -> None:
+def test_a_reservation_removed_meanwhile_is_gone_and_its_sandbox_is_not_touched(
+    tmp_path: Path,
+) -> None:
     for step in (*BEFORE_COMPARING, "locked"):
         store = Store(tmp_path / step)
         reserved = [store.reserve(ip) for ip in (IP, IP6)]
@@ -250,17 +289,23 @@ def test_a_reservation_removed_meanwhile_is_gone_and_its_sandbox_is_not_touched(
         assert store.unlocked()
 
 
-def test_what_differs_from_the_journal_stays_and_what_others_remove_is_not_claimed(store: Store) -> None:
+def test_what_differs_from_the_journal_stays_and_what_others_remove_is_not_claimed(
+    store: Store,
+) -> None:
     gone = store.network() / IP
     for change in (partial(gone.chmod, 0o640), partial(os.chown, gone, NOBODY, NOBODY)):
-        assert store.release_with(at("journaled", change), store.reserve()).verdict is Verdict.CHANGED
+        assert (
+            store.release_with(at("journaled", change), store.reserve()).verdict is Verdict.CHANGED
+        )
         assert gone.exists()
         gone.unlink()
     assert store.release_with(at("compared", gone.unlink), store.reserve()).verdict is Verdict.GONE
     reserved = [store.reserve(ip) for ip in (IP6, "fd00:10::a", "fd00:10::b")]
     gone = store.network() / "fd00:10::a"
     outcome = store.release_with(at("removed", gone.unlink), *reserved)
-    assert (outcome.verdict, store.files()) == (Verdict.RELEASED, {}), "it is not left partly released"
+    assert (outcome.verdict, store.files()) == (Verdict.RELEASED, {}), (
+        "it is not left partly released"
+    )
 
 
 def test_a_recheck_without_an_answer_refuses_the_release(store: Store) -> None:
@@ -274,7 +319,9 @@ def test_a_recheck_without_an_answer_refuses_the_release(store: Store) -> None:
 
 
 @pytest.mark.parametrize("step", ["read", "journaled"])
-def test_a_mount_that_becomes_read_only_during_a_release_fails_and_changes_nothing(store: Store, step: Step) -> None:
+def test_a_mount_that_becomes_read_only_during_a_release_fails_and_changes_nothing(
+    store: Store, step: Step
+) -> None:
     """A file system does so by itself after an error of its disk."""
     stores.may_mount()
     store.reserve()
@@ -290,7 +337,9 @@ def test_a_mount_that_becomes_read_only_during_a_release_fails_and_changes_nothi
     assert [entry.verdict for entry in store.journal().entries] in ([], [Verdict.FAILED])
 
 
-def test_without_permission_for_anything_that_a_release_needs_nothing_is_journaled_and_released() -> None:
+def test_without_permission_for_anything_that_a_release_needs_nothing_is_journaled_and_released() -> (
+    None
+):
     needs(os.geteuid() == 0, "root, to be somebody else")
     for kind in ("directory", "reservation", "cache", "result", "state"):
         with open_directory() as directory:
@@ -309,7 +358,9 @@ def test_without_permission_for_anything_that_a_release_needs_nothing_is_journal
             with as_nobody():
                 outcome = store.release(reserved)
             if kind == "state":
-                assert [refusal.reason for refusal in outcome.refusals] == [Reason.JOURNAL_UNWRITABLE]
+                assert [refusal.reason for refusal in outcome.refusals] == [
+                    Reason.JOURNAL_UNWRITABLE
+                ]
             else:
                 assert outcome.verdict is Verdict.FAILED
                 assert outcome.why.endswith(f"{denied.name}: permission denied")
@@ -327,7 +378,12 @@ def test_no_fsync_happens_under_the_locks_and_the_journal_entry_ends_last(store:
 
 
 def test_cached_results_of_the_sandbox_and_its_loopback_are_removed_with_it(tmp_path: Path) -> None:
-    for bare, index in ((False, 0), (False, 1), (True, 0), (True, 1)):  # libcni < 0.8 wrote bare results
+    for bare, index in (
+        (False, 0),
+        (False, 1),
+        (True, 0),
+        (True, 1),
+    ):  # libcni < 0.8 wrote bare results
         store = Store(tmp_path / f"{bare}{index}")
         store.caches[1].rename(store.root / "linked")
         store.caches[1].symlink_to("linked")  # it is used all the same
@@ -340,7 +396,10 @@ def test_cached_results_of_the_sandbox_and_its_loopback_are_removed_with_it(tmp_
         (image,) = (image for image in store.entry().files if image.place != RESERVATION)
         assert (image.content, image.mode, image.uid, image.gid, image.mtime_ns) == before
     loopback: dict[str, Any] = {"ip": "127.0.0.1", "ifname": "lo"}
-    kubenet, other = (store.keep_result(network=f"{network}-loopback", **loopback) for network in ("kubenet", "cni"))
+    kubenet, other = (
+        store.keep_result(network=f"{network}-loopback", **loopback)
+        for network in ("kubenet", "cni")
+    )
     assert store.release(store.reserve()).verdict is Verdict.RELEASED
     assert (kubenet.exists(), other.exists()) == (False, True)
     assert store.release(store.reserve("10.9.0.2", network="net1")).verdict is Verdict.RELEASED
@@ -355,22 +414,36 @@ def chain(*types: object) -> str:
 def with_crio(reserved: Reservation) -> Snapshot:
     """A node with CRI-O, which calls DEL at its start for what its cache has."""
     socket = "/run/crio/crio.sock"
-    snapshot = node(reserved, processes=[replace(processes(), runtime=socket, crio=processes().booted)])
+    snapshot = node(
+        reserved, processes=[replace(processes(), runtime=socket, crio=processes().booted)]
+    )
     return replace(snapshot, runtimes=Known((ContainerRuntime(CRI_O, "1.35.6", socket),)))
 
 
-def test_a_result_that_the_runtime_deletes_stays_unless_its_del_may_hit_the_next_pod(store: Store) -> None:
-    reserved, result = store.reserve(), store.keep_result(config=chain("bridge", "portmap", "bandwidth"))
+def test_a_result_that_the_runtime_deletes_stays_unless_its_del_may_hit_the_next_pod(
+    store: Store,
+) -> None:
+    reserved, result = (
+        store.reserve(),
+        store.keep_result(config=chain("bridge", "portmap", "bandwidth")),
+    )
     before = whole(result)
     assert store.release(reserved, snapshot=with_crio(reserved)).verdict is Verdict.RELEASED
     assert whole(result) == before
     assert [image.place for image in store.entry().files] == [RESERVATION]
     assert store.restore() == [True, ""]
     assert whole(result) == before
-    assert store.release(store.find()).verdict is Verdict.RELEASED, "by a runtime that does not delete it"
+    assert store.release(store.find()).verdict is Verdict.RELEASED, (
+        "by a runtime that does not delete it"
+    )
     assert not result.exists()
     # firewall deletes the rules of the addresses in the result: the next pod would be without its own.
-    chains = [chain("bridge", "firewall"), chain("bridge", "example.com"), chain("bridge", []), chain()]
+    chains = [
+        chain("bridge", "firewall"),
+        chain("bridge", "example.com"),
+        chain("bridge", []),
+        chain(),
+    ]
     for config in (*chains, "e30=", "?", None):
         reserved, result = store.reserve(), store.keep_result(config=config)
         assert store.release(reserved, snapshot=with_crio(reserved)).verdict is Verdict.RELEASED
@@ -422,7 +495,9 @@ def test_a_bare_result_is_of_the_sandbox_whose_address_it_has(store: Store) -> N
 
 def test_a_cached_result_that_changed_or_cannot_be_removed_stays(store: Store) -> None:
     result = store.keep_result()
-    outcome = store.release_with(at("journaled", lambda: store.keep_result(netns="/proc/7/ns/net")), store.reserve())
+    outcome = store.release_with(
+        at("journaled", lambda: store.keep_result(netns="/proc/7/ns/net")), store.reserve()
+    )
     assert (outcome.verdict, result.exists()) == (Verdict.RELEASED, True)
     with stores.immutable(result):
         outcome = store.release(store.reserve())
@@ -463,12 +538,17 @@ def test_no_file_is_ever_put_back_partly(store: Store) -> None:
     store.release(store.reserve())
 
     def bounded() -> list[object]:
-        limit = at("locked", lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY)))
+        limit = at(
+            "locked",
+            lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY)),
+        )
         return store.restore(file_ops=store.file_ops(happens=limit))
 
     done, why = in_child(bounded)
     assert done
-    assert why.startswith(f"not restored to libcni's cache: {result.name}: file too large; the journal does not record")
+    assert why.startswith(
+        f"not restored to libcni's cache: {result.name}: file too large; the journal does not record"
+    )
     assert not result.exists()
     assert (store.entry().unfinished, store.entry().released) == (True, False)
     store.start()

@@ -29,7 +29,9 @@ def real(store: Store) -> Store:
     return store
 
 
-def host_local(command: str, container_id: str, store: Store, subnet: str = "10.9.0.0/29") -> subprocess.Popen[str]:
+def host_local(
+    command: str, container_id: str, store: Store, subnet: str = "10.9.0.0/29"
+) -> subprocess.Popen[str]:
     """Start the real host-local on a store."""
     ipam = {"type": "host-local", "dataDir": str(store.networks), "ranges": [[{"subnet": subnet}]]}
     started = subprocess.Popen(  # noqa: S603 (the machine's own plugin)
@@ -48,7 +50,9 @@ def host_local(command: str, container_id: str, store: Store, subnet: str = "10.
         },
     )
     assert started.stdin is not None
-    started.stdin.write(json.dumps({"cniVersion": "0.4.0", "name": "kubenet", "type": "bridge", "ipam": ipam}))
+    started.stdin.write(
+        json.dumps({"cniVersion": "0.4.0", "name": "kubenet", "type": "bridge", "ipam": ipam})
+    )
     started.stdin.close()
     return started
 
@@ -96,7 +100,10 @@ def still_runs(started: subprocess.Popen[str], seconds: float = 0.4) -> bool:
 def test_while_the_agent_holds_the_locks_an_add_and_del_wait(real: Store) -> None:
     add(container(1), real)
     with real.file_ops().locked(["kubenet"]):
-        adding, deleting = host_local("ADD", container(2), real), host_local("DEL", container(1), real)
+        adding, deleting = (
+            host_local("ADD", container(2), real),
+            host_local("DEL", container(1), real),
+        )
         assert still_runs(adding)
         assert still_runs(deleting, 0.1)
     assert address(result_of(adding)) in {"10.9.0.2", "10.9.0.3"}
@@ -131,7 +138,10 @@ def test_while_an_add_holds_its_lock_nothing_changes(real: Store) -> None:
 def test_on_a_full_range_the_next_add_gets_what_was_released(real: Store) -> None:
     given = [add(container(number), real) for number in range(1, 6)]
     assert given == [f"10.9.0.{last}" for last in range(2, 7)]
-    assert "no IP addresses available" in result_of(host_local("ADD", container(6), real), code=1)["msg"]
+    assert (
+        "no IP addresses available"
+        in result_of(host_local("ADD", container(6), real), code=1)["msg"]
+    )
     assert real.release(aged(real, "10.9.0.4")).verdict is Verdict.RELEASED
     assert add(container(6), real) == "10.9.0.4"
     assert real.restore() == [False, "10.9.0.4 of network kubenet is reserved again"]

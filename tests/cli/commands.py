@@ -22,7 +22,12 @@ from agent.cli import main
 from tests.fakes.host import write_sockets
 from tests.wire import ID, Answer, Answers, FakeServer, Request, hang, http, kubeconfig, until
 
-DONE, FOUND, USAGE, UNAVAILABLE, FAILED, INTERRUPTED, BLOCKED, NO_DAEMON, BUG, OUTPUT = (*range(7), 69, 70, 74)
+DONE, FOUND, USAGE, UNAVAILABLE, FAILED, INTERRUPTED, BLOCKED, NO_DAEMON, BUG, OUTPUT = (
+    *range(7),
+    69,
+    70,
+    74,
+)
 """Exit codes, as the help has them."""
 LEAKED = "f" * 64
 AGENT = (sys.executable, "-m", "agent")
@@ -41,7 +46,11 @@ class Done:
 
     def fails(self, code: int, *texts: str) -> None:
         """Check the exit code, and that the errors have these texts and there is no output."""
-        assert (self.code, self.out, [text for text in texts if text not in self.err]) == (code, "", []), self
+        assert (self.code, self.out, [text for text in texts if text not in self.err]) == (
+            code,
+            "",
+            [],
+        ), self
 
 
 @dataclass
@@ -50,11 +59,17 @@ class SmallNode:
 
     home: Path
     docker: FakeServer
-    reserved: Mapping[str, str] = field(default_factory=lambda: {"10.244.1.2": ID, "10.244.1.9": LEAKED})
+    reserved: Mapping[str, str] = field(
+        default_factory=lambda: {"10.244.1.2": ID, "10.244.1.9": LEAKED}
+    )
     options: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        networks, cache, checkpoints = self.home / "networks", self.home / "cache", self.home / "sandbox"
+        networks, cache, checkpoints = (
+            self.home / "networks",
+            self.home / "cache",
+            self.home / "sandbox",
+        )
         for directory in (networks / "kubenet", networks / "cbr0", cache, checkpoints):
             directory.mkdir(parents=True)
         for ip, container_id in self.reserved.items():
@@ -73,12 +88,26 @@ class SmallNode:
         self.process(8, "kubelet")
         # Nothing of the real machine is read: it may have the sockets of a kubelet.
         self.options = [
-            *("--device-plugins-dir", str(self.home / "device-plugins"), "--state-dir", str(self.home / "state")),
-            *("--cni-networks-dir", str(networks), "--cni-cache-dir", str(cache), "--checkpoint-dir", str(checkpoints)),
+            *(
+                "--device-plugins-dir",
+                str(self.home / "device-plugins"),
+                "--state-dir",
+                str(self.home / "state"),
+            ),
+            *(
+                "--cni-networks-dir",
+                str(networks),
+                "--cni-cache-dir",
+                str(cache),
+                "--checkpoint-dir",
+                str(checkpoints),
+            ),
             *("--docker-host", self.docker.url, "--proc", str(self.proc), "--confirm-after", "1ms"),
         ]
 
-    def process(self, pid: int, command: str, *words: str, ip: str = "10.244.1.1", ago: int | None = None) -> None:
+    def process(
+        self, pid: int, command: str, *words: str, ip: str = "10.244.1.1", ago: int | None = None
+    ) -> None:
         """Write a process that started so many seconds ago, in place of any other; None: long ago.
 
         Without words its command line is not readable.
@@ -88,7 +117,9 @@ class SmallNode:
         directory = self.proc / str(pid)
         shutil.rmtree(directory, ignore_errors=True)
         (directory / f"task/{pid}/net").mkdir(parents=True)
-        (directory / f"task/{pid}/net/fib_trie").write_text(f"Main:\n  |-- {ip}\n     /32 host LOCAL\n")
+        (directory / f"task/{pid}/net/fib_trie").write_text(
+            f"Main:\n  |-- {ip}\n     /32 host LOCAL\n"
+        )
         (directory / "stat").write_text(f"{pid} ({command}) S {'0 ' * 18}{start} 0\n")
         (directory / "mountinfo").touch()
         if words:
@@ -116,7 +147,9 @@ def docker(listed: Sequence[Any]) -> Answers:
         asked = request.path.split("/")[-2]
         if len(asked) == len(ID) and asked not in [one["Id"] for one in listed]:
             return [http(json.dumps({"message": f"No such container: {asked}"}), "404 Not Found")]
-        return [http('{"ApiVersion": "1.41"}' if request.path == "/version" else json.dumps(listed))]
+        return [
+            http('{"ApiVersion": "1.41"}' if request.path == "/version" else json.dumps(listed))
+        ]
 
     return answers
 
@@ -128,14 +161,24 @@ engine = docker([CONTAINER])  # A fake docker with one sandbox
 def api_server(directory: Path, answers: Answers) -> Iterator[list[str]]:
     """Return the options for a fake API server."""
     with FakeServer(answers) as server:
-        yield ["--node", "worker-1", "--kubeconfig", str(kubeconfig(directory / "kubeconfig", server.url))]
+        yield [
+            "--node",
+            "worker-1",
+            "--kubeconfig",
+            str(kubeconfig(directory / "kubeconfig", server.url)),
+        ]
 
 
 @contextmanager
 def hanging_api(directory: Path) -> Iterator[list[str]]:
     server: FakeServer = FakeServer(lambda _: hang(server))
     with server:
-        yield ["--node", "worker-1", "--kubeconfig", str(kubeconfig(directory / "kubeconfig", server.url))]
+        yield [
+            "--node",
+            "worker-1",
+            "--kubeconfig",
+            str(kubeconfig(directory / "kubeconfig", server.url)),
+        ]
 
 
 def no_objects(_: Request) -> Answer:
@@ -169,13 +212,22 @@ def options_of(command: str) -> dict[str, str]:
     page = nodeleak(command, "--help-all").out
     if not page:  # it has no settings
         page = nodeleak(command, "--help").out
-    texts = re.split(r"^  (?:-\w(?: \S+)?, )?--(?=[a-z])", page.partition("\nexamples:")[0], flags=re.MULTILINE)[1:]
+    texts = re.split(
+        r"^  (?:-\w(?: \S+)?, )?--(?=[a-z])", page.partition("\nexamples:")[0], flags=re.MULTILINE
+    )[1:]
     return {f"--{text.split(maxsplit=1)[0]}": " ".join(text.split()) for text in texts}
 
 
-def _in_process(arguments: Sequence[str], given: str, environ: Mapping[str, str]) -> tuple[int, str, str]:
+def _in_process(
+    arguments: Sequence[str], given: str, environ: Mapping[str, str]
+) -> tuple[int, str, str]:
     encoding = environ.get("PYTHONIOENCODING", "utf-8")
-    out, err, stdin, before = TextIOWrapper(BytesIO(), encoding), StringIO(), sys.stdin, dict(os.environ)
+    out, err, stdin, before = (
+        TextIOWrapper(BytesIO(), encoding),
+        StringIO(),
+        sys.stdin,
+        dict(os.environ),
+    )
     os.environ.clear()
     os.environ.update(environ)
     sys.stdin = StringIO(given)
@@ -209,7 +261,9 @@ class Daemon:
 
     def log_event(self, event: str) -> dict[str, Any]:
         """Wait for a log line."""
-        until(lambda: event in [one["event"] for one in self.events], f"{event}, but {self.lines}", 20)
+        until(
+            lambda: event in [one["event"] for one in self.events], f"{event}, but {self.lines}", 20
+        )
         return next(one for one in self.events if one["event"] == event)
 
     def handles_sigterm(self) -> bool:
@@ -251,5 +305,7 @@ def served(port: int, path: str) -> tuple[int, str]:
 
 def syncs(port: int) -> float:
     """Return how many syncs a daemon has finished."""
-    found = re.search(r"^nodeleak_sync_seconds_count (\S+)$", served(port, "/metrics")[1], re.MULTILINE)
+    found = re.search(
+        r"^nodeleak_sync_seconds_count (\S+)$", served(port, "/metrics")[1], re.MULTILINE
+    )
     return float(found[1]) if found else 0

@@ -68,14 +68,21 @@ class Incident(Stand):
 
     def files(self) -> dict[str, tuple[bytes, int]]:
         """Return every file of the node, and of us."""
-        paths = (path for path in self.host.root.rglob("*") if path.is_file() and not path.is_symlink())
+        paths = (
+            path for path in self.host.root.rglob("*") if path.is_file() and not path.is_symlink()
+        )
         return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in paths}
 
     def options(self, api: str = "off", *more: str) -> list[str]:
         return super().options(api, *more)
 
     def clean(self, *arguments: str, api: str = "off", **more: Any) -> Done:
-        return nodeleak("clean", *self.options(api), *arguments, **{"NODELEAK_CLEANUP_NETWORK": "kubenet", **more})
+        return nodeleak(
+            "clean",
+            *self.options(api),
+            *arguments,
+            **{"NODELEAK_CLEANUP_NETWORK": "kubenet", **more},
+        )
 
     def document(self, *arguments: str, code: int = 0, **more: Any) -> Any:
         done = self.clean("-o", "json", *arguments, **more)
@@ -104,7 +111,9 @@ class Incident(Stand):
 
 
 @contextmanager
-def simulated(home: Path, change: Callable[[FakeNode], FakeNode] = lambda node: node) -> Iterator[Incident]:
+def simulated(
+    home: Path, change: Callable[[FakeNode], FakeNode] = lambda node: node
+) -> Iterator[Incident]:
     """Simulate the node of the incident, changed by a test."""
     node = change(the_incident(datetime.now(UTC)))  # noqa: TID251 (a stand-in's files are as old as a real one's)
     with standing(home, node) as stand:
@@ -173,11 +182,15 @@ def test_nothing_is_released_while_no_network_is_named(incident: Incident, comma
     assert incident.files() == before
 
 
-def test_the_commands_that_scan_prints_are_told_about_the_node_as_scan_was(incident: Incident) -> None:
+def test_the_commands_that_scan_prints_are_told_about_the_node_as_scan_was(
+    incident: Incident,
+) -> None:
     quick: dict[str, Any] = {"NODELEAK_CONFIRM_AFTER": "1ms"}
     where = [f"--state-dir={incident.state}", "--api=off", *incident.host.options]
     page = nodeleak("scan", "--grace=1m", *where, **quick).out
-    listed, released = (line.split() for line in page.splitlines() if line.strip().startswith("nodeleak clean"))
+    listed, released = (
+        line.split() for line in page.splitlines() if line.strip().startswith("nodeleak clean")
+    )
     assert "--grace=1m" not in listed
     assert "7 would be released" in nodeleak(*listed[1:], **quick).out
     assert "7 released" in nodeleak(*released[1:], **quick).out
@@ -199,18 +212,30 @@ def test_no_variable_can_allow_a_release(incident: Incident) -> None:
 
 
 @pytest.mark.parametrize("api", ["on", "off"])
-def test_apply_releases_once_what_a_dry_run_lists_and_nothing_else(incident: Incident, api: str) -> None:
+def test_apply_releases_once_what_a_dry_run_lists_and_nothing_else(
+    incident: Incident, api: str
+) -> None:
     files, before = incident.files(), incident.reserved
     assert (len(before), len(incident.leaks)) == (ALL, LEAKED)
     done = incident.clean(api=api)
     assert (done.code, done.err) == (0, "")
-    for text in ("DRY RUN: nothing is changed", "7 would be released", "Free addresses in kubenet: 0 before, 7 after"):
+    for text in (
+        "DRY RUN: nothing is changed",
+        "7 would be released",
+        "Free addresses in kubenet: 0 before, 7 after",
+    ):
         assert text in done.out
     assert (incident.files() == files, incident.state.exists()) == (True, False)
     tree = incident.document("--apply", api=api)
-    assert {one["ip"]: one["verdict"] for one in tree["addresses"]} == dict.fromkeys(incident.leaks, "released")
+    assert {one["ip"]: one["verdict"] for one in tree["addresses"]} == dict.fromkeys(
+        incident.leaks, "released"
+    )
     assert tree["networks"] == [{"network": "kubenet", "free_before": 0, "free_after": LEAKED}]
-    assert (tree["applied"], tree["verdicts"]["released"], tree["verdicts"]["failed"]) == (True, LEAKED, 0)
+    assert (tree["applied"], tree["verdicts"]["released"], tree["verdicts"]["failed"]) == (
+        True,
+        LEAKED,
+        0,
+    )
     assert before - incident.reserved == set(incident.leaks)
     lost = tuple(f"kubenet-{sandbox.id}" for sandbox in incident.node.leaked)
     assert not [one for one in incident.host.cache.iterdir() if one.name.startswith(lost)]
@@ -224,7 +249,10 @@ def test_apply_releases_once_what_a_dry_run_lists_and_nothing_else(incident: Inc
 def test_max_releases_the_oldest_first_and_ip_only_these_addresses(incident: Incident) -> None:
     first, second, third, fourth, *_ = incident.leaks
     tree = incident.document("--apply", "--max=2")
-    assert [one["ip"] for one in tree["addresses"] if one["verdict"] == "released"] == [first, second]
+    assert [one["ip"] for one in tree["addresses"] if one["verdict"] == "released"] == [
+        first,
+        second,
+    ]
     assert {one["reason"] for one in tree["addresses"]} == {None, "over_budget"}
     tree = incident.document("--apply", f"--ip={third}", f"--ip={fourth}")
     assert [address["ip"] for address in tree["addresses"]] == [third, fourth]
@@ -249,13 +277,17 @@ def test_max_releases_the_oldest_first_and_ip_only_these_addresses(incident: Inc
 
 def test_refusals_are_no_failure_and_are_explained_once(incident: Incident) -> None:
     (incident.host.networks / "cbr0").mkdir()
-    done = incident.clean("--apply", "--settle=1d", "--network=kubenet,cbr0", "--cleanup-network=cbr0")
+    done = incident.clean(
+        "--apply", "--settle=1d", "--network=kubenet,cbr0", "--cleanup-network=cbr0"
+    )
     assert done.code == 0
     assert done.out.count("refused: network_not_allowed, unsettled") == LEAKED
     assert done.out.count("and --settle is 86400 s") == 1
     assert "--settle=0s" not in done.out
     assert (
-        done.out.count("(7 addresses): cleanup is not allowed in network kubenet; override with --cleanup-network=")
+        done.out.count(
+            "(7 addresses): cleanup is not allowed in network kubenet; override with --cleanup-network="
+        )
         == 1
     )
     assert "0 released, 7 refused (7 network_not_allowed)" in done.out
@@ -271,7 +303,10 @@ def test_without_a_journal_or_the_lock_nothing_is_released(incident: Incident) -
     tree = incident.document("--apply", code=OUTPUT)
     assert {one["reason"] for one in tree["addresses"]} == {"journal_unwritable"}
     dry = incident.document(code=BLOCKED)
-    assert (dry["applied"], [one["by"] for one in dry["blockers"]]) == (False, ["journal_unwritable"])
+    assert (dry["applied"], [one["by"] for one in dry["blockers"]]) == (
+        False,
+        ["journal_unwritable"],
+    )
     incident.state.unlink()
     for directory in (incident.state / "cleaner.lock", incident.journal_directory / "x.json"):
         directory.mkdir(parents=True)
@@ -284,13 +319,18 @@ def test_without_a_journal_or_the_lock_nothing_is_released(incident: Incident) -
     assert len(incident.reserved) == ALL
 
 
-def test_while_a_source_is_unavailable_nothing_is_released(incident: Incident, tmp_path: Path) -> None:
+def test_while_a_source_is_unavailable_nothing_is_released(
+    incident: Incident, tmp_path: Path
+) -> None:
     before, both = incident.files(), "--network=kubenet,cbr0"
     hanging: FakeServer = FakeServer(lambda _: hang(hanging), at=tmp_path / "silent.sock")
     with hanging:
         done = incident.clean("--apply", "--docker-timeout=200ms", f"--docker-host={hanging.url}")
     assert (done.code, incident.files() == before) == (3, True)
-    assert "Nothing can be released, because these sources are unavailable:\n  containers: " in done.out
+    assert (
+        "Nothing can be released, because these sources are unavailable:\n  containers: "
+        in done.out
+    )
     assert "Nothing to release." not in done.out
     assert incident.document(both, "--cleanup-network=kubenet,cbr0", code=3)["blockers"] == []
     tree = incident.document("--apply", both, code=3)
@@ -368,7 +408,9 @@ def test_a_restoration_that_fails_is_not_recorded_as_done(incident: Incident) ->
     assert "Cleanup halted: released container " in incident.clean().out, "it is still watched for"
 
 
-def test_a_restoration_that_was_killed_is_finished_by_the_next_one_or_by_a_cleanup(incident: Incident) -> None:
+def test_a_restoration_that_was_killed_is_finished_by_the_next_one_or_by_a_cleanup(
+    incident: Incident,
+) -> None:
     """It may have died before the file was put back, or after."""
     ips = incident.leaks[:2]
     before = {ip: incident.file(ip) for ip in ips}
@@ -388,8 +430,16 @@ def test_a_restoration_that_was_killed_is_finished_by_the_next_one_or_by_a_clean
     incident.change_entries(lambda tree: {"restoring": tree["restored"], "restored": None})
     assert "1 released" in incident.clean("--apply", f"--ip={ips[0]}").out
     first, _, second = incident.entries()
-    assert (first["addresses"], first["restored"] is None, first["outcome"]) == ([ips[0]], False, "released")
-    assert (second["addresses"], second["restored"], second["outcome"]) == ([ips[0]], None, "released")
+    assert (first["addresses"], first["restored"] is None, first["outcome"]) == (
+        [ips[0]],
+        False,
+        "released",
+    )
+    assert (second["addresses"], second["restored"], second["outcome"]) == (
+        [ips[0]],
+        None,
+        "released",
+    )
 
 
 def test_the_evidence_of_a_release_is_what_was_asked(incident: Incident) -> None:
@@ -411,7 +461,9 @@ def test_the_evidence_of_a_release_is_what_was_asked(incident: Incident) -> None
     ]
 
 
-def test_without_a_journal_nothing_is_listed_and_nothing_can_be_restored(incident: Incident) -> None:
+def test_without_a_journal_nothing_is_listed_and_nothing_can_be_restored(
+    incident: Incident,
+) -> None:
     done = incident.journal()
     assert (done.code, done.out, done.err) == (0, NO_JOURNAL.format(incident.state), "")
     assert incident.entries() == []
@@ -422,7 +474,9 @@ def test_without_a_journal_nothing_is_listed_and_nothing_can_be_restored(inciden
     assert not incident.state.exists()
 
 
-def test_a_halt_outlives_the_agent_and_its_cause_until_a_command_resumes_cleanup(incident: Incident) -> None:
+def test_a_halt_outlives_the_agent_and_its_cause_until_a_command_resumes_cleanup(
+    incident: Incident,
+) -> None:
     ip = incident.leaks[0]
     kept = incident.file(ip)[0]
     container_id = kept.decode().partition("\r\n")[0]
@@ -440,10 +494,16 @@ def test_a_halt_outlives_the_agent_and_its_cause_until_a_command_resumes_cleanup
     assert "refused: halted" in incident.clean("--apply").out
     (incident.host.checkpoints / container_id).unlink()
     for arguments in ((), ("--apply",)):
-        assert f"Cleanup halted: released container {container_id[:12]} reappeared" in incident.clean(*arguments).out
+        assert (
+            f"Cleanup halted: released container {container_id[:12]} reappeared"
+            in incident.clean(*arguments).out
+        )
     with syncing(incident, "--cleanup=auto", "--cleanup-network=auto") as (agent, port):
         agent.log_event("cleanup.halted")
-        until(lambda: "nodeleak_cleanup_halted 1.0" in served(port, "/metrics")[1], "the metrics follow the log")
+        until(
+            lambda: "nodeleak_cleanup_halted 1.0" in served(port, "/metrics")[1],
+            "the metrics follow the log",
+        )
         assert len(incident.reserved) == ALL - 1
         done = nodeleak("resume", f"--state-dir={incident.state}")
         resumed = f"resumed: released container {container_id[:12]} "
@@ -460,7 +520,9 @@ def test_a_halt_outlives_the_agent_and_its_cause_until_a_command_resumes_cleanup
 # The journal
 
 
-def test_a_run_releases_no_more_than_the_journal_can_hold_until_its_entries_are_old(incident: Incident) -> None:
+def test_a_run_releases_no_more_than_the_journal_can_hold_until_its_entries_are_old(
+    incident: Incident,
+) -> None:
     directory = incident.journal_directory
     directory.mkdir(parents=True)
     filling = [directory / f"{number:04}.json" for number in range(MAX_ENTRIES - 3)]
@@ -468,7 +530,9 @@ def test_a_run_releases_no_more_than_the_journal_can_hold_until_its_entries_are_
         path.write_text("{}")
     done = incident.clean("--apply")
     done.shows(
-        0, "3 released, 4 refused (4 journal_full)", f"the journal is full until {directory}/0000.json is 24 hours old"
+        0,
+        "3 released, 4 refused (4 journal_full)",
+        f"the journal is full until {directory}/0000.json is 24 hours old",
     )
     assert "override" not in done.out
     assert [one["addresses"] for one in incident.entries()] == [[ip] for ip in incident.leaks[:3]]
@@ -485,26 +549,47 @@ def test_a_run_releases_no_more_than_the_journal_can_hold_until_its_entries_are_
 # Standard output and signals
 
 
-def test_whatever_becomes_of_its_output_it_releases_and_writes_the_journal(incident: Incident) -> None:
+def test_whatever_becomes_of_its_output_it_releases_and_writes_the_journal(
+    incident: Incident,
+) -> None:
     for number, closed in enumerate((">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"), 1):
-        done = incident.clean("--apply", "--max=1", prefix=("/bin/sh", "-c", f'exec "$@" {closed}', "sh"))
+        done = incident.clean(
+            "--apply", "--max=1", prefix=("/bin/sh", "-c", f'exec "$@" {closed}', "sh")
+        )
         assert (done.code, done.err) == (0, "")
         assert len(incident.reserved) == ALL - number
     script = f'"$@" | head -c 1; echo ${{PIPESTATUS[0]}} >{incident.host.root}/code'
     journal = ["journal", f"--state-dir={incident.state}"]
     for command in (["clean", *incident.options(), "--cleanup-network=kubenet"], journal):
         done = nodeleak(*command, prefix=("/bin/bash", "-c", script, "x"))
-        assert (done.err, (incident.host.root / "code").read_text()) == ("", "0\n"), "a broken pipe is no error"
+        assert (done.err, (incident.host.root / "code").read_text()) == ("", "0\n"), (
+            "a broken pipe is no error"
+        )
     needs(Path("/dev/full").exists(), "/dev/full")
     done = incident.clean("--apply", prefix=("/bin/sh", "-c", 'exec "$@" >/dev/full', "sh"))
-    assert (done.code, done.err) == (OUTPUT, "nodeleak: cannot write the output: no space left on device\n")
+    assert (done.code, done.err) == (
+        OUTPUT,
+        "nodeleak: cannot write the output: no space left on device\n",
+    )
     tree = json.loads(incident.journal("-o", "json").out)
-    assert ([one["outcome"] for one in tree["entries"]], tree["damage"]) == (["released"] * LEAKED, [])
+    assert ([one["outcome"] for one in tree["entries"]], tree["damage"]) == (
+        ["released"] * LEAKED,
+        [],
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_after_the_current_address(incident: Incident, number: signal.Signals) -> None:
-    command = [*AGENT, "clean", "--apply", "--cleanup-network=kubenet", "--lock-timeout=1m", *incident.options()]
+def test_a_signal_ends_it_after_the_current_address(
+    incident: Incident, number: signal.Signals
+) -> None:
+    command = [
+        *AGENT,
+        "clean",
+        "--apply",
+        "--cleanup-network=kubenet",
+        "--lock-timeout=1m",
+        *incident.options(),
+    ]
     with host_local(incident.host.store), opened(incident.host.store / "lock") as at_work:
         process = subprocess.Popen(  # noqa: S603 (ours)
             command, env=environment({}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -521,7 +606,9 @@ def test_a_signal_ends_it_after_the_current_address(incident: Incident, number: 
     assert "6 released" in incident.clean("--apply").out
 
 
-def test_after_a_kill_no_release_is_claimed_that_another_process_may_have_made(incident: Incident) -> None:
+def test_after_a_kill_no_release_is_claimed_that_another_process_may_have_made(
+    incident: Incident,
+) -> None:
     """On disk, a kill before the removal and the kubelet's own DEL look the same as a kill after the removal."""
     ip = incident.leaks[0]
     kept = incident.file(ip)
@@ -551,7 +638,11 @@ def test_after_a_kill_no_release_is_claimed_that_another_process_may_have_made(i
 
 def test_a_partly_released_sandbox_is_found_and_restored(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    where = f"--state-dir={store.state}", f"--cni-networks-dir={store.networks}", f"--cni-cache-dir={store.caches[0]}"
+    where = (
+        f"--state-dir={store.state}",
+        f"--cni-networks-dir={store.networks}",
+        f"--cni-cache-dir={store.caches[0]}",
+    )
     store.release(store.reserve("10.244.1.5", "5" * 64))
     reserved = [store.reserve(), store.reserve("fd00:10::9")]
     before = store.files()
@@ -569,32 +660,54 @@ def test_a_partly_released_sandbox_is_found_and_restored(tmp_path: Path) -> None
     assert (done.code, store.files()) == (DONE, before), done
 
 
-def test_a_network_that_cannot_be_changed_is_named_and_others_can_be_cleaned(incident: Incident) -> None:
+def test_a_network_that_cannot_be_changed_is_named_and_others_can_be_cleaned(
+    incident: Incident,
+) -> None:
     needs(os.geteuid() == 0, "root, to mount the store read-only in a namespace of its own")
     store, storage = incident.host.store, incident.host.networks / "storage"
-    prefix = ("unshare", "-m", "/bin/sh", "-c", 'mount --bind -o ro "$0" "$0" && exec "$@"', str(store))
+    prefix = (
+        "unshare",
+        "-m",
+        "/bin/sh",
+        "-c",
+        'mount --bind -o ro "$0" "$0" && exec "$@"',
+        str(store),
+    )
     dry = incident.clean(prefix=prefix)
-    dry.shows(BLOCKED, f"  cannot change {store}: read-only mount: to release, create a Job (kubectl ")
+    dry.shows(
+        BLOCKED, f"  cannot change {store}: read-only mount: to release, create a Job (kubectl "
+    )
     assert "--apply" not in dry.out
     pod: dict[str, Any] = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "NODELEAK_CLEANUP_NETWORK": ""}
     where = "To release with a Job, from your machine (or deploy/clean-one-node.yaml; this pod only reads):\n  kubectl "
     network = "  --cleanup-network (NODELEAK_CLEANUP_NETWORK) is not set\n"
     mount = f"  cannot change {store}: read-only mount\n"
-    incident.clean(prefix=prefix, **pod).shows(BLOCKED, f"here:\n{network}{mount}{where}nodeleak clean-job ")
-    assert [one["by"] for one in incident.document(code=BLOCKED, prefix=prefix)["blockers"]] == ["network_unwritable"]
+    incident.clean(prefix=prefix, **pod).shows(
+        BLOCKED, f"here:\n{network}{mount}{where}nodeleak clean-job "
+    )
+    assert [one["by"] for one in incident.document(code=BLOCKED, prefix=prefix)["blockers"]] == [
+        "network_unwritable"
+    ]
     incident.clean("--apply", prefix=prefix).shows(
         FAILED, "read-only mount: to release, create a Job (kubectl nodeleak clean-job, or deploy/"
     )
     assert len(incident.reserved) == ALL
     storage.mkdir()
     (storage / "10.9.0.2").write_bytes((store / incident.node.running[0].ip).read_bytes())
-    incident.clean("--network=kubenet,storage", "--cleanup-network=kubenet,storage", prefix=prefix).shows(
+    incident.clean(
+        "--network=kubenet,storage", "--cleanup-network=kubenet,storage", prefix=prefix
+    ).shows(
         DONE,
         f"\nNo release is possible in network kubenet:\n  cannot change {store}: read-only mount: ",
         "DRY RUN: nothing is changed; use --apply to release.",
         "7 would be released (not possible in network kubenet)",
     )
-    assert incident.document("--network=kubenet,storage", prefix=(*prefix[:-1], str(storage)))["blockers"] == []
+    assert (
+        incident.document("--network=kubenet,storage", prefix=(*prefix[:-1], str(storage)))[
+            "blockers"
+        ]
+        == []
+    )
 
 
 # The daemon
@@ -610,9 +723,15 @@ def syncing(incident: Incident, *options: str) -> Iterator[tuple[Daemon, int]]:
 
 
 def test_the_daemon_releases_a_few_per_sync_and_reports_them(incident: Incident) -> None:
-    with syncing(incident, "--max-per-sync=3", "--cleanup=auto", "--cleanup-network=auto") as (agent, port):
+    with syncing(incident, "--max-per-sync=3", "--cleanup=auto", "--cleanup-network=auto") as (
+        agent,
+        port,
+    ):
         until(lambda: len(released(agent)) == LEAKED, "all are released", 20)
-        until(lambda: 'nodeleak_releases_total{network="kubenet"} 7.0' in served(port, "/metrics")[1], "it is counted")
+        until(
+            lambda: 'nodeleak_releases_total{network="kubenet"} 7.0' in served(port, "/metrics")[1],
+            "it is counted",
+        )
         metrics = served(port, "/metrics")[1]
     assert released(agent) == incident.leaks
     for sample in (
@@ -624,7 +743,9 @@ def test_the_daemon_releases_a_few_per_sync_and_reports_them(incident: Incident)
     ):
         assert f"\n{sample}\n" in metrics
     events = [one["event"] for one in agent.events]
-    assert (events.count("release.failed"), events.count("release.refused")) == (0, 4), "four waited for their turn"
+    assert (events.count("release.failed"), events.count("release.refused")) == (0, 4), (
+        "four waited for their turn"
+    )
     assert [one["by"] for one in incident.entries()] == ["run"] * LEAKED
     assert len(incident.reserved) == ALL - LEAKED
 
@@ -635,7 +756,9 @@ def test_the_daemon_logs_once_what_a_dry_run_would_release(incident: Incident) -
         agent.log_event("release.dry_run")
         before_count = syncs(port)
         until(lambda: syncs(port) > before_count + 5, "five more syncs")
-    assert [one["ip"] for one in agent.events if one["event"] == "release.dry_run"] == incident.leaks
+    assert [
+        one["ip"] for one in agent.events if one["event"] == "release.dry_run"
+    ] == incident.leaks
     own = {str(incident.state / name) for name in ("device-plugins.json", "commands.lock")}
     assert {name: file for name, file in incident.files().items() if name not in own} == before
     assert not (incident.state / "journal").exists()

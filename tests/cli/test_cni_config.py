@@ -54,7 +54,9 @@ def forget_results(stand: Stand) -> None:
         path.unlink()
 
 
-def reconfigure(stand: Stand, name: str, *plugins: dict[str, Any], file: str = "", **more: Any) -> None:
+def reconfigure(
+    stand: Stand, name: str, *plugins: dict[str, Any], file: str = "", **more: Any
+) -> None:
     """Put this configuration in place of the one that the node has."""
     for path in stand.host.net_d.iterdir():
         path.unlink()
@@ -70,12 +72,16 @@ def verdicts(stand: Stand) -> Any:
 
 
 @pytest.mark.parametrize("runtime", [CRI_O, DOCKER])
-def test_leaks_are_found_without_cached_results_whether_pods_run_or_not(tmp_path: Path, runtime: str) -> None:
+def test_leaks_are_found_without_cached_results_whether_pods_run_or_not(
+    tmp_path: Path, runtime: str
+) -> None:
     with standing(tmp_path / "a", on(runtime, running=())) as stand:
         leave_over(stand.host.networks / "cbr0", every_address())
         document = stand.scan()
         (critical,) = (one for one in document["findings"] if one["severity"] == "critical")
-        assert critical["message"].startswith("cbr0: no free addresses; 253 of 253 addresses are reserved (253 leaked)")
+        assert critical["message"].startswith(
+            "cbr0: no free addresses; 253 of 253 addresses are reserved (253 leaked)"
+        )
         assert len(leaks(document)) == 253
         assert verdicts(stand)["would_release"] == 253
     with standing(tmp_path / "b", on(runtime)) as stand:
@@ -109,10 +115,14 @@ def test_an_address_that_is_no_pods_leaves_the_network_of_the_pods_judged(
             cache_result(stand.host.cache, name, container_id, "10.244.1.99")
         document = stand.scan()
         assert name in judged(document)
-        assert leaks(document)[:4] == [f"leaked_reservation {name}/{ip}" for ip in every_address()[5:9]]
+        assert leaks(document)[:4] == [
+            f"leaked_reservation {name}/{ip}" for ip in every_address()[5:9]
+        ]
 
 
-def test_a_process_whose_address_two_networks_reserve_is_that_of_the_running_container(tmp_path: Path) -> None:
+def test_a_process_whose_address_two_networks_reserve_is_that_of_the_running_container(
+    tmp_path: Path,
+) -> None:
     """Two VLANs may have one range: the pod of one has the address, and the other has leaked it."""
     with standing(tmp_path, a_node(network="vlan20", runtime=CRI_O)) as stand:
         shared, alone = stand.node.running[0].ip, "10.244.1.99"
@@ -126,10 +136,17 @@ def test_a_process_whose_address_two_networks_reserve_is_that_of_the_running_con
         ]
         (told,) = (one for one in document["findings"] if one["detector"] == "unmanaged_address")
         assert told["severity"] == "info", "the process is a healthy pod's"
-        why = {one["ip"]: one["why"] for one in document["reservations"] if one["network"] == "vlan10"}
-        assert why[shared].endswith("has the address, which vlan20 reserves for a container that the runtime has")
+        why = {
+            one["ip"]: one["why"] for one in document["reservations"] if one["network"] == "vlan10"
+        }
+        assert why[shared].endswith(
+            "has the address, which vlan20 reserves for a container that the runtime has"
+        )
         cleaned = stand.cleaned("--apply", "--settle=0s", "--cleanup-network=auto,vlan10")
-        assert {one["ip"]: one["reason"] for one in cleaned["addresses"]} == {shared: "address_in_use", alone: None}
+        assert {one["ip"]: one["reason"] for one in cleaned["addresses"]} == {
+            shared: "address_in_use",
+            alone: None,
+        }
         assert {path.name for path in (stand.host.networks / "vlan10").iterdir()} >= {shared}
 
 
@@ -149,10 +166,14 @@ CBR0: Final = {"name": "cbr0", "plugins": [BRIDGE]}
     ids=["list", "case", "plugin", "name", "thick"],
 )
 @pytest.mark.parametrize("runtime", [CRI_O, CONTAINERD])
-def test_the_delegate_of_multus_is_judged_and_cleaned(tmp_path: Path, multus: dict[str, Any], runtime: str) -> None:
+def test_the_delegate_of_multus_is_judged_and_cleaned(
+    tmp_path: Path, multus: dict[str, Any], runtime: str
+) -> None:
     loaded = cri.cniconfig(multus, name="multus-cni-network") if runtime == CONTAINERD else ""
     with standing(tmp_path, on(runtime, running=()), loaded) as stand:
-        (stand.host.net_d / "00-multus.conf").write_text(json.dumps({"name": "multus-cni-network", **multus}))
+        (stand.host.net_d / "00-multus.conf").write_text(
+            json.dumps({"name": "multus-cni-network", **multus})
+        )
         leave_over(stand.host.networks / "cbr0", every_address())
         document = stand.scan()
         assert "exhausted_range cbr0" in subjects(document)
@@ -164,7 +185,9 @@ def test_a_multus_whose_delegates_are_elsewhere_is_a_gap(tmp_path: Path) -> None
     with standing(tmp_path, on(CRI_O, running=())) as stand:
         reconfigure(stand, "multus-cni-network", MULTUS | {"clusterNetwork": "other"})
         why = {one["source"]: one["why"] for one in stand.scan(code=3)["unavailable"]}
-        assert "clusterNetwork other is in no file: name the network with --network" in why["networks"]
+        assert (
+            "clusterNetwork other is in no file: name the network with --network" in why["networks"]
+        )
 
 
 def reserve_further(
@@ -184,27 +207,44 @@ def reserve_further(
     leave_over(store, [ip])
     (store / ip).write_text(f"{container_id}\r\nnet1")
     os.utime(store / ip, (NINETY_DAYS_AGO, NINETY_DAYS_AGO))
-    result = {"ips": [{"address": f"{ip}/24"}], "interfaces": [{"name": "net1", "sandbox": namespace}]}
+    result = {
+        "ips": [{"address": f"{ip}/24"}],
+        "interfaces": [{"name": "net1", "sandbox": namespace}],
+    }
     more = {"cniArgs": OF_A_POD if of_pod else None, "result": result}
-    return cache_result(cache or stand.host.cache, "storage", container_id, ip, "net1", config, **more)
+    return cache_result(
+        cache or stand.host.cache, "storage", container_id, ip, "net1", config, **more
+    )
 
 
 def test_a_further_network_is_judged_by_its_cached_results_of_pods(tmp_path: Path) -> None:
     with standing(tmp_path, on(CRI_O)) as stand:
         reserve_further(stand, 3, of_pod=False)
-        assert (leaks(stand.scan()), judged(stand.scan())) == ([], {"cbr0"}), "it is another program's"
+        assert (leaks(stand.scan()), judged(stand.scan())) == ([], {"cbr0"}), (
+            "it is another program's"
+        )
         for number in (4, 5):
             reserve_further(stand, number)
         document = stand.scan()
         assert judged(document) == {"cbr0", "storage"}
-        assert subjects(document) == [f"leaked_reservation storage/10.99.0.{number}" for number in (4, 5)]
-        states = {one["ip"]: one["state"] for one in document["reservations"] if one["network"] == "storage"}
+        assert subjects(document) == [
+            f"leaked_reservation storage/10.99.0.{number}" for number in (4, 5)
+        ]
+        states = {
+            one["ip"]: one["state"]
+            for one in document["reservations"]
+            if one["network"] == "storage"
+        }
         assert states == {"10.99.0.3": "unknown", "10.99.0.4": "leaked", "10.99.0.5": "leaked"}
 
 
 def test_the_directory_of_an_attachment_that_only_its_results_name_is_read(tmp_path: Path) -> None:
     with standing(tmp_path, on(CRI_O)) as stand:
-        host_local = {"type": "host-local", "dataDir": "/run/storage-ipam", "ranges": [[{"subnet": "10.99.0.0/24"}]]}
+        host_local = {
+            "type": "host-local",
+            "dataDir": "/run/storage-ipam",
+            "ranges": [[{"subnet": "10.99.0.0/24"}]],
+        }
         reserve_further(stand, 4, config={"plugins": [BRIDGE | {"ipam": host_local}]})
         (run := tmp_path / "run").mkdir()
         shutil.move(stand.host.networks / "storage", tmp_path / "aside")
@@ -232,11 +272,17 @@ def test_the_results_of_multus_are_read_by_default(tmp_path: Path) -> None:
         (stand.host.proc / "1/mountinfo").write_text(mounted)
         mounting = "mount -t tmpfs none /var/lib && mkdir /var/lib/cni && mount --bind $0 /var/lib/cni && exec $*"
         prefix = ("unshare", "--mount", "sh", "-c", mounting, str(stand.host.networks.parent))
-        options = [option for option in stand.options("off") if not option.startswith("--cni-cache-dir=")]
+        options = [
+            option for option in stand.options("off") if not option.startswith("--cni-cache-dir=")
+        ]
         done = nodeleak("scan", "-o", "json", *options, prefix=prefix)
         document = json.loads(done.out)
         assert leaks(document) == ["leaked_reservation storage/10.99.0.5"], done
-        states = {one["ip"]: one["state"] for one in document["reservations"] if one["network"] == "storage"}
+        states = {
+            one["ip"]: one["state"]
+            for one in document["reservations"]
+            if one["network"] == "storage"
+        }
         assert states["10.99.0.6"] == "unmanaged", done
         more = ("--ip=10.99.0.6", "--cleanup-network=storage", "--settle=0s")
         done = nodeleak("clean", "-o", "json", *more, *options, prefix=prefix)
@@ -250,46 +296,72 @@ def test_a_further_network_whose_add_fails_is_judged_while_a_pod_waits(tmp_path:
             store = stand.host.networks / "storage"
             leave_over(store, ["10.99.0.7", "10.99.0.8"])
             os.utime(store / "10.99.0.8", ((NOW - timedelta(minutes=10)).timestamp(),) * 2)
-            expected = [f"leaked_reservation storage/10.99.0.{last}" for last in (7, 8)] if waiting else []
+            expected = (
+                [f"leaked_reservation storage/10.99.0.{last}" for last in (7, 8)] if waiting else []
+            )
             document = stand.scan(code=UNAVAILABLE if waiting else DONE)
             assert sorted(leaks(document)) == expected, name
             found = verdicts(stand)
-            assert (found["would_release"], found["refused"]) == (0, len(expected)), "no configuration names it"
+            assert (found["would_release"], found["refused"]) == (0, len(expected)), (
+                "no configuration names it"
+            )
 
 
-def test_a_network_of_before_is_not_judged_while_a_pod_waits_for_something_else(tmp_path: Path) -> None:
+def test_a_network_of_before_is_not_judged_while_a_pod_waits_for_something_else(
+    tmp_path: Path,
+) -> None:
     with standing(tmp_path, on(CRI_O, pending=(("shop", "web-1"),))) as stand:
         leave_over(stand.host.networks / "before", ["10.99.0.7"])
-        os.utime(stand.host.networks / "before/10.99.0.7", ((NOW - timedelta(minutes=10)).timestamp(),) * 2)
-        cache_result(stand.host.cache, "before", f"{0:064x}", "10.99.0.7", config=BRIDGE, cniArgs=OF_A_POD)  # succeeded
+        os.utime(
+            stand.host.networks / "before/10.99.0.7",
+            ((NOW - timedelta(minutes=10)).timestamp(),) * 2,
+        )
+        cache_result(
+            stand.host.cache, "before", f"{0:064x}", "10.99.0.7", config=BRIDGE, cniArgs=OF_A_POD
+        )  # succeeded
         assert leaks(stand.scan()) == []
 
 
-def test_a_first_file_that_the_runtime_may_have_skipped_is_not_believed_while_a_pod_waits(tmp_path: Path) -> None:
+def test_a_first_file_that_the_runtime_may_have_skipped_is_not_believed_while_a_pod_waits(
+    tmp_path: Path,
+) -> None:
     for name, waiting in (("a", ()), ("b", (("shop", "web-1"),))):
         with standing(tmp_path / name, on(CRI_O, running=(), pending=waiting)) as stand:
             leave_over(stand.host.networks / "cbr0", every_address())
             forget_results(stand)
-            cache_result(stand.host.cache, "cbr0", "0" * 64, "10.99.0.0", cniArgs=OF_A_POD)  # of a pod that is gone
+            cache_result(
+                stand.host.cache, "cbr0", "0" * 64, "10.99.0.0", cniArgs=OF_A_POD
+            )  # of a pod that is gone
             configure(stand.host.net_d / "05-weave.conflist", "weave", {"type": "weave-net"})
             document = stand.scan(code=UNAVAILABLE if waiting else DONE)
             missing = [one["why"] for one in document["unavailable"]]
-            assert ["skips network weave" in why for why in missing] == [True] * len(waiting), missing
+            assert ["skips network weave" in why for why in missing] == [True] * len(waiting), (
+                missing
+            )
             assert verdicts(stand)["would_release"] == 0
             leave_over(stand.host.networks / "weave", ["10.32.0.1"])
             yesterday = (NOW - timedelta(days=1)).timestamp()
-            os.utime(stand.host.networks / "weave/10.32.0.1", (yesterday, yesterday))  # it had the last address
+            os.utime(
+                stand.host.networks / "weave/10.32.0.1", (yesterday, yesterday)
+            )  # it had the last address
             # The range of weave is not known, but nobody doubts that it is used.
-            assert not [one for one in stand.scan(code=UNAVAILABLE)["unavailable"] if "skips" in one["why"]]
+            assert not [
+                one for one in stand.scan(code=UNAVAILABLE)["unavailable"] if "skips" in one["why"]
+            ]
 
 
-def test_a_first_file_whose_network_no_pod_has_is_a_gap_if_a_later_one_is_that_of_the_pods(tmp_path: Path) -> None:
+def test_a_first_file_whose_network_no_pod_has_is_a_gap_if_a_later_one_is_that_of_the_pods(
+    tmp_path: Path,
+) -> None:
     with standing(tmp_path, on(CRI_O)) as stand:
         configure(stand.host.net_d / "05-old.conflist", "old", BRIDGE)
         for path in (stand.host.net_d / "05-old.conflist", stand.host.net_d):
             os.utime(path, (NINETY_DAYS_AGO, NINETY_DAYS_AGO))  # as `cp -p` does
         document = stand.scan(code=UNAVAILABLE)
-        assert (subjects(document), [one["source"] for one in document["unavailable"]]) == ([], ["networks"])
+        assert (subjects(document), [one["source"] for one in document["unavailable"]]) == (
+            [],
+            ["networks"],
+        )
         assert judged(document) == {"cbr0"}
 
 
@@ -298,10 +370,23 @@ def test_a_network_renamed_under_running_pods_is_told_at_once(tmp_path: Path, ap
     with standing(tmp_path, on(CRI_O)) as stand:
         reconfigure(stand, "renamed", BRIDGE)
         for _ in range(2):
-            found = [one for one in subjects(stand.scan(api=api)) if not one.startswith("unreserved_pod_ip renamed/")]
+            found = [
+                one
+                for one in subjects(stand.scan(api=api))
+                if not one.startswith("unreserved_pod_ip renamed/")
+            ]
             assert found == ["overlapping_ranges cbr0 and renamed"]
             (stand.host.networks / "renamed").mkdir(exist_ok=True)
-        assert len([one for one in subjects(stand.scan()) if one.startswith("unreserved_pod_ip renamed/")]) == 5
+        assert (
+            len(
+                [
+                    one
+                    for one in subjects(stand.scan())
+                    if one.startswith("unreserved_pod_ip renamed/")
+                ]
+            )
+            == 5
+        )
 
 
 @pytest.mark.parametrize("runtime", [CRI_O, CONTAINERD])
@@ -323,7 +408,9 @@ def test_a_network_without_host_local_is_no_gap(
         shutil.rmtree(stand.host.networks / "cbr0")
         for path in stand.host.cache.glob("cbr0-*"):  # libcni has a result of each pod
             result = json.loads(path.read_text()) | {"networkName": "aws-cni"}
-            result["config"] = base64.b64encode(json.dumps({"name": "aws-cni", "plugins": chain}).encode()).decode()
+            result["config"] = base64.b64encode(
+                json.dumps({"name": "aws-cni", "plugins": chain}).encode()
+            ).decode()
             path.with_name(path.name.replace("cbr0", "aws-cni")).write_text(json.dumps(result))
             path.unlink()
         document = stand.scan()
@@ -333,7 +420,9 @@ def test_a_network_without_host_local_is_no_gap(
         assert (subjects(document), document["unavailable"]) == ([], [])
 
 
-def test_every_plugin_of_a_chain_counts_and_two_directories_of_host_local_are_a_gap(tmp_path: Path) -> None:
+def test_every_plugin_of_a_chain_counts_and_two_directories_of_host_local_are_a_gap(
+    tmp_path: Path,
+) -> None:
     with standing(tmp_path, on(CRI_O, running=())) as stand:
         reconfigure(stand, "cbr0", {"Type": "aws-cni", "IPAM": {"type": "other"}}, BRIDGE)
         leave_over(stand.host.networks / "cbr0", every_address())
@@ -341,18 +430,28 @@ def test_every_plugin_of_a_chain_counts_and_two_directories_of_host_local_are_a_
         second = tmp_path / "second/cbr0"
         second.parent.mkdir()
         leave_over(second, ["10.55.0.5"])
-        ipam = {"type": "host-local", "ranges": [[{"subnet": "10.55.0.0/24"}]], "dataDir": str(second.parent)}
+        ipam = {
+            "type": "host-local",
+            "ranges": [[{"subnet": "10.55.0.0/24"}]],
+            "dataDir": str(second.parent),
+        }
         reconfigure(stand, "cbr0", BRIDGE, {"type": "macvlan", "ipam": ipam})
         document = stand.scan(code=3)
         assert subjects(document) == []
         why = {one["source"]: one["why"] for one in document["unavailable"]}
         both = f"{stand.host.networks} and {second.parent}"
-        assert why == {"reservations": f"network cbr0 has two dataDirs, {both}, and only one can be read"}
+        assert why == {
+            "reservations": f"network cbr0 has two dataDirs, {both}, and only one can be read"
+        }
 
 
-@pytest.mark.parametrize("break_it", [shutil.rmtree, lambda path: [one.unlink() for one in path.iterdir()]])
+@pytest.mark.parametrize(
+    "break_it", [shutil.rmtree, lambda path: [one.unlink() for one in path.iterdir()]]
+)
 @pytest.mark.parametrize("runtime", [CRI_O, DOCKER])
-def test_without_the_configuration_nothing_is_called_unused(tmp_path: Path, runtime: str, break_it: Any) -> None:
+def test_without_the_configuration_nothing_is_called_unused(
+    tmp_path: Path, runtime: str, break_it: Any
+) -> None:
     with standing(tmp_path, on(runtime, running=())) as stand:
         leave_over(stand.host.networks / "cbr0", every_address())
         break_it(stand.host.net_d)
@@ -364,7 +463,9 @@ def test_without_the_configuration_nothing_is_called_unused(tmp_path: Path, runt
         assert subjects(document) == []
 
 
-def test_the_first_file_that_libcni_accepts_is_the_default_network_but_podmans_is_never_judged(tmp_path: Path) -> None:
+def test_the_first_file_that_libcni_accepts_is_the_default_network_but_podmans_is_never_judged(
+    tmp_path: Path,
+) -> None:
     with standing(tmp_path, on(CRI_O, running=())) as stand:
         for name, text in (
             ("00-a.conflist", "{"), ("01-b.conf", "[]"), ("02-c.json", "{}"), ("03-d.conflist", '{"name": "d"}'),
@@ -392,7 +493,10 @@ def test_the_first_file_that_libcni_accepts_is_the_default_network_but_podmans_i
 
 
 def test_no_directory_is_left_over_while_a_pod_waits_for_an_address(tmp_path: Path) -> None:
-    for name, waiting, found in (("a", (), ["left_over_network old"]), ("b", (("shop", "web-1"),), [])):
+    for name, waiting, found in (
+        ("a", (), ["left_over_network old"]),
+        ("b", (("shop", "web-1"),), []),
+    ):
         with standing(tmp_path / name, on(CRI_O, pending=waiting)) as stand:
             leave_over(stand.host.networks / "old", ["10.99.0.7"])
             assert subjects(stand.scan()) == found
@@ -419,7 +523,11 @@ def test_a_frozen_runtime_is_waited_for_once_in_a_snapshot(tmp_path: Path) -> No
         document = Stand(node, host).scan("--docker-timeout=300ms", api="off", code=3)
         why = f"{host.containerd_socket}: Status: no complete response within 0.3 s"
         unavailable = {one["source"]: one["why"] for one in document["unavailable"]}
-        assert (server.connections, unavailable["networks"], unavailable["containers"]) == (1, why, why)
+        assert (server.connections, unavailable["networks"], unavailable["containers"]) == (
+            1,
+            why,
+            why,
+        )
         Stand(node, host).scan("--docker-timeout=300ms", "--network=cbr0", api="off", code=3)
         assert server.connections == 2
 
@@ -430,16 +538,23 @@ def test_a_frozen_runtime_is_waited_for_once_in_a_snapshot(tmp_path: Path) -> No
     [
         ("cbr0", FLANNEL),
         ("cbr0", BRIDGE),
-        ("k8s-pod-network", {"type": "calico", "ipam": {"type": "host-local", "subnet": "usePodCidr"}}),
+        (
+            "k8s-pod-network",
+            {"type": "calico", "ipam": {"type": "host-local", "subnet": "usePodCidr"}},
+        ),
         ("kubenet", BRIDGE | {"bridge": "cbr0"}),
         ("k8s-pod-network", {"type": "ptp", "ipam": HOST_LOCAL}),
     ],
     ids=["flannel", "bridge", "canal", "aks", "gke"],
 )
-def test_a_healthy_node_is_ok(tmp_path: Path, runtime: str, name: str, plugin: dict[str, Any]) -> None:
+def test_a_healthy_node_is_ok(
+    tmp_path: Path, runtime: str, name: str, plugin: dict[str, Any]
+) -> None:
     loaded = cri.cniconfig(plugin, name=name) if runtime == CONTAINERD else ""
     flag = "cni" if runtime == DOCKER else ""
-    with standing(tmp_path, a_node(network=name, runtime=runtime, network_plugin=flag), loaded) as stand:
+    with standing(
+        tmp_path, a_node(network=name, runtime=runtime, network_plugin=flag), loaded
+    ) as stand:
         reconfigure(stand, name, plugin)
         document = stand.scan()
         assert (subjects(document), document["unavailable"], judged(document)) == ([], [], {name})

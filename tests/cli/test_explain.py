@@ -29,7 +29,11 @@ WORDS: dict[str, Iterable[str]] = {
     "state of a node in nodeleak status": NodeState,
     "alert": ALERTS,
     "source": {*SOURCES, "journal"},
-    "metric": {re.sub("_(bucket|count|sum)$", "", name) for name in known_metrics() if name.startswith("nodeleak_")},
+    "metric": {
+        re.sub("_(bucket|count|sum)$", "", name)
+        for name in known_metrics()
+        if name.startswith("nodeleak_")
+    },
     "Kubernetes condition or Event": {"CNIAddressPressure", "ReleasedReservation"},
 }
 """By their kind."""
@@ -86,4 +90,6 @@ def test_a_word_is_found_however_it_is_written_and_an_unknown_one_suggests_the_n
         'nodeleak: unknown word "leaked_reservations": did you mean "leaked_reservation"?\n'
         "run 'nodeleak explain' for a list of all words\n"
     )
-    assert nodeleak("explain", "Multi-Attach error").code == 2, "it is not what a lost volume looks like"
+    assert nodeleak("explain", "Multi-Attach error").code == 2, (
+        "it is not what a lost volume looks like"
+    )

@@ -51,7 +51,17 @@ from tests.wire import (
 
 def test_all_mistakes_are_reported_at_once() -> None:
     done = nodeleak(
-        *("scan", "--node", "Worker_1", "--grace", "5", "--docker-timeout", "0s", "--cni-networks-dir", "var/lib"),
+        *(
+            "scan",
+            "--node",
+            "Worker_1",
+            "--grace",
+            "5",
+            "--docker-timeout",
+            "0s",
+            "--cni-networks-dir",
+            "var/lib",
+        ),
         *("--network", "../etc", "--api", "maybe"),
         NODELEAK_GRAACE="5m",
         NODELEAK_API_TIMEOUT="soon",
@@ -84,7 +94,10 @@ def test_what_cannot_be_used_is_named_with_the_remedy(tmp_path: Path) -> None:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         done = nodeleak("run", "--api", "off", "--listen", where)
     assert done.code == 2
-    assert done.err == f"nodeleak: --listen (NODELEAK_LISTEN): cannot listen on {where}: Address already in use\n"
+    assert (
+        done.err
+        == f"nodeleak: --listen (NODELEAK_LISTEN): cannot listen on {where}: Address already in use\n"
+    )
     done = nodeleak("scan", "--api", "off", DOCKER_HOST="nonsense://x")
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(
@@ -92,14 +105,18 @@ def test_what_cannot_be_used_is_named_with_the_remedy(tmp_path: Path) -> None:
     )
     done = nodeleak("scan", "--node", "worker-1")
     assert done.code == 2
-    assert "no service account is mounted, and neither --kubeconfig nor KUBECONFIG is set" in done.err
+    assert (
+        "no service account is mounted, and neither --kubeconfig nor KUBECONFIG is set" in done.err
+    )
     assert "use --api=off to run without the API server" in done.err
 
 
 # Sources that do not respond
 
 
-def test_an_unknown_name_and_a_refusal_are_reported_and_pods_are_unavailable(node: SmallNode) -> None:
+def test_an_unknown_name_and_a_refusal_are_reported_and_pods_are_unavailable(
+    node: SmallNode,
+) -> None:
     done = nodeleak("scan", "--api", "off", "--network", "kubnet", *node.options)
     done.shows(3, "kubnet does not exist", "(networks found: cbr0, kubenet)")
     with api_server(node.home, lambda _: [http(HTML, "403 Forbidden", "text/html")]) as api:
@@ -109,8 +126,12 @@ def test_an_unknown_name_and_a_refusal_are_reported_and_pods_are_unavailable(nod
         config = kubeconfig(node.home / "kubeconfig", f"http://127.0.0.1:{port}")
     for command, times in (("scan", 2), ("clean", 1)):
         done = nodeleak(command, "--node=worker-1", f"--kubeconfig={config}", *node.options)
-        sentences = [line for line in done.out.splitlines() if "cannot connect to the API server at " in line]
-        assert (done.code, done.err, len(sentences)) == (3, "", times), "it is named once for all its sources"
+        sentences = [
+            line for line in done.out.splitlines() if "cannot connect to the API server at " in line
+        ]
+        assert (done.code, done.err, len(sentences)) == (3, "", times), (
+            "it is named once for all its sources"
+        )
         assert re.fullmatch("  pods, node: .*: connection refused", sentences[-1])
     with api_server(node.home, no_objects) as api:
         done = nodeleak("scan", "-o", "json", *api, *node.options)
@@ -122,7 +143,9 @@ def test_an_unknown_name_and_a_refusal_are_reported_and_pods_are_unavailable(nod
     assert (states, document["findings"]) == ({"10.244.1.2": "in_use", "10.244.1.9": "unknown"}, [])
 
 
-def test_a_docker_that_hangs_or_lists_nothing_while_pods_run_is_unavailable(node: SmallNode) -> None:
+def test_a_docker_that_hangs_or_lists_nothing_while_pods_run_is_unavailable(
+    node: SmallNode,
+) -> None:
     pod = {
         "metadata": {"name": "web-0", "namespace": "shop", "uid": "u", "resourceVersion": "4"},
         "status": {"phase": "Running", "podIP": "10.244.1.2"},
@@ -179,11 +202,21 @@ def test_an_anonymous_recording_has_no_text_of_the_node(node: SmallNode, tmp_pat
     telltale = ("hunter2", "secret", "acme", str(node.home), "10.244", "127.0.0.1", ID, LEAKED)
     assert [text for text in telltale if text not in plain.out] == []
     assert [text for text in telltale if text in hidden.out] == []
-    scans = (nodeleak("scan", "-o", "json", "--recording", "-", given=one.out) for one in (plain, hidden))
+    scans = (
+        nodeleak("scan", "-o", "json", "--recording", "-", given=one.out) for one in (plain, hidden)
+    )
     reports = [json.loads(one.out) for one in scans]
     for key in ("detector", "severity", "cause"):
-        assert len({json.dumps([finding[key] for finding in report["findings"]]) for report in reports}) == 1
-    assert len({json.dumps([one["state"] for one in report["reservations"]]) for report in reports}) == 1
+        assert (
+            len(
+                {json.dumps([finding[key] for finding in report["findings"]]) for report in reports}
+            )
+            == 1
+        )
+    assert (
+        len({json.dumps([one["state"] for one in report["reservations"]]) for report in reports})
+        == 1
+    )
 
 
 # Standard output
@@ -193,7 +226,11 @@ def test_neither_the_exit_code_nor_the_daemon_needs_a_reader_of_the_errors(node:
     reader, writer = os.pipe()
     os.close(reader)
     options = [*node.options, f"--docker-host=unix://{node.home}/missing.sock"]
-    for command, code in ((["scan", "--interval"], 2), (["scan", "-o", "name"], 3), (["clean", "-o", "name"], 3)):
+    for command, code in (
+        (["scan", "--interval"], 2),
+        (["scan", "-o", "name"], 3),
+        (["clean", "-o", "name"], 3),
+    ):
         done = subprocess.run(  # noqa: S603 (ours)
             [*AGENT, *command, *options], stdout=subprocess.PIPE, stderr=writer, check=False,
             env=environment({"NODELEAK_API": "off"}),
@@ -206,7 +243,11 @@ def test_neither_the_exit_code_nor_the_daemon_needs_a_reader_of_the_errors(node:
         listen = f"--listen=127.0.0.1:{port}"
     command = [*AGENT, "run", "--api=off", listen, "--interval=100ms", *node.options]
     with subprocess.Popen(command, stderr=writer, env=environment({})) as agent:  # noqa: S603 (ours)
-        until(lambda: nodeleak("status", listen, "--exit-code").code == FOUND, "it has found the leak", 20)
+        until(
+            lambda: nodeleak("status", listen, "--exit-code").code == FOUND,
+            "it has found the leak",
+            20,
+        )
         agent.send_signal(signal.SIGTERM)
     os.close(writer)
     assert agent.returncode == DONE
@@ -239,7 +280,12 @@ def test_a_signal_ends_the_daemon(quick: list[str]) -> None:
         assert list(agent.events[-1])[:3] == ["timestamp", "level", "event"]
         assert agent.events[-1]["event"] == "agent.stopped"
     with running("--api", "off", *quick, "--log-format=text") as agent:
-        until(lambda: [line for line in agent.lines if "agent.started" in line and "mode=observe" in line], "a line")
+        until(
+            lambda: [
+                line for line in agent.lines if "agent.started" in line and "mode=observe" in line
+            ],
+            "a line",
+        )
         assert agent.end() == 0
     assert not [line for line in agent.lines if "\x1b" in line]
 
@@ -268,11 +314,19 @@ def test_docker_may_start_after_the_daemon(node: SmallNode, quick: list[str]) ->
     with running("--api", "off", *quick) as agent:
         port = agent.log_event("agent.started")["port"]
         assert agent.log_event("source.unavailable")["source"] == "containers"
-        until(lambda: 'source_up{source="containers"} 0.0' in served(port, "/metrics")[1], "the metrics agree")
-        assert 'nodeleak_findings{detector="leaked_reservation"' not in served(port, "/metrics")[1], "it is not 0"
+        until(
+            lambda: 'source_up{source="containers"} 0.0' in served(port, "/metrics")[1],
+            "the metrics agree",
+        )
+        assert (
+            'nodeleak_findings{detector="leaked_reservation"' not in served(port, "/metrics")[1]
+        ), "it is not 0"
         node.docker.answers = good
         assert agent.log_event("source.recovered")["source"] == "containers"
-        until(lambda: 'source_up{source="containers"} 1.0' in served(port, "/metrics")[1], "the metrics agree")
+        until(
+            lambda: 'source_up{source="containers"} 1.0' in served(port, "/metrics")[1],
+            "the metrics agree",
+        )
         assert agent.log_event("finding.opened")["detector"] == "leaked_reservation"
         assert agent.end() == 0
 
@@ -287,14 +341,25 @@ def test_an_api_server_that_sends_old_versions_is_found(node: SmallNode, quick: 
         nodes.revision = etcd.revision  # they stand for one etcd
         return Server(nodes if request.path == "/api/v1/nodes" else etcd, old=True).answer(request)
 
-    with api_server(node.home, answers) as api, running(*api, *quick, "--confirm-after", "0s") as agent:
+    with (
+        api_server(node.home, answers) as api,
+        running(*api, *quick, "--confirm-after", "0s") as agent,
+    ):
         port = agent.log_event("agent.started")["port"]
-        until(lambda: '"server_version": "v1.9.2"' in served(port, "/api/v1/report")[1], "it is asked")
+        until(
+            lambda: '"server_version": "v1.9.2"' in served(port, "/api/v1/report")[1], "it is asked"
+        )
         etcd.delete("uid-0")
-        until(lambda: [one for one in agent.events if one.get("detector") == "replayed_watch"], "it is found")
+        until(
+            lambda: [one for one in agent.events if one.get("detector") == "replayed_watch"],
+            "it is found",
+        )
         (opened,) = [one for one in agent.events if one.get("detector") == "replayed_watch"]
         assert (opened["subject"], opened["severity"]) == ("pods deleted_below", "warning")
-        assert "the API server (v1.9.2) sent a DELETED event with version 101 after 102 on the same" in opened["text"]
+        assert (
+            "the API server (v1.9.2) sent a DELETED event with version 101 after 102 on the same"
+            in opened["text"]
+        )
         metrics = served(port, "/metrics")[1]
         assert re.search(r'nodeleak_watch_regressions_total{resource="pods"} [1-9]', metrics)
         assert 'nodeleak_source_up{source="watches"} 1.0' in metrics
@@ -304,7 +369,9 @@ def test_an_api_server_that_sends_old_versions_is_found(node: SmallNode, quick: 
 # A file system that is read-only everywhere
 
 
-def test_a_scan_and_the_daemon_write_nowhere(node: SmallNode, quick: list[str], read_only: tuple[str, ...]) -> None:
+def test_a_scan_and_the_daemon_write_nowhere(
+    node: SmallNode, quick: list[str], read_only: tuple[str, ...]
+) -> None:
     done = nodeleak("scan", "--api", "off", "--exit-code", *node.options, prefix=read_only)
     done.shows(1, "leaked_reservation")
     with api_server(node.home, no_objects) as api:
@@ -315,14 +382,16 @@ def test_a_scan_and_the_daemon_write_nowhere(node: SmallNode, quick: list[str], 
         assert agent.end() == 0
 
 
-def test_credentials_that_need_a_place_to_write_say_so(node: SmallNode, read_only: tuple[str, ...]) -> None:
+def test_credentials_that_need_a_place_to_write_say_so(
+    node: SmallNode, read_only: tuple[str, ...]
+) -> None:
     # The kubernetes package puts certificates that are part of a kubeconfig into temporary files.
     _, certificate = self_signed(node.home)
     inline = f"certificate-authority-data: {base64.b64encode(certificate.read_bytes()).decode()}"
     path = kubeconfig(node.home / "kubeconfig", "https://127.0.0.1:1", cluster=inline)
-    nodeleak("scan", "--node", "worker-1", "--kubeconfig", str(path), *node.options, prefix=read_only).fails(
-        2, f"{path}: no usable temporary directory found"
-    )
+    nodeleak(
+        "scan", "--node", "worker-1", "--kubeconfig", str(path), *node.options, prefix=read_only
+    ).fails(2, f"{path}: no usable temporary directory found")
 
 
 WITHOUT_THREADS = """
@@ -338,9 +407,14 @@ def test_what_can_start_no_thread_says_so(node: SmallNode) -> None:
 
     def run(*words: str) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-c", WITHOUT_THREADS, *words, *node.options, "--api=off"]
-        return subprocess.run(command, env=environment({}), capture_output=True, text=True, check=False, timeout=60)  # noqa: S603
+        return subprocess.run(  # noqa: S603
+            command, env=environment({}), capture_output=True, text=True, check=False, timeout=60
+        )
 
     daemon, scan = run("run", "--listen=127.0.0.1:0"), run("scan")
-    assert (daemon.returncode, daemon.stderr.splitlines()[-1]) == (BUG, "RuntimeError: can't start new thread")
+    assert (daemon.returncode, daemon.stderr.splitlines()[-1]) == (
+        BUG,
+        "RuntimeError: can't start new thread",
+    )
     why = "cannot start a thread (can't start new thread): no memory is left, or no process (pids.max)"
     assert (scan.returncode, why in scan.stdout) == (UNAVAILABLE, True)

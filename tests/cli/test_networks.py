@@ -37,7 +37,11 @@ class Stand:
     host: Host
 
     def options(self, api: str = "on", *more: str) -> list[str]:
-        asked = ["--api=off"] if api == "off" else [f"--node={self.node.name}", f"--kubeconfig={self.host.kubeconfig}"]
+        asked = (
+            ["--api=off"]
+            if api == "off"
+            else [f"--node={self.node.name}", f"--kubeconfig={self.host.kubeconfig}"]
+        )
         return [*asked, *self.host.options, "--confirm-after=1ms", *more]
 
     def scan(self, *more: str, api: str = "on", code: int = 0) -> Any:
@@ -49,7 +53,14 @@ class Stand:
         return nodeleak("scan", *self.options(api, *more)).out
 
     def cleaned(self, *more: str, api: str = "on", prefix: tuple[str, ...] = ()) -> Any:
-        done = nodeleak("clean", "-o", "json", "--cleanup-network=auto", *self.options(api, *more), prefix=prefix)
+        done = nodeleak(
+            "clean",
+            "-o",
+            "json",
+            "--cleanup-network=auto",
+            *self.options(api, *more),
+            prefix=prefix,
+        )
         assert done.err == "", done
         return json.loads(done.out)
 
@@ -68,7 +79,8 @@ def standing(directory: Path, node: FakeNode, networks: str = "") -> Iterator[St
         else:
             stack.enter_context(
                 FakeGrpcServer(
-                    host.containerd_socket, cri.of_node(node, {"cniconfig": networks} if networks else {}).answer
+                    host.containerd_socket,
+                    cri.of_node(node, {"cniconfig": networks} if networks else {}).answer,
                 )
             )
         write_kubeconfig(host, stack.enter_context(apiserver(node)))
@@ -92,11 +104,22 @@ OF_A_POD: Final = [["K8S_POD_NAMESPACE", "shop"], ["K8S_POD_NAME", "web-0"]]
 
 
 def cache_result(
-    cache: Path, network: str, container_id: str, ip: str, ifname: str = "eth0", config: Any = None, **more: Any
+    cache: Path,
+    network: str,
+    container_id: str,
+    ip: str,
+    ifname: str = "eth0",
+    config: Any = None,
+    **more: Any,
 ) -> Path:
     """Write what libcni keeps of an ADD. `config`: of its network; None: it has none, as that of other programs."""
     path = cache / f"{network}-{container_id}-{ifname}"
-    kept = {"kind": "cniCacheV1", "containerId": container_id, "networkName": network, "ifName": ifname}
+    kept = {
+        "kind": "cniCacheV1",
+        "containerId": container_id,
+        "networkName": network,
+        "ifName": ifname,
+    }
     if config is not None:
         kept["config"] = base64.b64encode(json.dumps({"name": network, **config}).encode()).decode()
     path.write_text(json.dumps({**kept, "result": {"ips": [{"address": f"{ip}/24"}]}, **more}))
@@ -156,13 +179,19 @@ def test_kubenet_as_the_network_of_containerd_is_judged_and_cleaned_unless_that_
         before = stand.reserved
         assert len(leaks(stand.scan(api=api))) == 10
         cleaned = stand.cleaned("--apply", "--grace=0s", "--settle=0s", "--max-share=100%", api=api)
-        assert {(one["reason"], one["setting"]) for one in cleaned["addresses"]} == {("runtime_unordered", None)}
+        assert {(one["reason"], one["setting"]) for one in cleaned["addresses"]} == {
+            ("runtime_unordered", None)
+        }
         assert stand.reserved == before
     with standing(tmp_path, a_node(runtime="containerd://1.7.24")) as stand:
         leave_over(stand.host.store, left)
-        assert set(leaks(stand.scan(api=api))) == {f"leaked_reservation kubenet/{ip}" for ip in left}
+        assert set(leaks(stand.scan(api=api))) == {
+            f"leaked_reservation kubenet/{ip}" for ip in left
+        }
         cleaned = stand.cleaned("--apply", "--settle=0s", "--max-share=100%", api=api)
-        assert {one["ip"] for one in cleaned["addresses"] if one["verdict"] == "released"} == set(left)
+        assert {one["ip"] for one in cleaned["addresses"] if one["verdict"] == "released"} == set(
+            left
+        )
         assert stand.reserved >= {one.ip for one in stand.node.running}
 
 
@@ -186,7 +215,9 @@ def test_while_a_node_moves_pods_of_both_networks_have_their_reservation(tmp_pat
 def test_a_podman_container_does_not_put_a_drained_node_out_of_use(tmp_path: Path) -> None:
     node = the_incident(NOW)
     with standing(tmp_path, replace(node, running=(), pending=())) as stand:
-        (stand.host.cache / f"podman-{'d' * 64}-eth0").write_text(json.dumps({"ip4": {"ip": "10.88.0.2/16"}}))
+        (stand.host.cache / f"podman-{'d' * 64}-eth0").write_text(
+            json.dumps({"ip4": {"ip": "10.88.0.2/16"}})
+        )
         assert len(leaks(stand.scan())) == 7
 
 
@@ -197,7 +228,9 @@ def test_the_leaks_of_a_secondary_network_are_found_while_no_pod_uses_it(tmp_pat
         os.utime(stand.host.networks / "storage/10.99.0.7", (NINETY_DAYS_AGO, NINETY_DAYS_AGO))
         cached = json.dumps({"ip4": {"ip": "10.99.0.7/24"}})
         (stand.host.cache / f"storage-{'9' * 64}-net1").write_text(cached)
-        assert "leaked_reservation storage/10.99.0.7" in subjects(stand.scan("--network=kubenet,storage", api="off"))
+        assert "leaked_reservation storage/10.99.0.7" in subjects(
+            stand.scan("--network=kubenet,storage", api="off")
+        )
 
 
 @pytest.mark.parametrize(("api", "code"), [("on", 0), ("off", 3)])
@@ -211,8 +244,14 @@ def test_a_node_that_returned_to_kubenet_is_judged_while_its_pods_have_addresses
             leave_over(stand.host.store, every_address()[5 : 5 + left])
             document = stand.scan()
             # The pods that run have the addresses of another network, and kubenet will give them out.
-            unreserved = [one for one in subjects(document) if one.startswith("unreserved_pod_ip kubenet/")]
-            assert (len(leaks(document)), len(unreserved), len(subjects(document))) == (left, 5, left + 5 + 1)
+            unreserved = [
+                one for one in subjects(document) if one.startswith("unreserved_pod_ip kubenet/")
+            ]
+            assert (len(leaks(document)), len(unreserved), len(subjects(document))) == (
+                left,
+                5,
+                left + 5 + 1,
+            )
     with standing(tmp_path, replace(node, pending=(("shop", "web-1"), ("shop", "web-2")))) as stand:
         leave_over(stand.host.store, every_address())
         document = stand.scan(api=api, code=code)
@@ -222,11 +261,15 @@ def test_a_node_that_returned_to_kubenet_is_judged_while_its_pods_have_addresses
         assert ("exhausted_range kubenet" in subjects(document)) is (api == "on")
         done = stand.cleaned("--apply", "--max-share=100%", api=api)
         assert done["verdicts"]["released"] == (248 if api == "on" else 0)
-        assert stand.reserved >= {sandbox.ip for sandbox in stand.node.running}  # cbr0 gave them the same addresses
+        assert stand.reserved >= {
+            sandbox.ip for sandbox in stand.node.running
+        }  # cbr0 gave them the same addresses
 
 
 @pytest.mark.parametrize("docker", ["runs", "is stopped"])
-def test_a_directory_with_the_reservations_of_the_pods_is_in_use_at_any_path(tmp_path: Path, docker: str) -> None:
+def test_a_directory_with_the_reservations_of_the_pods_is_in_use_at_any_path(
+    tmp_path: Path, docker: str
+) -> None:
     """The agent sees it where it is mounted, and the configuration has its path on the node."""
     node = a_node(network="cbr0", data_dir="/var/lib/cni/networks")
     with standing(tmp_path, node) as stand:
@@ -268,7 +311,9 @@ def test_what_no_pod_ever_needed_is_not_missing(tmp_path: Path, api: str) -> Non
     with standing(tmp_path / "c", a_control_plane(leaked=the_incident(NOW).leaked)) as stand:
         shutil.rmtree(stand.host.store)
         assert subjects(stand.scan(api=api)) == [], "somebody removed it"
-    with without_networks(tmp_path / "b", replace(node, network="cbr0", runtime="containerd://1.7.24")) as stand:
+    with without_networks(
+        tmp_path / "b", replace(node, network="cbr0", runtime="containerd://1.7.24")
+    ) as stand:
         assert stand.scan("--network=cbr0")["unavailable"] == []
         assert stand.cleaned("--network=cbr0", "--cleanup-network=cbr0")["blockers"] == []
 
@@ -282,11 +327,17 @@ def test_what_is_missing_although_pods_may_need_it_is_unavailable(tmp_path: Path
         assert missing(stand) == ["reservations", "cni_results"]
     with without_networks(tmp_path / "b", a_node()) as stand:
         assert "reservations" in missing(stand)
-    with without_networks(tmp_path / "c", replace(a_control_plane(), runtime="containerd://1.7.24")) as stand:
-        assert {"reservations", "pods"} <= {*missing(stand, "--network=cbr0", "--node=another", api="on")}
+    with without_networks(
+        tmp_path / "c", replace(a_control_plane(), runtime="containerd://1.7.24")
+    ) as stand:
+        assert {"reservations", "pods"} <= {
+            *missing(stand, "--network=cbr0", "--node=another", api="on")
+        }
 
 
-def test_a_pod_without_a_reservation_is_reported_unless_its_sandbox_is_being_made_again(tmp_path: Path) -> None:
+def test_a_pod_without_a_reservation_is_reported_unless_its_sandbox_is_being_made_again(
+    tmp_path: Path,
+) -> None:
     """Its status has the old address, and the new sandbox runs but has no address yet."""
     node = a_node()
     first, *others = node.running
@@ -308,7 +359,9 @@ def leave_checkpoints(stand: Stand, when: float = NINETY_DAYS_AGO) -> str:
     directory.mkdir(parents=True)
     for sandbox in stand.node.leaked:
         path = directory / sandbox.id
-        path.write_text(json.dumps({"name": sandbox.pod, "namespace": sandbox.namespace, "data": {}}))
+        path.write_text(
+            json.dumps({"name": sandbox.pod, "namespace": sandbox.namespace, "data": {}})
+        )
         os.utime(path, (when, when))
     return f"--checkpoint-dir={directory}"
 
@@ -339,7 +392,9 @@ def states(document: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("api", ["on", "off"])
-def test_containerd_names_the_network_and_everything_else_is_listed(tmp_path: Path, api: str) -> None:
+def test_containerd_names_the_network_and_everything_else_is_listed(
+    tmp_path: Path, api: str
+) -> None:
     node = a_node(network="cbr0", runtime="containerd://1.7.24")
     with standing(tmp_path, node, cri.cniconfig(BRIDGE, name="cbr0")) as stand:
         leave_over(stand.host.networks / "cbr0", every_address()[5:9])
@@ -354,28 +409,43 @@ def test_containerd_names_the_network_and_everything_else_is_listed(tmp_path: Pa
             "cbr0": 9, "docker0": instead,
             "podman": "its addresses are those of podman", "bridge": "its addresses are those of nerdctl",
         }  # fmt: skip
-        assert [one for one in subjects(document) if one.startswith("left_over")] == ["left_over_network docker0"]
+        assert [one for one in subjects(document) if one.startswith("left_over")] == [
+            "left_over_network docker0"
+        ]
         assert len(leaks(document)) == 4
-        before = {path: path.read_bytes() for path in stand.host.networks.rglob("*") if path.is_file()}
+        before = {
+            path: path.read_bytes() for path in stand.host.networks.rglob("*") if path.is_file()
+        }
         cleaned = stand.cleaned("--apply", "--settle=0s", api=api)
         assert {one["network"] for one in cleaned["addresses"]} == {"cbr0"}
-        after = {path: path.read_bytes() for path in stand.host.networks.rglob("*") if path.is_file()}
+        after = {
+            path: path.read_bytes() for path in stand.host.networks.rglob("*") if path.is_file()
+        }
         gone = {path.relative_to(stand.host.networks) for path in before.keys() - after.keys()}
         assert gone == {Path("cbr0", ip) for ip in every_address()[5:9]}
 
 
-def test_a_network_that_containerd_does_not_name_is_not_cleaned_unless_named(tmp_path: Path) -> None:
+def test_a_network_that_containerd_does_not_name_is_not_cleaned_unless_named(
+    tmp_path: Path,
+) -> None:
     node = a_node(network="cbr0", runtime="containerd://1.7.24")
     with standing(tmp_path, node, cri.cniconfig(BRIDGE, name="other")) as stand:
         leave_over(stand.host.networks / "cbr0", ["10.244.1.99"])
         document = stand.scan()
-        assert leaks(document) == ["leaked_reservation cbr0/10.244.1.99"], "running pods have their addresses from it"
+        assert leaks(document) == ["leaked_reservation cbr0/10.244.1.99"], (
+            "running pods have their addresses from it"
+        )
         (address,) = stand.cleaned("--apply", "--settle=0s")["addresses"]
-        assert (address["reason"], address["setting"]) == ("network_not_allowed", "--cleanup-network=auto,cbr0")
+        assert (address["reason"], address["setting"]) == (
+            "network_not_allowed",
+            "--cleanup-network=auto,cbr0",
+        )
         assert "10.244.1.99" in {path.name for path in (stand.host.networks / "cbr0").iterdir()}
 
 
-def test_results_that_crio_deletes_when_it_starts_stay_and_nothing_is_said_of_them(tmp_path: Path) -> None:
+def test_results_that_crio_deletes_when_it_starts_stay_and_nothing_is_said_of_them(
+    tmp_path: Path,
+) -> None:
     for version, left in (("1.31.13", 0), ("1.35.6", 7)):
         node = replace(the_incident(NOW), network="crio", runtime=f"cri-o://{version}")
         with standing(tmp_path / version, node) as stand:
@@ -385,14 +455,21 @@ def test_results_that_crio_deletes_when_it_starts_stay_and_nothing_is_said_of_th
             journal = "".join(path.read_text() for path in stand.host.root.rglob("journal/*.json"))
             assert '"outcome": "released"' in journal
             assert "checkpoint" not in journal, "CRI-O has none, and none was looked for"
-            assert not [one for one in subjects(stand.scan()) if one.startswith(("leaked", "unmanaged", "unreserved"))]
+            assert not [
+                one
+                for one in subjects(stand.scan())
+                if one.startswith(("leaked", "unmanaged", "unreserved"))
+            ]
 
 
 @contextmanager
 def kind(directory: Path, data_dir: str = KIND) -> Iterator[tuple[Stand, Path, list[str]]]:
     """A node of kind with leaks, its network's directory as the agent sees it, and the options for that."""
     run = directory / "run"
-    plugin = {"type": "ptp", "ipam": {"type": "host-local", "dataDir": data_dir, "ranges": [[{"subnet": CIDR}]]}}
+    plugin = {
+        "type": "ptp",
+        "ipam": {"type": "host-local", "dataDir": data_dir, "ranges": [[{"subnet": CIDR}]]},
+    }
     node = a_node(network="kindnet", data_dir=data_dir, runtime="containerd://2.1.4")
     with standing(directory, node, cri.cniconfig(plugin, name="kindnet")) as stand:
         run.mkdir()
@@ -404,14 +481,21 @@ def kind(directory: Path, data_dir: str = KIND) -> Iterator[tuple[Stand, Path, l
 
 
 @pytest.mark.parametrize("data_dir", [KIND, "/run/cni"])
-def test_a_network_in_another_data_directory_is_released_and_restored(tmp_path: Path, data_dir: str) -> None:
+def test_a_network_in_another_data_directory_is_released_and_restored(
+    tmp_path: Path, data_dir: str
+) -> None:
     with kind(tmp_path, data_dir) as (stand, directory, where):
         before = {path.name: path.read_bytes() for path in directory.iterdir()}
         leaked = every_address()[5:9]
         assert len(leaks(stand.scan(*where))) == 4
         with (directory / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            assert stand.cleaned("--apply", "--settle=0s", "--lock-timeout=1ms", *where)["verdicts"]["busy"] == 4
+            assert (
+                stand.cleaned("--apply", "--settle=0s", "--lock-timeout=1ms", *where)["verdicts"][
+                    "busy"
+                ]
+                == 4
+            )
         assert stand.cleaned("--apply", "--settle=0s", *where)["verdicts"]["released"] == 4
         assert {path.name for path in directory.iterdir()} == before.keys() - set(leaked) | {"lock"}
         restore = (*stand.host.restore_options, *where, "--apply")
@@ -420,13 +504,22 @@ def test_a_network_in_another_data_directory_is_released_and_restored(tmp_path: 
         for entry in entries:
             if entry["outcome"] == "released":
                 assert nodeleak("restore", entry["entry"], *restore).code == 0
-        assert {path.name: path.read_bytes() for path in directory.iterdir()} == before | {"lock": b""}
+        assert {path.name: path.read_bytes() for path in directory.iterdir()} == before | {
+            "lock": b""
+        }
 
 
 def test_a_data_directory_that_is_mounted_read_only_names_the_manifest(tmp_path: Path) -> None:
     may_mount()
     with kind(tmp_path) as (stand, directory, where):
-        prefix = ("unshare", "-m", "/bin/sh", "-c", 'mount --bind -o ro "$0" "$0" && exec "$@"', str(directory))
+        prefix = (
+            "unshare",
+            "-m",
+            "/bin/sh",
+            "-c",
+            'mount --bind -o ro "$0" "$0" && exec "$@"',
+            str(directory),
+        )
         dry = stand.cleaned(*where, prefix=prefix)
         applied = stand.cleaned("--apply", "--settle=0s", *where, prefix=prefix)
     why = [one["why"] for one in (*dry["blockers"], *applied["addresses"])]
@@ -435,13 +528,26 @@ def test_a_data_directory_that_is_mounted_read_only_names_the_manifest(tmp_path:
 
 
 @pytest.mark.parametrize("runtime", ["cri-o://1.35.6", "docker://19.3.15"])
-def test_where_the_runtime_names_none_the_pods_show_the_network(tmp_path: Path, runtime: str) -> None:
+def test_where_the_runtime_names_none_the_pods_show_the_network(
+    tmp_path: Path, runtime: str
+) -> None:
     with standing(tmp_path, a_node(network="cbr0", runtime=runtime)) as stand:
         leave_over(stand.host.networks / "cbr0", ["10.244.1.99"])
         leave_over(stand.host.networks / "docker0", ["172.17.0.2"])
         document = stand.scan()
         assert leaks(document) == ["leaked_reservation cbr0/10.244.1.99"]
-        assert states(document)["docker0"] == "the pods of this node get their addresses from network cbr0"
-        of_addresses = ("leaked_reservation", "unreserved_pod_ip", "shared_ip", "unmanaged_address", "exhausted_range")
-        assert [one for one in document["insufficient_data"] if one["detector"] in of_addresses] == []
+        assert (
+            states(document)["docker0"]
+            == "the pods of this node get their addresses from network cbr0"
+        )
+        of_addresses = (
+            "leaked_reservation",
+            "unreserved_pod_ip",
+            "shared_ip",
+            "unmanaged_address",
+            "exhausted_range",
+        )
+        assert [
+            one for one in document["insufficient_data"] if one["detector"] in of_addresses
+        ] == []
         assert stand.cleaned("--apply", "--settle=0s")["verdicts"]["released"] == 1

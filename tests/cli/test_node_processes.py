@@ -42,7 +42,11 @@ class Node(SmallNode):
         self.process(7, "dockerd", "/usr/bin/dockerd")
         (self.home / "net.d").mkdir()
         (self.home / "net.d/10-kubenet.conf").write_text(NETWORK)  # for a docker with CNI
-        self.options += ["--device-plugins-dir=off", "--kubelet-dir=off", f"--cni-config-dir={self.home}/net.d"]
+        self.options += [
+            "--device-plugins-dir=off",
+            "--kubelet-dir=off",
+            f"--cni-config-dir={self.home}/net.d",
+        ]
         self.docker.answers = docker(self.listed)
 
     @property
@@ -51,7 +55,9 @@ class Node(SmallNode):
 
     @property
     def left(self) -> set[str]:
-        return {path.name for path in (self.home / "networks/kubenet").iterdir() if path.name != "lock"}
+        return {
+            path.name for path in (self.home / "networks/kubenet").iterdir() if path.name != "lock"
+        }
 
     def kubelet(self, *flags: str) -> None:
         self.process(8, "kubelet", "/usr/bin/kubelet", *flags)
@@ -60,7 +66,9 @@ class Node(SmallNode):
         return nodeleak(*CLEAN, *api, *self.options, *arguments)
 
     def scan(self, *api: str) -> Any:
-        return json.loads(nodeleak("scan", "-o", "json", *(api or ("--api=off",)), *self.options).out)
+        return json.loads(
+            nodeleak("scan", "-o", "json", *(api or ("--api=off",)), *self.options).out
+        )
 
 
 @pytest.fixture
@@ -137,11 +145,15 @@ def test_a_kubelet_that_names_no_runtime(node: Node) -> None:
         ("kubelite", "/snap/microk8s/1/kubelite", "--kubelet-args-file=/var/snap/args/kubelet"),
     ):
         node.process(8, command, *words)
-        why = {one["source"]: one["why"] for one in assert_nothing_is_concluded(node)["unavailable"]}
+        why = {
+            one["source"]: one["why"] for one in assert_nothing_is_concluded(node)["unavailable"]
+        }
         assert "the pods of this node may belong to another one" in why["containers"], command
 
 
-def test_without_checkpoint_directory_and_sandboxes_the_node_object_does_not_help(node: Node) -> None:
+def test_without_checkpoint_directory_and_sandboxes_the_node_object_does_not_help(
+    node: Node,
+) -> None:
     assert_nothing_is_concluded(node)
     for runtime in ("docker://20.10.24", "containerd://1.7.24"):
         with naming(node, runtime) as api:
@@ -183,7 +195,14 @@ def test_a_process_that_is_named_kubelet_does_not_hide_a_source_without_a_word(n
         ("kubelet", [KUBENET]),
         ("kubelet", [KUBENET, "--container-runtime=docker"]),
         # dockershim on a socket of another name
-        ("kubelet", [KUBENET, "--container-runtime=docker", "--container-runtime-endpoint=unix:///run/kubelet.sock"]),
+        (
+            "kubelet",
+            [
+                KUBENET,
+                "--container-runtime=docker",
+                "--container-runtime-endpoint=unix:///run/kubelet.sock",
+            ],
+        ),
         ("kubelet", [CRI_DOCKERD]),
         ("kubelet", ["--config", "/config.yaml"]),
         ("k3s-agent", ["agent", CRI_DOCKERD]),
@@ -193,7 +212,9 @@ def test_a_node_on_which_every_reservation_leaked_is_diagnosed_and_cleaned(
     node: Node, kubelet: str, flags: list[str]
 ) -> None:
     node.checkpoints.mkdir()
-    (node.home / "config.yaml").write_text("containerRuntimeEndpoint: unix:///run/cri-dockerd.sock\n")
+    (node.home / "config.yaml").write_text(
+        "containerRuntimeEndpoint: unix:///run/cri-dockerd.sock\n"
+    )
     node.process(7, "dockerd-current" if len(flags) == 1 else "dockerd", "/usr/bin/dockerd")
     node.process(8, kubelet, f"/usr/bin/{kubelet}", *flags)
     document = node.scan()
@@ -207,7 +228,9 @@ def test_a_node_on_which_every_reservation_leaked_is_diagnosed_and_cleaned(
 
 
 @pytest.mark.parametrize("shown_by", ["a sandbox of the node's network that runs", "the Node"])
-def test_where_the_kubelet_names_no_runtime_docker_is_it_if_another_word_shows_that(node: Node, shown_by: str) -> None:
+def test_where_the_kubelet_names_no_runtime_docker_is_it_if_another_word_shows_that(
+    node: Node, shown_by: str
+) -> None:
     node.checkpoints.mkdir()
     node.process(8, "k3s-server", "/usr/local/bin/k3s", "server")
     if shown_by == "the Node":
@@ -219,8 +242,12 @@ def test_where_the_kubelet_names_no_runtime_docker_is_it_if_another_word_shows_t
         assert "7 released" in node.clean().out
 
 
-@pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "its command line is not readable"])
-def test_where_the_kubelet_cannot_be_asked_its_checkpoint_directory_counts(node: Node, stopped: bool) -> None:
+@pytest.mark.parametrize(
+    "stopped", [True, False], ids=["stopped", "its command line is not readable"]
+)
+def test_where_the_kubelet_cannot_be_asked_its_checkpoint_directory_counts(
+    node: Node, stopped: bool
+) -> None:
     node.checkpoints.mkdir()
     node.kubelet(KUBENET)
     (node.proc / "8/cmdline").unlink()
@@ -234,7 +261,9 @@ def test_where_the_kubelet_cannot_be_asked_its_checkpoint_directory_counts(node:
 
 def drained(incident: FakeNode) -> FakeNode:
     """Only pods of the node's own network are left, and the leaks."""
-    return replace(incident, running=tuple(one for one in incident.running if not one.ip), pending=())
+    return replace(
+        incident, running=tuple(one for one in incident.running if not one.ip), pending=()
+    )
 
 
 def at_its_worst(incident: FakeNode) -> FakeNode:
@@ -288,7 +317,9 @@ def test_a_restart_and_a_kubelet_that_is_not_recognized_release_nothing_and_no_s
 
 @pytest.mark.parametrize("there", ["kubelet", "containerd", "podman"])
 @pytest.mark.parametrize("command", ["scan", "clean"])
-def test_a_stopped_docker_is_not_asked_here_or_on_another_machine(node: Node, there: str, command: str) -> None:
+def test_a_stopped_docker_is_not_asked_here_or_on_another_machine(
+    node: Node, there: str, command: str
+) -> None:
     (node.home / "proc/7/stat").unlink()
     node.kubelet(KUBENET)
     node.process(9, there, f"/usr/bin/{there}")
@@ -307,12 +338,30 @@ def test_without_the_nodes_processes_docker_is_not_asked(node: Node) -> None:
         for where in (node.docker.url, remote.url.replace("http", "tcp")):
             done = nodeleak("scan", "--api=off", *node.options, f"--docker-host={where}")
             assert (done.code, remote.requests, node.docker.requests) == (3, [], [])
-            assert "no container runtime was asked, because it is unknown which one runs: no kubelet and" in done.out
+            assert (
+                "no container runtime was asked, because it is unknown which one runs: no kubelet and"
+                in done.out
+            )
             assert "set hostPID: true" in done.out
-    away = {"cni-networks-dir", "checkpoint-dir", "cni-config-dir", "cni-cache-dir", "device-plugins-dir", "run-dir"}
+    away = {
+        "cni-networks-dir",
+        "checkpoint-dir",
+        "cni-config-dir",
+        "cni-cache-dir",
+        "device-plugins-dir",
+        "run-dir",
+    }
     nowhere = node.home / "nowhere"
     (nowhere / "proc").mkdir(parents=True)
-    done = nodeleak("scan", "--api=off", f"--proc={nowhere}/proc", *(f"--{name}={nowhere}/{name}" for name in away))
+    done = nodeleak(
+        "scan",
+        "--api=off",
+        f"--proc={nowhere}/proc",
+        *(f"--{name}={nowhere}/{name}" for name in away),
+    )
     headline = done.out.splitlines()[1]
-    assert (done.code, f"no kubelet and no container runtime in {nowhere}/proc" in headline) == (3, True)
+    assert (done.code, f"no kubelet and no container runtime in {nowhere}/proc" in headline) == (
+        3,
+        True,
+    )
     assert "set hostPID: true" in headline, "it names the cause and no directory"

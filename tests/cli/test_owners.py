@@ -25,7 +25,10 @@ def remembering(node: SmallNode) -> Iterator[str]:
         listen = f"127.0.0.1:{agent.log_event('agent.started')['port']}"
         until(lambda: "Node " in nodeleak("status", "--listen", listen).out, "the first sync")
         node.docker.answers = engine
-        until(lambda: " leaked pod address" in nodeleak("status", "--listen", listen).out, "the leak is served")
+        until(
+            lambda: " leaked pod address" in nodeleak("status", "--listen", listen).out,
+            "the leak is served",
+        )
         yield listen
         agent.end()
 
@@ -46,12 +49,17 @@ def owners(tree: Any) -> dict[str, str | None]:
 
 def test_the_pod_of_a_leak_is_known_while_the_daemon_runs(node: SmallNode) -> None:
     with remembering(node) as listen:
-        named, cleaned = scan(node, listen), document(node, listen, "clean", "--cleanup-network=auto")
+        named, cleaned = (
+            scan(node, listen),
+            document(node, listen, "clean", "--cleanup-network=auto"),
+        )
     unnamed = scan(node, listen)
     assert owners(named) == {"10.244.1.2": "shop/web-0", "10.244.1.9": "shop/cart-0"}
     assert owners(unnamed) == {"10.244.1.2": "shop/web-0", "10.244.1.9": None}
     assert [one["pod"] for one in cleaned["addresses"]] == ["shop/cart-0"]
-    assert [one["state"] for one in named["reservations"]] == [one["state"] for one in unnamed["reservations"]]
+    assert [one["state"] for one in named["reservations"]] == [
+        one["state"] for one in unnamed["reservations"]
+    ]
     assert "of pod shop/cart-0" in named["findings"][0]["message"]
 
 
@@ -65,7 +73,9 @@ def lying(*reservations: Any, **more: Any) -> Iterator[str]:
         yield server.url.removeprefix("http://")
 
 
-def test_an_answer_changes_no_state_and_nobody_is_asked_about_a_healthy_node(node: SmallNode) -> None:
+def test_an_answer_changes_no_state_and_nobody_is_asked_about_a_healthy_node(
+    node: SmallNode,
+) -> None:
     claims = [
         {"container_id": LEAKED, "pod": "kube-system/etcd", "state": "in_use", "ip": "10.244.1.9"},
         {"container_id": ID, "pod": "kube-system/etcd", "state": "leaked", "ip": "10.244.1.2"},
@@ -73,7 +83,10 @@ def test_an_answer_changes_no_state_and_nobody_is_asked_about_a_healthy_node(nod
     node.docker.answers = docker([CONTAINER, CART])
     with FakeServer(lambda _: [http("{}")]) as server:
         healthy = owners(scan(node, server.url.removeprefix("http://")))
-    assert (healthy, server.requests) == ({"10.244.1.2": "shop/web-0", "10.244.1.9": "shop/cart-0"}, [])
+    assert (healthy, server.requests) == (
+        {"10.244.1.2": "shop/web-0", "10.244.1.9": "shop/cart-0"},
+        [],
+    )
     node.docker.answers = engine
     with lying(*claims, unavailable=[{"source": "containers", "why": "no"}]) as listen:
         tree = scan(node, listen)
@@ -89,7 +102,15 @@ def test_an_answer_without_names_does_not_matter(node: SmallNode) -> None:
     entries += ({"container_id": LEAKED, "pod": name} for name in names)
     nameless = http(json.dumps({"reservations": entries}))
     no_list = http('{"reservations": {}}')
-    for answer in (b"", b"\x00" * 99, http("[]"), http("<html>"), http("{}", "503 no"), nameless, no_list):
+    for answer in (
+        b"",
+        b"\x00" * 99,
+        http("[]"),
+        http("<html>"),
+        http("{}", "503 no"),
+        nameless,
+        no_list,
+    ):
         with FakeServer(lambda _: [answer]) as server:  # noqa: B023 (called at once)
             assert owners(scan(node, server.url.removeprefix("http://")))["10.244.1.9"] is None
         assert len(server.requests) == 1
@@ -98,13 +119,20 @@ def test_an_answer_without_names_does_not_matter(node: SmallNode) -> None:
 def test_a_release_is_the_same_whatever_is_answered(tmp_path: Path) -> None:
     with simulated(tmp_path) as incident:
         claims = [
-            {"container_id": one.id, "pod": "kube-system/etcd", "state": "in_use"} for one in incident.node.leaked
+            {"container_id": one.id, "pod": "kube-system/etcd", "state": "in_use"}
+            for one in incident.node.leaked
         ]
         for one in incident.node.leaked:  # nothing names their pods, as with kubenet
             for result in incident.host.cache.glob(f"*{one.id}*"):
                 result.unlink()
         with lying(*claims) as listen:
             tree = incident.document("--apply", NODELEAK_LISTEN=listen)
-    assert {one["ip"]: one["verdict"] for one in tree["addresses"]} == dict.fromkeys(incident.leaks, "released")
-    assert {one["pod"] for one in tree["addresses"]} == {"kube-system/etcd"}, "the output names them"
-    assert {one["pod"] for one in incident.entries()} == {None}, "the journal has only what the node itself knows"
+    assert {one["ip"]: one["verdict"] for one in tree["addresses"]} == dict.fromkeys(
+        incident.leaks, "released"
+    )
+    assert {one["pod"] for one in tree["addresses"]} == {"kube-system/etcd"}, (
+        "the output names them"
+    )
+    assert {one["pod"] for one in incident.entries()} == {None}, (
+        "the journal has only what the node itself knows"
+    )

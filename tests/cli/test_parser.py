@@ -57,7 +57,10 @@ def test_help_fits_a_screen_the_overview_has_every_command_and_the_full_one_ever
         assert "examples:\n  kubectl " in page
         assert len(page.splitlines()) <= SCREEN
     for argument in ("version", "--version"):
-        assert output(argument) == f"nodeleak {version('nodeleak')}, commit unknown (not built as an image)\n"
+        assert (
+            output(argument)
+            == f"nodeleak {version('nodeleak')}, commit unknown (not built as an image)\n"
+        )
 
 
 # Wrong usage
@@ -69,7 +72,10 @@ def test_wrong_usage_is_one_line_and_a_hint() -> None:
         ("help scna", 'unknown command "scna": did you mean "scan"?'),
         ("Scan", 'unknown command "Scan": did you mean "scan"?'),
         ("frobnicate", 'unknown command "frobnicate"'),
-        ("--api=off scan", 'unknown option "--api=off": options follow the command: nodeleak scan ...'),
+        (
+            "--api=off scan",
+            'unknown option "--api=off": options follow the command: nodeleak scan ...',
+        ),
         ("scan --frobnicate", 'unknown option "--frobnicate"'),
         ("scan --kubecofnig x", 'unknown option "--kubecofnig": did you mean "--kubeconfig"?'),
         ("clean --app", 'unknown option "--app": did you mean "--apply"?'),
@@ -78,15 +84,24 @@ def test_wrong_usage_is_one_line_and_a_hint() -> None:
         ("scan --kube x", 'unknown option "--kube": did you mean "--kubeconfig"?'),
         ("scan -x", 'unknown option "-x"'),
         ("scan --interval 5s", 'unknown option "--interval" of scan: it is an option of run'),
-        ("journal --apply", 'unknown option "--apply" of journal: it is an option of clean, restore'),
+        (
+            "journal --apply",
+            'unknown option "--apply" of journal: it is an option of clean, restore',
+        ),
         ("scan -o xml", "-o/--output: invalid choice: 'xml' (choose from "),
         ("clean --sort-by=state", "--sort-by: invalid choice: 'state' (choose from "),
         ("scan --node", "--node: expected one argument"),
         ("clean --apply --dry-run", "--dry-run: not allowed with argument --apply"),
-        ("clean --ip=banana", '--ip: invalid value "banana": expected an IP address such as 10.244.1.9'),
+        (
+            "clean --ip=banana",
+            '--ip: invalid value "banana": expected an IP address such as 10.244.1.9',
+        ),
         ("clean --ip=10.0.0.1,,fd00::1", "--ip: invalid value "),
         ("clean --max=0", '--max: invalid value "0": expected a whole number of 1 or more'),
-        ("timeline --since=yesterday", '--since: invalid value "yesterday": expected a duration such as 90s or 5m'),
+        (
+            "timeline --since=yesterday",
+            '--since: invalid value "yesterday": expected a duration such as 90s or 5m',
+        ),
         ("clean everything", 'unexpected argument "everything"'),
         ("restore 10.244.1.9 --last", "--last: not allowed with argument ADDRESS|ENTRY"),
     ):
@@ -101,7 +116,12 @@ def test_wrong_usage_is_one_line_and_a_hint() -> None:
     ]
     for words in (["\x1b[2J"], ["scan", "--\x1b[2J"], ["scan", "\x1b[2J"], ["explain", "\x1b[2J"]):
         assert "\x1b" not in "".join(error(*words))
-    others = {"-v": ["-v"], "-o wide": ["-o", "wide"], "-o json": ["-o", "json"], "--sort-by": ["--sort-by", "age"]}
+    others = {
+        "-v": ["-v"],
+        "-o wide": ["-o", "wide"],
+        "-o json": ["-o", "json"],
+        "--sort-by": ["--sort-by", "age"],
+    }
     for other, options in others.items():
         (line,) = error("scan", "--map", *options)
         assert line == f"nodeleak: --map and {other} cannot be combined: remove one of them"

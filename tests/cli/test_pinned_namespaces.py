@@ -35,7 +35,9 @@ class Pinned:
 
     def clean(self, *arguments: str, **more: str) -> tuple[str, str, float]:
         """Return the verdict for the leak, why, and how long it took."""
-        done = self.run("clean", "-o", "json", "--cleanup-network=auto", "--max-share=100%", *arguments, **more)
+        done = self.run(
+            "clean", "-o", "json", "--cleanup-network=auto", "--max-share=100%", *arguments, **more
+        )
         assert done.code in {DONE, UNAVAILABLE}, done
         (release,) = json.loads(done.out)["addresses"]
         refusals = [f"{one['reason']}: {one['why']}" for one in release["refusals"]]
@@ -49,7 +51,10 @@ class Pinned:
 
     def named_by_cache(self, namespace: str, container_id: str = LEAKED) -> None:
         """Let libcni's cache name the namespace of the leaked sandbox, or of another one."""
-        result = {"ips": [{"address": f"{IP}/24"}], "interfaces": [{"name": "eth0", "sandbox": namespace}]}
+        result = {
+            "ips": [{"address": f"{IP}/24"}],
+            "interfaces": [{"name": "eth0", "sandbox": namespace}],
+        }
         (self.node.home / "cache" / f"kubenet-{container_id}-eth0").write_text(json.dumps(result))
 
     def cached(self, network: str, plugin: str, container_id: str, address: str) -> None:
@@ -79,7 +84,9 @@ def pinned(tmp_path: Path) -> Iterator[Pinned]:
         yield Pinned(node, net)
 
 
-def test_an_address_that_answers_to_a_release_is_released_only_when_nobody_has_it(pinned: Pinned) -> None:
+def test_an_address_that_answers_to_a_release_is_released_only_when_nobody_has_it(
+    pinned: Pinned,
+) -> None:
     assert pinned.run("scan").code == DONE
     assert pinned.clean()[0] == "would_release"
     assert pinned.net.udp_received("cni-9") == 0, "only a release sends a probe"
@@ -92,20 +99,32 @@ def test_an_address_that_answers_to_a_release_is_released_only_when_nobody_has_i
     assert pinned.evidence[-1] == f"nobody on cbr0 has {IP}: host unreachable"
 
 
-def test_an_address_with_a_route_of_its_own_or_without_an_answer_is_not_released(pinned: Pinned) -> None:
+def test_an_address_with_a_route_of_its_own_or_without_an_answer_is_not_released(
+    pinned: Pinned,
+) -> None:
     pinned.net.ip("netns delete cni-9", f"route add {IP}/32 dev h-cni-2")
-    assert pinned.refused() == f"address_in_use: probe: a route to {IP} alone leads to interface h-cni-2"
-    pinned.net.ip(
-        f"route del {IP}/32 dev h-cni-2", f"neigh replace {IP} lladdr 02:00:00:00:00:09 dev cbr0 nud permanent"
+    assert (
+        pinned.refused()
+        == f"address_in_use: probe: a route to {IP} alone leads to interface h-cni-2"
     )
-    assert pinned.refused().startswith(f"probe_unanswered: probe: {IP} on cbr0: no answer within 14 s")
+    pinned.net.ip(
+        f"route del {IP}/32 dev h-cni-2",
+        f"neigh replace {IP} lladdr 02:00:00:00:00:09 dev cbr0 nud permanent",
+    )
+    assert pinned.refused().startswith(
+        f"probe_unanswered: probe: {IP} on cbr0: no answer within 14 s"
+    )
 
 
-def test_without_the_probe_nothing_is_sent_and_a_namespace_of_nobody_keeps_the_address(pinned: Pinned) -> None:
+def test_without_the_probe_nothing_is_sent_and_a_namespace_of_nobody_keeps_the_address(
+    pinned: Pinned,
+) -> None:
     for more in ((), ("--apply",)):
         verdict, why, _ = pinned.clean("--probe=off", *more)
         assert (verdict, pinned.reserved, pinned.net.udp_received("cni-9")) == ("refused", True, 0)
-        assert why.startswith("probe_unanswered: probe: not probed: --probe=off, and a network namespace is mounted")
+        assert why.startswith(
+            "probe_unanswered: probe: not probed: --probe=off, and a network namespace is mounted"
+        )
     pinned.net.ip("netns delete cni-9")
     pinned.named_by_cache("/run/netns/cni-2", ID)
     assert pinned.clean("--probe=off")[:2] == ("would_release", "not probed: --probe=off")
@@ -114,7 +133,9 @@ def test_without_the_probe_nothing_is_sent_and_a_namespace_of_nobody_keeps_the_a
     assert "the kubelet has no checkpoint of the sandbox" in pinned.evidence
 
 
-def test_another_network_leaves_the_probe_as_it_is_but_silence_of_pods_out_of_reach_is_no_proof(pinned: Pinned) -> None:
+def test_another_network_leaves_the_probe_as_it_is_but_silence_of_pods_out_of_reach_is_no_proof(
+    pinned: Pinned,
+) -> None:
     for number, subnet in enumerate(("10.0.0.3/8", "10.244.1.3/24", "10.244.1.9/28")):
         pinned.cached("lan", "macvlan", f"{number:064x}", subnet)
     assert pinned.clean()[0] == "would_release"
@@ -130,7 +151,9 @@ def test_another_network_leaves_the_probe_as_it_is_but_silence_of_pods_out_of_re
     assert f"nobody on cbr0 has {IP}: host unreachable, which proves nothing: {doubt}" in why
 
 
-def test_an_address_on_no_link_is_released_if_it_is_known_whose_each_namespace_is(pinned: Pinned) -> None:
+def test_an_address_on_no_link_is_released_if_it_is_known_whose_each_namespace_is(
+    pinned: Pinned,
+) -> None:
     # As in all other tests of commands, if this machine has no pods: then only a gateway leads to such an address.
     pinned.net.ip(
         "link delete cbr0", "netns add gateway", "link add up0 type veth peer name eth0 netns gateway",
@@ -161,7 +184,9 @@ def test_a_mounted_namespace_is_found_and_never_released_until_the_commands_of_t
 ) -> None:
     pinned.named_by_cache("/var/run/netns/cni-9")
     report = pinned.run("scan", "-o", "json").out
-    (finding,) = (one for one in json.loads(report)["findings"] if one["subject"] == f"kubenet/{IP}")
+    (finding,) = (
+        one for one in json.loads(report)["findings"] if one["subject"] == f"kubenet/{IP}"
+    )
     assert finding["detector"] == "unmanaged_address"
     assert "network namespace /run/netns/cni-9 (without a process)" in finding["message"]
     verdict, why, _ = pinned.clean("--apply", NODELEAK_PROBE="off")
@@ -180,7 +205,9 @@ def test_a_mounted_namespace_is_found_and_never_released_until_the_commands_of_t
     assert pinned.clean("--apply")[0] == "released"
 
 
-def test_a_namespace_mounted_only_for_the_runtime_is_never_released_nor_without_the_mount_table(pinned: Pinned) -> None:
+def test_a_namespace_mounted_only_for_the_runtime_is_never_released_nor_without_the_mount_table(
+    pinned: Pinned,
+) -> None:
     pinned.named_by_cache("/var/run/netns/cni-9")
     (pinned.node.proc / "1/mountinfo").rename(pinned.node.proc / "7/mountinfo")
     (pinned.node.proc / "1/mountinfo").touch()

@@ -16,7 +16,16 @@ import pytest
 
 from agent.model.documents import Recording, dumps
 from agent.model.snapshot import Snapshot
-from tests.builders import CIDR, GRACE, cni_result, node, reservation, unrecognized, without, without_api
+from tests.builders import (
+    CIDR,
+    GRACE,
+    cni_result,
+    node,
+    reservation,
+    unrecognized,
+    without,
+    without_api,
+)
 from tests.cli.commands import DONE, FOUND, UNAVAILABLE, USAGE, Done, environment, nodeleak
 from tests.wire import until
 
@@ -30,7 +39,9 @@ Recorded = Callable[..., str]
 def recorded(tmp_path: Path) -> Recorded:
     def write(*snapshots: Snapshot) -> str:
         path = tmp_path / "node.json"
-        path.write_text(dumps(Recording(grace=GRACE, confirm_after=timedelta(0), snapshots=snapshots)))
+        path.write_text(
+            dumps(Recording(grace=GRACE, confirm_after=timedelta(0), snapshots=snapshots))
+        )
         return str(path)
 
     return write
@@ -69,7 +80,9 @@ def rows(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith(("NETWORK", "kubenet"))]
 
 
-def test_recordings_need_no_node_and_no_setting_but_grace_and_of_several_the_worst_decides(recorded: Recorded) -> None:
+def test_recordings_need_no_node_and_no_setting_but_grace_and_of_several_the_worst_decides(
+    recorded: Recorded,
+) -> None:
     path = recorded(node(LEAK), node(LEAK, later=timedelta(seconds=1)))
     assert "leaked_reservation: 10.244.1.9 is reserved for container" in scan(recording=path).out
     tree = json.loads(scan("-o", "json", recording=path).out)
@@ -79,15 +92,23 @@ def test_recordings_need_no_node_and_no_setting_but_grace_and_of_several_the_wor
     assert piped.out == scan(recording=path).out
     assert "OK: no findings" in scan("--grace", "3h", recording=path).out
     wrong = scan("--grace", "3", recording=path, code=USAGE)
-    assert wrong.err == 'nodeleak: --grace: invalid value "3": expected a duration such as 90s or 5m\n'
+    assert (
+        wrong.err == 'nodeleak: --grace: invalid value "3": expected a duration such as 90s or 5m\n'
+    )
     other = scan("--node=x", "--docker-timeout=1s", recording=path, code=USAGE)
-    assert other.err.startswith("nodeleak: --node, --docker-timeout cannot be combined with --recording")
+    assert other.err.startswith(
+        "nodeleak: --node, --docker-timeout cannot be combined with --recording"
+    )
     files = [str(INCIDENT), str(SILENT)]
     done = nodeleak("scan", "--recording", *files)
     assert done.code == UNAVAILABLE
-    assert done.out == "\n".join(f"==> {file} <==\n{nodeleak('scan', '--recording', file).out}" for file in files)
+    assert done.out == "\n".join(
+        f"==> {file} <==\n{nodeleak('scan', '--recording', file).out}" for file in files
+    )
     documents = nodeleak("scan", "-o", "json", "--recording", *files).out
-    assert documents == "".join(nodeleak("scan", "-o", "json", "--recording", file).out for file in files)
+    assert documents == "".join(
+        nodeleak("scan", "-o", "json", "--recording", file).out for file in files
+    )
     assert nodeleak("scan", "--recording", files[0], "gone.json").err.count("gone.json") == 1
 
 
@@ -156,7 +177,9 @@ def test_addresses_are_sorted_as_the_user_says(recorded: Recorded) -> None:
         ("state", "bridge/10.244.1.9 kubenet/10.244.1.9 kubenet/10.244.1.10 kubenet/notes"),
         ("cause", "bridge/10.244.1.9 kubenet/10.244.1.9 kubenet/10.244.1.10 kubenet/notes"),
     ):
-        done = scan("-o", "name", f"--sort-by={order}", recording=path, code=UNAVAILABLE)  # the range of one
+        done = scan(
+            "-o", "name", f"--sort-by={order}", recording=path, code=UNAVAILABLE
+        )  # the range of one
         assert done.out.split() == expected.split(), order
 
 

@@ -28,13 +28,18 @@ from tests.wire import FakeServer, http, refusing_port, until
 
 
 @contextmanager
-def daemon(node: SmallNode, *options: str, prefix: tuple[str, ...] = ()) -> Iterator[tuple[Daemon, str]]:
+def daemon(
+    node: SmallNode, *options: str, prefix: tuple[str, ...] = ()
+) -> Iterator[tuple[Daemon, str]]:
     """Run the daemon until it has confirmed the leak; yield it, and the option that says where it listens."""
     quick = ("--api=off", "--listen=127.0.0.1:0", "--interval=100ms")
     with running(*quick, *node.options, *options, prefix=prefix) as agent:
         port = agent.log_event("agent.started")["port"]
         agent.log_event("finding.opened")
-        until(lambda: '"detector"' in served(port, "/api/v1/status")[1], "the report of the log is served, too")
+        until(
+            lambda: '"detector"' in served(port, "/api/v1/status")[1],
+            "the report of the log is served, too",
+        )
         yield agent, f"--listen=127.0.0.1:{port}"
         assert agent.end() == 0
 
@@ -78,7 +83,9 @@ def test_a_read_only_mount_or_a_journal_that_cannot_be_written_makes_releases_im
     assert cleanup["release_possible"] is False
     directory, journal = cleanup["why_not"]
     store = node.home / "networks/kubenet"
-    assert directory.startswith(f"cannot change {store}: read-only mount: to release, create a Job ")
+    assert directory.startswith(
+        f"cannot change {store}: read-only mount: to release, create a Job "
+    )
     assert " is mounted read-only: nothing is released without a journal" in journal
     assert f" No release is possible here now: {directory} {journal} " in " ".join(done.out.split())
     (node.home / "state").write_text("a file, not a directory")
@@ -112,9 +119,15 @@ def test_a_daemon_that_hangs_is_stalled_and_unhealthy(node: SmallNode) -> None:
         (node.home / "nobody-writes").rename(node.proc / "stat")  # reading it takes forever
         until(lambda: "\nStalled: " in nodeleak("status", listen).out, "it is noticed")
         tree, port = document(listen, code=UNAVAILABLE), int(listen.rpartition(":")[2])
-        until(lambda: served(port, "/healthz") == (503, "no sync for too long\n"), "the heart has stopped")
+        until(
+            lambda: served(port, "/healthz") == (503, "no sync for too long\n"),
+            "the heart has stopped",
+        )
         assert served(port, "/metrics")[0] == 200
-        assert "\n\nReleases: off here (read-only). 'nodeleak clean' says how " in nodeleak("status", listen).out
+        assert (
+            "\n\nReleases: off here (read-only). 'nodeleak clean' says how "
+            in nodeleak("status", listen).out
+        )
     assert (tree["state"], tree["findings"][0]["detector"]) == ("stalled", "leaked_reservation")
     assert tree["report"]["age_seconds"] > 0.5
 
@@ -135,15 +148,32 @@ def test_no_daemon_is_one_sentence_and_an_exit_code_of_its_own() -> None:
 @contextmanager
 def another_process(tree: Any) -> Iterator[str]:
     """Let any process hold the port, and answer this."""
-    with FakeServer(lambda _: [http(tree if isinstance(tree, str) else json.dumps(tree))]) as server:
+    with FakeServer(
+        lambda _: [http(tree if isinstance(tree, str) else json.dumps(tree))]
+    ) as server:
         yield f"--listen={server.url.removeprefix('http://')}"
 
 
-def test_what_is_answered_decides_the_exit_code_is_no_report_if_it_is_odd_and_harms_no_terminal() -> None:
-    for answer in ("<html>", "{}", "null", {**GOOD, "headline": None}, {**GOOD, "state": "\x1b[2J"}):
+def test_what_is_answered_decides_the_exit_code_is_no_report_if_it_is_odd_and_harms_no_terminal() -> (
+    None
+):
+    for answer in (
+        "<html>",
+        "{}",
+        "null",
+        {**GOOD, "headline": None},
+        {**GOOD, "state": "\x1b[2J"},
+    ):
         with another_process(answer) as listen:
-            assert document(listen, code=NO_DAEMON)["why"].endswith(" is not the daemon of this version of nodeleak")
-    hostile = {**GOOD, "headline": "\x1b[2Jok", "node": "\x9b1m", "unavailable": [{"source": "\r", "why": "\u202e"}]}
+            assert document(listen, code=NO_DAEMON)["why"].endswith(
+                " is not the daemon of this version of nodeleak"
+            )
+    hostile = {
+        **GOOD,
+        "headline": "\x1b[2Jok",
+        "node": "\x9b1m",
+        "unavailable": [{"source": "\r", "why": "\u202e"}],
+    }
     with another_process(hostile) as listen:
         done, tree = nodeleak("status", listen), document(listen, code=UNAVAILABLE)
     assert done.code == UNAVAILABLE
@@ -178,7 +208,13 @@ def interrupt(watching: "subprocess.Popen[str]") -> None:
 
 
 def test_in_a_pipe_there_is_a_line_for_each_change() -> None:
-    healthy = {**GOOD, "state": "ok", "headline": "OK: no findings", "findings": [], "unavailable": []}
+    healthy = {
+        **GOOD,
+        "state": "ok",
+        "headline": "OK: no findings",
+        "findings": [],
+        "unavailable": [],
+    }
     older = {**healthy, "report": {**GOOD["report"], "age_seconds": 14.3}}
     answers = [healthy, older, GOOD]
     with FakeServer(lambda _: [http(json.dumps(answers.pop(0) if answers else GOOD))]) as server:
@@ -211,7 +247,9 @@ def test_as_json_a_change_is_one_line_too_and_a_closed_pipe_ends_it() -> None:
         assert json.loads(watching.stdout.readline())["state"] == "no_report"
         interrupt(watching)
     changes = iter(range(10**6))
-    with FakeServer(lambda _: [http(json.dumps({**GOOD, "version": str(next(changes))}))]) as server:
+    with FakeServer(
+        lambda _: [http(json.dumps({**GOOD, "version": str(next(changes))}))]
+    ) as server:
         watching = watch(f"--listen={server.url.removeprefix('http://')}", "-o", "json")
         assert watching.stdout is not None
         watching.stdout.readline()

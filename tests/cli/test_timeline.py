@@ -49,7 +49,12 @@ def write_journal(node: SmallNode) -> None:
 def test_the_daemon_names_the_pod_of_a_leak(node: SmallNode) -> None:
     reservations = [{"container_id": LEAKED, "pod": "shop/cart-0"}]
     with FakeServer(lambda _: [http(json.dumps({"reservations": reservations}))]) as daemon:
-        done = nodeleak("timeline", "--api=off", *node.options, NODELEAK_LISTEN=daemon.url.removeprefix("http://"))
+        done = nodeleak(
+            "timeline",
+            "--api=off",
+            *node.options,
+            NODELEAK_LISTEN=daemon.url.removeprefix("http://"),
+        )
     assert "of pod shop/cart-0" in done.out
     assert "of pod" not in timeline(node).out
     assert not (node.home / "state").exists(), "it writes nothing"
@@ -60,27 +65,40 @@ def test_events_are_listed_in_order_and_since_limits_them(node: SmallNode) -> No
     done, tree = timeline(node), document(node)
     assert (done.code, done.err) == (0, "")
     lines = [line for line in done.out.splitlines() if line[1:].startswith("2023-11-14")]
-    texts = ("booted", "kubelet started", "device manager started", "kubevirt-kvm.sock appeared", "was released")
+    texts = (
+        "booted",
+        "kubelet started",
+        "device manager started",
+        "kubevirt-kvm.sock appeared",
+        "was released",
+    )
     places = [place for text in texts for place, line in enumerate(lines) if text in line]
     assert (len(places), places) == (len(texts), sorted(places))
     assert " 2023-11-14 22:14:20.000  the kubelet's device manager started" in done.out
     assert (tree["schema"], tree["unavailable"]) == ("nodeleak.timeline/v1", [])
     found = {one["what"]: one for one in tree["events"]}
-    assert (found["socket_appeared"]["at"], found["socket_appeared"]["exact"]) == ("2023-11-14T22:14:30.000Z", True)
+    assert (found["socket_appeared"]["at"], found["socket_appeared"]["exact"]) == (
+        "2023-11-14T22:14:30.000Z",
+        True,
+    )
     assert (found["released"]["subject"], found["leaked"]["exact"]) == ("10.244.1.9", False)
     assert document(node, "--since", "1h")["events"] == []
     assert "No events in the last 1h." in timeline(node, "--since", "1h").out
     assert document(node, "--since", "36500d")["events"] == tree["events"]
 
 
-def test_what_hangs_or_is_unreadable_makes_it_incomplete_and_a_damaged_entry_is_a_warning(node: SmallNode) -> None:
+def test_what_hangs_or_is_unreadable_makes_it_incomplete_and_a_damaged_entry_is_a_warning(
+    node: SmallNode,
+) -> None:
     write_journal(node)
     (node.home / "state/journal/torn.json").write_text("{torn")
     (warning,) = document(node)["warnings"]
     assert "torn.json: no entry of this version" in warning
     file = node.home / "state/journal/x.json"
     file.mkdir()
-    assert document(node, code=3)["unavailable"] == [{"source": "journal", "why": f"{file}: not a regular file"}]
+    assert document(node, code=3)["unavailable"] == [
+        {"source": "journal", "why": f"{file}: not a regular file"}
+    ]
     with hanging_api(node.home) as api:
         done = timeline(node, "--api-timeout", "300ms", api=tuple(api))
     assert (done.code, done.err) == (3, "")

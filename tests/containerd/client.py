@@ -53,7 +53,10 @@ class Kubelet:
     def run(self, name: str, timeout: float = 60.0) -> str:
         """Make the sandbox of a new pod and return its id."""
         uid = f"uid-{name}"
-        linux = {"cgroup_parent": self.cgroup, "security_context": {"namespace_options": {"pid": _OWN}}}
+        linux = {
+            "cgroup_parent": self.cgroup,
+            "security_context": {"namespace_options": {"pid": _OWN}},
+        }
         config = _PROTO["Config"](
             metadata={"name": name, "uid": uid, "namespace": "default"},
             hostname=name[:_LONGEST_HOSTNAME],
@@ -79,7 +82,9 @@ class Kubelet:
     def sandboxes(self, namespace: str = "") -> dict[str, str]:
         """Return the pod of each sandbox that CRI lists, by id. `namespace`: of the pods; default: all of them."""
         listed = _PROTO["Sandboxes"].FromString(self._cri("ListPodSandbox")).items
-        return {one.id: one.metadata.name for one in listed if namespace in ("", one.metadata.namespace)}
+        return {
+            one.id: one.metadata.name for one in listed if namespace in ("", one.metadata.namespace)
+        }
 
     def address(self, sandbox: str) -> str:
         answer = self._cri("PodSandboxStatus", _PROTO["Id"](id=sandbox))
@@ -91,7 +96,9 @@ class Kubelet:
         for service in (_CONTAINERS, _SANDBOXES):
             try:
                 with self._connected(10.0) as connection:
-                    connection.call(f"{service}/Delete", request, {"containerd-namespace": NAMESPACE})
+                    connection.call(
+                        f"{service}/Delete", request, {"containerd-namespace": NAMESPACE}
+                    )
             except GrpcError as error:
                 if error.code not in {NOT_FOUND, UNIMPLEMENTED}:
                     raise

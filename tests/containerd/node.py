@@ -30,7 +30,15 @@ _TOOLS: Final = ("unshare", "nsenter", "setpriv", "runc", "ip", "mount", "jq")
 _CNI: Final = Path("/usr/lib/cni")
 _PLUGINS: Final = Path(__file__).with_name("plugins")
 _KNOWN_TO_NODE: Final = ("cni", "containerd", "nodeleak")
-_NAMESPACES: Final = ["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=private"]
+_NAMESPACES: Final = [
+    "--mount",
+    "--net",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+    "--propagation=private",
+]
 _START: Final = 30.0
 _IMAGE: Final = "docker.io/nodeleak/pause:1"
 _PAUSE: Final = Path(__file__).parents[2] / "hack/cluster.d/pause.c"
@@ -92,7 +100,8 @@ class ContainerdNode:
         own = ("setpriv", "--pdeathsig=KILL", "unshare", *_NAMESPACES)
         self._first = self._spawn("first", *own, "sh", "-c", _FIRST_PROCESS, "sh", str(self.home))
         self._wait(
-            lambda: self.first and Path(f"/proc/{self.first}/comm").read_text() == "pause\n", "its first process"
+            lambda: self.first and Path(f"/proc/{self.first}/comm").read_text() == "pause\n",
+            "its first process",
         )
         # The agent acts only on a runtime that a kubelet names. This one does nothing else.
         endpoint = "--container-runtime-endpoint=unix:///run/containerd/containerd.sock"
@@ -125,7 +134,9 @@ class ContainerdNode:
 
     def start_containerd(self) -> None:
         """Start it and wait until it answers; raises CannotRun."""
-        environment = processes.environment(PATH=f"{self.packages.binaries}:{os.environ['PATH']}:/usr/sbin:/sbin")
+        environment = processes.environment(
+            PATH=f"{self.packages.binaries}:{os.environ['PATH']}:/usr/sbin:/sbin"
+        )
         command = self.enter("containerd", "--config", str(self.home / "config.toml"))
         self._containerd = self._spawn("containerd", *command, env=environment)
         self._wait(self._answers, "containerd")
@@ -162,9 +173,14 @@ class ContainerdNode:
 
     # Its network
 
-    def configure_network(self, name: str, chained: Sequence[Mapping[str, Any]] = (), subnet6: str = "") -> None:
+    def configure_network(
+        self, name: str, chained: Sequence[Mapping[str, Any]] = (), subnet6: str = ""
+    ) -> None:
         """Write the only network that containerd loads; it notices a change by itself."""
-        ipam = {"type": "host-local", "ranges": [[{"subnet": subnet}] for subnet in (_SUBNET, subnet6) if subnet]}
+        ipam = {
+            "type": "host-local",
+            "ranges": [[{"subnet": subnet}] for subnet in (_SUBNET, subnet6) if subnet],
+        }
         plugins = [{"type": "bridge", "bridge": "cni0", "isGateway": True, "ipam": ipam}, *chained]
         # Written in place: containerd ignores a file that is moved here.
         configuration = {"cniVersion": "0.4.0", "name": name, "plugins": plugins}
@@ -192,7 +208,9 @@ class ContainerdNode:
         """Return whether a CNI plugin of this node runs."""
         for command_line in Path("/proc").glob("[0-9]*/cmdline"):
             with suppress(OSError):
-                if f"{self.home}/plugins/" in "\0".join(command_line.read_text(errors="replace").split("\0")[:2]):
+                if f"{self.home}/plugins/" in "\0".join(
+                    command_line.read_text(errors="replace").split("\0")[:2]
+                ):
                     return True
         return False
 
@@ -203,7 +221,9 @@ class ContainerdNode:
     def namespace_of(self, sandbox: str) -> str:
         """Return the name of the network namespace in libcni's cached result; empty: there is none."""
         cached = self.results / f"{NETWORK}-{sandbox}-eth0"
-        interfaces = json.loads(cached.read_text())["result"]["interfaces"] if cached.exists() else []
+        interfaces = (
+            json.loads(cached.read_text())["result"]["interfaces"] if cached.exists() else []
+        )
         return next((Path(one["sandbox"]).name for one in interfaces if one.get("sandbox")), "")
 
     # Commands inside
@@ -232,10 +252,17 @@ class ContainerdNode:
         for plugin in _PLUGINS.iterdir():
             shutil.copy(plugin, provided)
 
-    def _spawn(self, name: str, *command: str, env: Mapping[str, str] | None = None) -> "subprocess.Popen[bytes]":
+    def _spawn(
+        self, name: str, *command: str, env: Mapping[str, str] | None = None
+    ) -> "subprocess.Popen[bytes]":
         with (self.home / f"{name}.log").open("ab") as log:
             child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env and dict(env), start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=env and dict(env),
+                start_new_session=True,
             )
         self._children.append(child)
         return child
@@ -247,13 +274,19 @@ class ContainerdNode:
         for _ in processes.until(time.monotonic() + _START):
             if true():
                 return
-        raise CannotRun(f"{what} to start within {_START:.0f} s ({self.home}): {self._log('first')[-300:]}")
+        raise CannotRun(
+            f"{what} to start within {_START:.0f} s ({self.home}): {self._log('first')[-300:]}"
+        )
 
 
 @contextmanager
 def containerd_node(packages: Packages, **options: Any) -> Iterator[ContainerdNode]:
     """Start a node; everything of it is gone after the block. Raises CannotRun."""
-    missing = [tool for tool in _TOOLS if not shutil.which(tool, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")]
+    missing = [
+        tool
+        for tool in _TOOLS
+        if not shutil.which(tool, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    ]
     if missing or os.geteuid() != 0 or not (_CNI / "host-local").exists():
         raise CannotRun(f"root, host-local in {_CNI}, and {', '.join(missing) or 'nothing else'}")
     home = Path(tempfile.mkdtemp(prefix="nodeleak-containerd-"))
@@ -276,9 +309,14 @@ def _build_image(binary: Path, image: Path) -> None:
     """Compile the image of a sandbox, one static binary that waits, as `docker save` writes it; raises CannotRun."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if not compiler:
-        raise CannotRun("gcc, to build the image of a sandbox (Debian: apt-get install gcc libc6-dev)")
+        raise CannotRun(
+            "gcc, to build the image of a sandbox (Debian: apt-get install gcc libc6-dev)"
+        )
     done = subprocess.run(
-        [compiler, "-static", "-Os", "-o", str(binary), str(_PAUSE)], capture_output=True, text=True, check=False
+        [compiler, "-static", "-Os", "-o", str(binary), str(_PAUSE)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise CannotRun(f"a compiler that builds {_PAUSE.name}: {done.stderr[-300:]}")
@@ -288,10 +326,15 @@ def _build_image(binary: Path, image: Path) -> None:
             "architecture": "amd64",
             "os": "linux",
             "config": {"Entrypoint": ["/pause"]},
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
+            "rootfs": {
+                "type": "layers",
+                "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"],
+            },
         }
     ).encode()
-    manifest = json.dumps([{"Config": "config.json", "RepoTags": [_IMAGE], "Layers": ["layer.tar"]}]).encode()
+    manifest = json.dumps(
+        [{"Config": "config.json", "RepoTags": [_IMAGE], "Layers": ["layer.tar"]}]
+    ).encode()
     image.write_bytes(_tar({"manifest.json": manifest, "config.json": config, "layer.tar": layer}))
 
 

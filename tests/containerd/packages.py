@@ -8,8 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-CACHE: Final = Path(os.environ.get("NODELEAK_CONTAINERD_CACHE", "/var/cache/nodeleak-cluster/containerd"))
-_PACKAGED: Final = {"1.6": ("bookworm", "1.6.20"), "1.7": ("trixie", "1.7.24"), "2": ("sid", "2.1.9")}
+CACHE: Final = Path(
+    os.environ.get("NODELEAK_CONTAINERD_CACHE", "/var/cache/nodeleak-cluster/containerd")
+)
+_PACKAGED: Final = {
+    "1.6": ("bookworm", "1.6.20"),
+    "1.7": ("trixie", "1.7.24"),
+    "2": ("sid", "2.1.9"),
+}
 """The suite of each version, and the release that the tests were tried with: sid's changes."""
 VERSIONS: Final = tuple(_PACKAGED)
 _PROGRAMS: Final = ("containerd", "ctr", "containerd-shim-runc-v2")
@@ -54,7 +60,11 @@ def _fetch(suite: str, release: str, packages: Packages) -> None:
         "Dir::Etc::sourcelist": private / "sources.list", "Dir::Etc::sourceparts": "-",
         "Dir::State::lists": private / "lists", "Dir::Cache": private, "APT::Sandbox::User": "root",
     }  # fmt: skip
-    apt = ["apt-get", "-qq", *(word for key, value in settings.items() for word in ("-o", f"{key}={value}"))]
+    apt = [
+        "apt-get",
+        "-qq",
+        *(word for key, value in settings.items() for word in ("-o", f"{key}={value}")),
+    ]
     _run(*apt, "update")
     _run(*apt, "download", "containerd", at=private)
     (package,) = private.glob("containerd_*.deb")
@@ -70,22 +80,35 @@ def _fetch(suite: str, release: str, packages: Packages) -> None:
 def _check_release(suite: str, release: str, version: str) -> None:
     """Accept every package of this release: of a stable suite, it gets security fixes. Raises CannotRun."""
     if not re.match(rf"{re.escape(release)}(?![.\d])", version):
-        raise CannotRun(f"containerd {release}, and {suite} has {version} now: try it, and write it into {__name__}")
+        raise CannotRun(
+            f"containerd {release}, and {suite} has {version} now: try it, and write it into {__name__}"
+        )
 
 
 def _mirror() -> str:
     """Return the address of Debian's packages in apt's own configuration; raises CannotRun."""
     configuration = Path("/etc/apt")
-    for file in [*sorted((configuration / "sources.list.d").glob("*")), configuration / "sources.list"]:
-        text = file.read_text(errors="replace") if file.suffix in {".sources", ".list"} and file.is_file() else ""
-        for address in re.findall(r"(?m)^(?:URIs:\s*|deb (?:\[.*\] )?)(\S+/debian)/?(?:\s|$)", text):
+    for file in [
+        *sorted((configuration / "sources.list.d").glob("*")),
+        configuration / "sources.list",
+    ]:
+        text = (
+            file.read_text(errors="replace")
+            if file.suffix in {".sources", ".list"} and file.is_file()
+            else ""
+        )
+        for address in re.findall(
+            r"(?m)^(?:URIs:\s*|deb (?:\[.*\] )?)(\S+/debian)/?(?:\s|$)", text
+        ):
             return str(address)
     raise CannotRun(f"a mirror of Debian in apt's configuration ({configuration})")
 
 
 def _run(*command: str, at: Path | None = None) -> str:
     try:
-        done = subprocess.run(command, cwd=at, capture_output=True, text=True, check=False, timeout=_TIMEOUT)
+        done = subprocess.run(
+            command, cwd=at, capture_output=True, text=True, check=False, timeout=_TIMEOUT
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CannotRun(f"a working {command[0]}: {error}") from error
     if done.returncode:

@@ -25,18 +25,29 @@ def program(name: str = "helm") -> str:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several builds at once would compile the same
         command = ["go", "-C", str(Path(__file__).with_name(f"{name}-module")), "tool", "-n", name]
         built = subprocess.run(command, capture_output=True, text=True, env=settings, check=False)  # noqa: S603 (Go)
-    needs(built.returncode == 0, f"a Go that can build {name}, and its module proxy: {built.stderr[-500:]}")
+    needs(
+        built.returncode == 0,
+        f"a Go that can build {name}, and its module proxy: {built.stderr[-500:]}",
+    )
     return built.stdout.strip()
 
 
-def helm(*arguments: str, text: str = "", codes: tuple[int, ...] = (0,)) -> "subprocess.CompletedProcess[str]":
+def helm(
+    *arguments: str, text: str = "", codes: tuple[int, ...] = (0,)
+) -> "subprocess.CompletedProcess[str]":
     command = [program(), *arguments]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)  # noqa: S603 (ours)
     assert done.returncode in codes, done.stderr
     return done
 
 
-def template(values: dict[str, Any], namespace: str = "kube-system", chart: Path = CHART) -> list[dict[str, Any]]:
+def template(
+    values: dict[str, Any], namespace: str = "kube-system", chart: Path = CHART
+) -> list[dict[str, Any]]:
     """Return the objects of a release with these values."""
     command = ("template", "any-name", str(chart), f"--namespace={namespace}", "--values=-")
-    return [document for document in yaml.safe_load_all(helm(*command, text=yaml.safe_dump(values)).stdout) if document]
+    return [
+        document
+        for document in yaml.safe_load_all(helm(*command, text=yaml.safe_dump(values)).stdout)
+        if document
+    ]

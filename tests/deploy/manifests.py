@@ -17,7 +17,10 @@ ROOT: Final = Path(__file__).parents[2]
 DEPLOY: Final = ROOT / "deploy"
 ALL: Final = ("base", *sorted(f"overlays/{path.name}" for path in (DEPLOY / "overlays").iterdir()))
 COMPONENTS: Final = tuple(name for name in ALL if (DEPLOY / name / "component").exists())
-AGENTS: Final = ("base", *COMPONENTS)  # Those that deploy the agent; the others add to what is deployed
+AGENTS: Final = (
+    "base",
+    *COMPONENTS,
+)  # Those that deploy the agent; the others add to what is deployed
 BASE_RULES: Final = {
     *product([""], ["pods", "nodes"], ["list", "watch"]),
     *product([""], ["events"], ["create", "patch"]),
@@ -49,7 +52,9 @@ def _objects(text: str) -> tuple[Object, ...]:
 def kubectl_has_components() -> bool:
     """Tell whether it is 1.21 or newer; before, a directory was a base, and could not be in `resources`."""
     needs(_KUBECTL is not None, "kubectl, to render deploy/")
-    version = yaml.safe_load(run(str(_KUBECTL), "version", "--client", "-o", "yaml"))["clientVersion"]
+    version = yaml.safe_load(run(str(_KUBECTL), "version", "--client", "-o", "yaml"))[
+        "clientVersion"
+    ]
     return (int(version["major"]), int(re.sub(r"\D.*", "", version["minor"]))) >= (1, 21)
 
 
@@ -68,7 +73,9 @@ def of_kind(name: str, kind: str) -> list[Object]:
 
 def pod_spec(name: str) -> Object:
     """Return that of the DaemonSet, Job or Pod."""
-    (owner,) = [document for document in rendered(name) if document["kind"] in {"DaemonSet", "Job", "Pod"}]
+    (owner,) = [
+        document for document in rendered(name) if document["kind"] in {"DaemonSet", "Job", "Pod"}
+    ]
     spec: Object = owner["spec"] if owner["kind"] == "Pod" else owner["spec"]["template"]["spec"]
     return spec
 
@@ -81,7 +88,9 @@ def container(name: str) -> Object:
 
 def environment(name: str) -> dict[str, str]:
     """Return the agent's environment variables, with an example for the node's name."""
-    given = {variable["name"]: variable.get("value", "worker-1") for variable in container(name)["env"]}
+    given = {
+        variable["name"]: variable.get("value", "worker-1") for variable in container(name)["env"]
+    }
     return {key: value for key, value in given.items() if key.startswith("NODELEAK_")}
 
 

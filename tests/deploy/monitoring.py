@@ -77,7 +77,9 @@ def unknown_names(expr: str) -> Iterator[str]:
                     f"{matcher.name} is never {value}"
                     for value in set(matcher.value.split("|")) - _VALUES[matcher.name]
                 )
-    yield from (f"no metric in it has the label {label}" for label in _grouped(expr) if label not in labels)
+    yield from (
+        f"no metric in it has the label {label}" for label in _grouped(expr) if label not in labels
+    )
 
 
 def _grouped(expr: str) -> Iterator[str]:

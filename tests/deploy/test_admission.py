@@ -73,27 +73,47 @@ def evaluate() -> Evaluate:
 def denials(evaluate: Evaluate, asked: Object, after: Object, before: Object | None = None) -> str:
     """Return the messages of the validations that deny a write; empty if it is admitted."""
     values: Object = {"request": asked, "object": after, "oldObject": before}
-    values["variables"] = {one["name"]: str(evaluate(one["expression"], values)) for one in policy()["variables"]}
-    return "\n".join(one["message"] for one in policy()["validations"] if not evaluate(one["expression"], values))
+    values["variables"] = {
+        one["name"]: str(evaluate(one["expression"], values)) for one in policy()["variables"]
+    }
+    return "\n".join(
+        one["message"] for one in policy()["validations"] if not evaluate(one["expression"], values)
+    )
 
 
-def test_it_applies_to_the_agent_alone_is_bound_and_denies_if_an_expression_fails(evaluate: Evaluate) -> None:
+def test_it_applies_to_the_agent_alone_is_bound_and_denies_if_an_expression_fails(
+    evaluate: Evaluate,
+) -> None:
     (condition,) = policy()["matchConditions"]
     account = "system:serviceaccount"
-    users = {AGENT: True, f"{account}:monitoring:nodeleak": True, f"{account}:nodeleak:default": False}
+    users = {
+        AGENT: True,
+        f"{account}:monitoring:nodeleak": True,
+        f"{account}:nodeleak:default": False,
+    }
     for username, applies in {**users, "system:node:worker-1": False, "nodeleak": False}.items():
-        assert bool(evaluate(condition["expression"], {"request": {"userInfo": {"username": username}}})) is applies
+        assert (
+            bool(
+                evaluate(condition["expression"], {"request": {"userInfo": {"username": username}}})
+            )
+            is applies
+        )
     assert policy()["failurePolicy"] == "Fail"
     (binding,) = of_kind(OVERLAY, "ValidatingAdmissionPolicyBinding")
     (defined,) = of_kind(OVERLAY, "ValidatingAdmissionPolicy")
-    assert binding["spec"] == {"policyName": defined["metadata"]["name"], "validationActions": ["Deny"]}
+    assert binding["spec"] == {
+        "policyName": defined["metadata"]["name"],
+        "validationActions": ["Deny"],
+    }
 
 
 OTHER = event(of_node("worker-2"), "worker-2")
 OF_THE_KUBELET = OWN | {"source": {"component": "kubelet", "host": "worker-1"}}
 
 
-def test_only_the_agents_own_events_and_the_condition_of_its_node_are_admitted(evaluate: Evaluate) -> None:
+def test_only_the_agents_own_events_and_the_condition_of_its_node_are_admitted(
+    evaluate: Evaluate,
+) -> None:
     other_node = NODE | {"metadata": {"name": "worker-2"}}
     without_source = {key: OWN[key] for key in OWN if key != "source"}
     for asked, after, before, message in (

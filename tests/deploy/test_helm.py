@@ -37,7 +37,9 @@ VALUES: Final[dict[str, dict[str, Any]]] = {
     "overlays/volume-attachments": {"volumeAttachments": True},
 }
 """What stands for each kustomization."""
-ADDED: Final = [name for name in ALL if name not in {"base", *COMPONENTS, "overlays/prometheus-service-monitor"}]
+ADDED: Final = [
+    name for name in ALL if name not in {"base", *COMPONENTS, "overlays/prometheus-service-monitor"}
+]
 """Those that do not contain the base, but one of the two for Prometheus."""
 
 
@@ -46,7 +48,11 @@ def by_name(objects: Any) -> dict[tuple[str, str], Object]:
     text = json.dumps(list(objects)).replace('managed-by": "kustomize"', 'managed-by": "Helm"')
     found = {(entry["kind"], entry["metadata"]["name"]): entry for entry in json.loads(text)}
     pod = found["DaemonSet", "nodeleak"]["spec"]["template"]["spec"]
-    for owner, key in ((pod, "volumes"), (pod["containers"][0], "env"), (pod["containers"][0], "volumeMounts")):
+    for owner, key in (
+        (pod, "volumes"),
+        (pod["containers"][0], "env"),
+        (pod["containers"][0], "volumeMounts"),
+    ):
         owner[key].sort(key=lambda entry: entry["name"])
     return found
 
@@ -62,7 +68,9 @@ def test_the_chart_has_what_each_kustomization_has() -> None:
 def test_all_of_them_together_in_a_namespace_of_its_own(tmp_path: Path) -> None:
     only_with(kubectl_has_components(), "kubectl 1.21 or newer, which renders components")
     names = [*ADDED, *COMPONENTS]
-    values = {key: value for name in names for key, value in VALUES[name].items()} | {"cleanup": "auto"}
+    values = {key: value for name in names for key, value in VALUES[name].items()} | {
+        "cleanup": "auto"
+    }
     expected = render(
         kustomization(
             tmp_path,
@@ -72,7 +80,9 @@ def test_all_of_them_together_in_a_namespace_of_its_own(tmp_path: Path) -> None:
         )
     )
     for document in expected:
-        if document["kind"].startswith("Validating"):  # kustomize gives them a namespace, which the API server drops
+        if document["kind"].startswith(
+            "Validating"
+        ):  # kustomize gives them a namespace, which the API server drops
             document["metadata"].pop("namespace", None)
     assert by_name(template(values, "nodeleak")) == by_name(expected)
 
@@ -80,7 +90,12 @@ def test_all_of_them_together_in_a_namespace_of_its_own(tmp_path: Path) -> None:
 def test_the_other_values_change_the_agent_and_nothing_else() -> None:
     digest = f"sha256:{'0a' * 32}"
     values: dict[str, Any] = {
-        "image": {"repository": "your.registry/nodeleak", "tag": "9", "digest": digest, "pullPolicy": "Always"},
+        "image": {
+            "repository": "your.registry/nodeleak",
+            "tag": "9",
+            "digest": digest,
+            "pullPolicy": "Always",
+        },
         "imagePullSecrets": [{"name": "your-registry"}],
         "args": ["--interval=10s"],
         "env": {"NODELEAK_SETTLE": "1h", "NODELEAK_NODE": "worker-1"},
@@ -106,7 +121,9 @@ def test_the_other_values_change_the_agent_and_nothing_else() -> None:
     changed = [{"name": name, "value": value} for name, value in sorted(values["env"].items())]
     agent["env"] = sorted([*kept, *changed], key=lambda variable: str(variable["name"]))
     assert by_name(template(values)) == expected
-    tagged = by_name(template({"image": {"tag": "9"}}))["DaemonSet", "nodeleak"]["spec"]["template"]["spec"]
+    tagged = by_name(template({"image": {"tag": "9"}}))["DaemonSet", "nodeleak"]["spec"][
+        "template"
+    ]["spec"]
     assert tagged["containers"][0]["image"] == "registry.invalid/nodeleak:9"
 
 
@@ -114,7 +131,9 @@ def test_a_data_directory_is_writable_only_with_cleanup() -> None:
     for cleanup, read_only in (("off", True), ("exec", False), ("auto", False)):
         objects = by_name(template({"cleanup": cleanup, "dataDir": "/data/cni"}))
         (agent,) = objects["DaemonSet", "nodeleak"]["spec"]["template"]["spec"]["containers"]
-        mounts = {mount["mountPath"]: mount.get("readOnly", False) for mount in agent["volumeMounts"]}
+        mounts = {
+            mount["mountPath"]: mount.get("readOnly", False) for mount in agent["volumeMounts"]
+        }
         assert (mounts["/var/lib/cni"], mounts["/data/cni"]) == (read_only, read_only)
 
 
@@ -123,11 +142,14 @@ def test_prometheus_finds_the_objects_by_their_labels_and_scrapes_as_often_as_is
     for kind, values in (("PodMonitor", often), ("ServiceMonitor", often), ("PrometheusRule", {})):
         value = kind[0].lower() + kind[1:]
         plain, changed = (
-            by_name(template({value: ON | more})) for more in ({}, {"labels": {"release": "stack"}} | values)
+            by_name(template({value: ON | more}))
+            for more in ({}, {"labels": {"release": "stack"}} | values)
         )
         expected = plain[kind, "nodeleak"]
         expected["metadata"]["labels"]["release"] = "stack"
-        for endpoint in expected["spec"].get("podMetricsEndpoints", expected["spec"].get("endpoints", ())):
+        for endpoint in expected["spec"].get(
+            "podMetricsEndpoints", expected["spec"].get("endpoints", ())
+        ):
             endpoint.update(values)
         assert changed == plain
 

@@ -59,7 +59,9 @@ def test_the_files_are_up_to_date() -> None:
     assert (done.returncode, done.stderr) == (0, ""), "run hack/manifests again"
 
 
-def test_the_selector_of_the_daemonset_never_changes_and_the_monitors_select_its_pods_but_not_the_jobs() -> None:
+def test_the_selector_of_the_daemonset_never_changes_and_the_monitors_select_its_pods_but_not_the_jobs() -> (
+    None
+):
     """It is immutable: another one would make `kubectl apply` fail on every cluster that has the DaemonSet."""
     (daemonset,) = of_kind("base", "DaemonSet")
     selector = {"app.kubernetes.io/name": "nodeleak", "app.kubernetes.io/component": "agent"}
@@ -76,7 +78,10 @@ def test_the_selector_of_the_daemonset_never_changes_and_the_monitors_select_its
     common = {"selector": {"matchLabels": selector}, "sampleLimit": 2000}
     assert pods["spec"] == common | {"podMetricsEndpoints": endpoints}
     assert services["spec"] == common | {"endpoints": endpoints}
-    assert (selector.items() <= labels, selector.items() <= service["metadata"]["labels"].items()) == (True, True)
+    assert (
+        selector.items() <= labels,
+        selector.items() <= service["metadata"]["labels"].items(),
+    ) == (True, True)
     assert service["spec"]["selector"].items() <= labels
     ports = [(port["name"], port["targetPort"]) for port in service["spec"]["ports"]]
     assert ports == [("metrics", container("base")["ports"][0]["name"])]
@@ -102,19 +107,34 @@ def test_every_path_that_the_agent_reads_is_mounted() -> None:
         # Kubernetes creates what a manifest mounts and the node lacks: nobody else gets a directory of docker.
         assert mounts(name).keys() == everywhere | own.get(name, set()), name
         # Sockets are recreated, so directories are mounted.
-        assert {mount["type"] for mount in mounts(name).values()} <= {"Directory", "DirectoryOrCreate"}
+        assert {mount["type"] for mount in mounts(name).values()} <= {
+            "Directory",
+            "DirectoryOrCreate",
+        }
         # The node mounts network namespaces, volumes and secrets below these, and unmounts them.
-        following = {path for path, mount in mounts(name).items() if mount.get("mountPropagation") == "HostToContainer"}
+        following = {
+            path
+            for path, mount in mounts(name).items()
+            if mount.get("mountPropagation") == "HostToContainer"
+        }
         sockets = {"/var/snap/microk8s/common/run"} if name == "overlays/microk8s" else set()
-        assert following == {"/var/run", "/var/lib/kubelet/plugins", "/var/lib/kubelet/pods"} | sockets
+        assert (
+            following == {"/var/run", "/var/lib/kubelet/plugins", "/var/lib/kubelet/pods"} | sockets
+        )
     for name in FILES:
         assert not own[DOCKER] & mounts(name).keys(), name
 
 
 def test_only_the_cleanup_overlays_can_write_reservations_and_only_one_cleans_by_itself() -> None:
     state, cni = "/var/lib/nodeleak", "/var/lib/cni"
-    more = {"overlays/cleanup": {cni}, CLEANUP_EXEC: {cni}, "overlays/data-dir": {cni, "/run/cni-ipam-state"}}
-    assert {name: writable(name) for name in AGENTS} == {name: {state, *more.get(name, ())} for name in AGENTS}
+    more = {
+        "overlays/cleanup": {cni},
+        CLEANUP_EXEC: {cni},
+        "overlays/data-dir": {cni, "/run/cni-ipam-state"},
+    }
+    assert {name: writable(name) for name in AGENTS} == {
+        name: {state, *more.get(name, ())} for name in AGENTS
+    }
     cleaning = {name: environment(name).get("NODELEAK_CLEANUP") for name in AGENTS}
     assert {name: mode for name, mode in cleaning.items() if mode} == {"overlays/cleanup": "auto"}
 
@@ -136,13 +156,21 @@ def test_the_agent_is_root_without_capabilities_on_every_node_even_a_broken_one(
         assert "cpu" not in container(name)["resources"]["limits"]
         (port,) = container(name)["ports"]
         assert port["containerPort"] == 9747
-        probes = [container(name)[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")]
+        probes = [
+            container(name)[probe]["httpGet"]["path"]
+            for probe in ("livenessProbe", "readinessProbe")
+        ]
         assert probes == ["/healthz", "/readyz"]
 
 
 def test_the_account_has_only_these_rights() -> None:
     reads = itertools.product([""], ["persistentvolumes", "persistentvolumeclaims"], ["get"])
-    volumes = {("storage.k8s.io", "volumeattachments", "get"), ("", "events", "get"), ("", "events", "list"), *reads}
+    volumes = {
+        ("storage.k8s.io", "volumeattachments", "get"),
+        ("", "events", "get"),
+        ("", "events", "list"),
+        *reads,
+    }
     condition = BASE_RULES | {("", "nodes/status", "patch")}
     for name in ALL:
         expected = {
@@ -162,7 +190,9 @@ def test_the_account_has_only_these_rights() -> None:
 
 def filled(name: str, pattern: str, **variables: str) -> Any:
     """Return the object that the shell command in the head of a file makes of it."""
-    shown = "\n".join(line.removeprefix("#   ") for line in (DEPLOY / name).read_text().splitlines())
+    shown = "\n".join(
+        line.removeprefix("#   ") for line in (DEPLOY / name).read_text().splitlines()
+    )
     (command,) = re.findall(pattern, shown, re.MULTILINE)
     assigned = " ".join(f"{key}={value}" for key, value in variables.items())
     return yaml.safe_load(run("bash", "-euc", f"cd {ROOT}; {assigned}\n{command}"))
@@ -171,8 +201,13 @@ def filled(name: str, pattern: str, **variables: str) -> Any:
 def test_the_commands_of_the_job_and_of_the_pod_of_one_node_fill_in_node_mode_and_image() -> None:
     pattern = r"^JOB=\$\((sed .*) \|\n +kubectl create -f - -o name\)$"
     for mode in ("--dry-run", "--apply"):
-        job = filled(JOB, pattern, NODE="worker-1", MODE=mode, SHARE="100%", IMAGE="your.registry/nodeleak:1")
-        assert (job["spec"]["backoffLimit"], job["spec"]["template"]["spec"]["restartPolicy"]) == (0, "Never")
+        job = filled(
+            JOB, pattern, NODE="worker-1", MODE=mode, SHARE="100%", IMAGE="your.registry/nodeleak:1"
+        )
+        assert (job["spec"]["backoffLimit"], job["spec"]["template"]["spec"]["restartPolicy"]) == (
+            0,
+            "Never",
+        )
         (agent,) = job["spec"]["template"]["spec"]["containers"]
         assert job["spec"]["template"]["spec"]["nodeName"] == "worker-1"
         assert agent["image"] == "your.registry/nodeleak:1"
@@ -181,7 +216,10 @@ def test_the_commands_of_the_job_and_of_the_pod_of_one_node_fill_in_node_mode_an
     pod = filled(ONE_NODE, r"^(sed .*) \| kubectl apply", NODE="worker-1", IMAGE="nodeleak:1")
     (daemonset,) = of_kind("base", "DaemonSet")
     template = daemonset["spec"]["template"]
-    assert pod["metadata"] == template["metadata"] | {"name": "nodeleak-worker-1", "namespace": "kube-system"}
+    assert pod["metadata"] == template["metadata"] | {
+        "name": "nodeleak-worker-1",
+        "namespace": "kube-system",
+    }
     spec = dict(template["spec"], nodeName="worker-1")
     # It is not scheduled, and evicts no other pod.
     del spec["nodeSelector"], spec["priorityClassName"]
@@ -191,7 +229,10 @@ def test_the_commands_of_the_job_and_of_the_pod_of_one_node_fill_in_node_mode_an
 
 def examples(page: Path) -> list[dict[str, Any]]:
     """Return the kustomizations that a page shows."""
-    found = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)]
+    found = [
+        yaml.safe_load(block)
+        for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+    ]
     if not kubectl_has_components():  # what the pages say for such a kubectl
         for example in found:
             example["bases"] = example.pop("bases", None) or example.pop("resources")
@@ -211,7 +252,9 @@ def test_the_examples_of_the_pages_render(tmp_path: Path) -> None:
 
 
 def test_a_kubectl_without_components_combines_overlays_by_copies(tmp_path: Path) -> None:
-    (example,) = [example for example in examples(DEPLOY / "README.md") if "patchesStrategicMerge" in example]
+    (example,) = [
+        example for example in examples(DEPLOY / "README.md") if "patchesStrategicMerge" in example
+    ]
     own = kustomization(tmp_path, **example)
     shutil.copy(DEPLOY / DOCKER / "component/daemonset.yaml", own / "docker.yaml")
     (daemonset,) = [document for document in render(own) if document["kind"] == "DaemonSet"]

@@ -11,7 +11,10 @@ from agent.cli.parser import parse_arguments
 from tests.cli.commands import nodeleak
 from tests.deploy.monitoring import ROOT, RUNBOOKS, known_metrics, rules
 
-PAGES: Final = [*ROOT.glob("*.md"), *(path for place in ("docs", "deploy") for path in (ROOT / place).rglob("*.md"))]
+PAGES: Final = [
+    *ROOT.glob("*.md"),
+    *(path for place in ("docs", "deploy") for path in (ROOT / place).rglob("*.md")),
+]
 RUNBOOK_PAGES: Final = sorted(RUNBOOKS.glob("*.md"))
 VERSION: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 _BLOCK: Final = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
@@ -19,7 +22,11 @@ _BLOCK: Final = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTA
 
 def blocks(page: Path) -> list[str]:
     """Return the blocks of a page without a language: commands, and what they print."""
-    return [textwrap.dedent(block) for _, language, block in _BLOCK.findall(page.read_text()) if not language]
+    return [
+        textwrap.dedent(block)
+        for _, language, block in _BLOCK.findall(page.read_text())
+        if not language
+    ]
 
 
 def is_shell(block: str) -> bool:
@@ -44,9 +51,16 @@ def test_every_link_leads_to_a_file_and_a_heading() -> None:
 
 def test_commands_can_be_pasted_and_the_parser_accepts_them() -> None:
     # In a block of shell, in a pod, or in a sentence.
-    command = re.compile(r"^(?:\$ |.* -- )nodeleak ([^#|>`\n]+)|`nodeleak ([a-z][^`|…]*)`", re.MULTILINE)
+    command = re.compile(
+        r"^(?:\$ |.* -- )nodeleak ([^#|>`\n]+)|`nodeleak ([a-z][^`|…]*)`", re.MULTILINE
+    )
     pages = [page for page in PAGES if page.name not in {"CHANGELOG.md", "proof.md"}]
-    commands = [found for page in pages for pair in command.findall(page.read_text()) if (found := "".join(pair))]
+    commands = [
+        found
+        for page in pages
+        for pair in command.findall(page.read_text())
+        if (found := "".join(pair))
+    ]
     assert len(commands) > 40
     for words in commands:
         parse_arguments(words.split())
@@ -55,7 +69,9 @@ def test_commands_can_be_pasted_and_the_parser_accepts_them() -> None:
     subprocess.run(["bash", "-n"], input="\n".join(shell), text=True, check=True)  # noqa: S607 (any bash)
 
 
-def test_every_alert_has_a_section_in_a_runbook_of_its_version_and_runbooks_name_only_what_exists() -> None:
+def test_every_alert_has_a_section_in_a_runbook_of_its_version_and_runbooks_name_only_what_exists() -> (
+    None
+):
     index, alerts = (RUNBOOKS / "README.md").read_text(), set[str]()
     for rule in rules("alert"):
         base, _, file = rule["annotations"]["runbook_url"].rpartition("/")
@@ -70,7 +86,10 @@ def test_every_alert_has_a_section_in_a_runbook_of_its_version_and_runbooks_name
     names = {rule["alert"] for rule in rules("alert")}
     for page in RUNBOOK_PAGES:
         text = page.read_text()
-        assert set(re.findall(r"\b(?:[a-z_]+:)?nodeleak_[a-z_]+(?::[a-z]+)?\b", text)) <= known_metrics().keys(), page
+        assert (
+            set(re.findall(r"\b(?:[a-z_]+:)?nodeleak_[a-z_]+(?::[a-z]+)?\b", text))
+            <= known_metrics().keys()
+        ), page
         assert set(re.findall(r"\bNodeleak[A-Z]\w+", text)) <= names, page
         for word in set(re.findall(r"nodeleak explain ([a-z_]+)", text)):
             assert nodeleak("explain", word).code == 0, f"{page}: {word}"

@@ -43,7 +43,14 @@ cd / && shift && TMPDIR=/tmp exec chroot "$0" /nodeleak "$@"
 
 
 def git(checkout: Path, *words: str) -> None:
-    own = ("-c", "user.name=nodeleak", "-c", "user.email=nodeleak@example.com", "-c", "commit.gpgsign=false")
+    own = (
+        "-c",
+        "user.name=nodeleak",
+        "-c",
+        "user.email=nodeleak@example.com",
+        "-c",
+        "commit.gpgsign=false",
+    )
     subprocess.run(["git", "-C", checkout, *own, *words], check=True, capture_output=True)  # noqa: S603, S607
 
 
@@ -60,7 +67,9 @@ def release(checkout: Path, *words: str) -> str:
 
 def copy_checkout(copy: Path) -> None:
     """Make a repository of its own from the files of this one."""
-    names = run("git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    names = run(
+        "git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"
+    )
     for name in filter(None, names.split("\0")):
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / name).exists():
@@ -77,10 +86,15 @@ def test_a_release_has_one_version_and_is_refused_while_its_parts_disagree(tmp_p
     assert release(tmp_path, "set", NEW) == "", "again changes nothing"
     headings = re.findall(r"^## (.+)$", (tmp_path / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[0] == "Unreleased"
-    assert [re.sub(r"\d{4}-\d\d-\d\d", "DATE", line) for line in headings if NEW in line] == [f"{NEW} - DATE"]
+    assert [re.sub(r"\d{4}-\d\d-\d\d", "DATE", line) for line in headings if NEW in line] == [
+        f"{NEW} - DATE"
+    ]
     for named in ("install.yaml", "one-node.yaml"):
         assert f"registry.invalid/nodeleak:{NEW}" in (tmp_path / "deploy" / named).read_text()
-    assert f"\nversion: {NEW}\nappVersion: {NEW}\n" in (tmp_path / "deploy/helm/nodeleak/Chart.yaml").read_text()
+    assert (
+        f"\nversion: {NEW}\nappVersion: {NEW}\n"
+        in (tmp_path / "deploy/helm/nodeleak/Chart.yaml").read_text()
+    )
     assert "the working tree has changes" in release(tmp_path, "check")
     git(tmp_path, "add", "--all")
     git(tmp_path, "commit", "-q", "--message=all")
@@ -106,26 +120,43 @@ def pinned(name: str) -> dict[str, str]:
 def test_the_image_has_the_tested_python_and_installs_the_tested_versions_by_their_hashes() -> None:
     for lock in ("requirements.txt", "requirements-build.txt", "requirements-single-file.txt"):
         assert pinned(lock).items() <= pinned("constraints.txt").items(), "run hack/lock again"
-        pins = [entry for entry in re.split(r"\n(?=\S)", (ROOT / lock).read_text()) if "==" in entry]
+        pins = [
+            entry for entry in re.split(r"\n(?=\S)", (ROOT / lock).read_text()) if "==" in entry
+        ]
         assert len(pins) == len(pinned(lock)) > 0
         assert all("--hash=sha256:" in pin for pin in pins)
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    packages, python = settings["project"]["dependencies"], settings["project"]["requires-python"].removeprefix(">=")
-    assert {re.split(r"[<>=]", package)[0] for package in packages} <= pinned("requirements.txt").keys()
+    packages, python = (
+        settings["project"]["dependencies"],
+        settings["project"]["requires-python"].removeprefix(">="),
+    )
+    assert {re.split(r"[<>=]", package)[0] for package in packages} <= pinned(
+        "requirements.txt"
+    ).keys()
     assert settings["tool"]["ruff"]["target-version"] == f"py{python.replace('.', '')}"
     for name in ("Dockerfile", "hack/image", "hack/release", "docs/release.md"):
         assert set(re.findall(r"\bpython:(\d[\d.]*)", (ROOT / name).read_text())) == {python}, name
 
 
 def test_the_image_needs_all_that_it_installs_and_nothing_else() -> None:
-    out = run(sys.executable, "-c", AS_IN_THE_IMAGE, str(ROOT / "hack/smoke.py"), *pinned("requirements.txt"))
-    assert out.splitlines()[-1] == "unused: tzdata", "run hack/lock again; tzdata is the data of python-dateutil"
+    out = run(
+        sys.executable,
+        "-c",
+        AS_IN_THE_IMAGE,
+        str(ROOT / "hack/smoke.py"),
+        *pinned("requirements.txt"),
+    )
+    assert out.splitlines()[-1] == "unused: tzdata", (
+        "run hack/lock again; tzdata is the data of python-dateutil"
+    )
 
 
 def test_the_sbom_names_what_the_base_image_has() -> None:
     needs(shutil.which("dpkg-query") is not None, "a Debian")
     agent = {"bom-ref": "1", "name": "h2", "type": "library"}
-    made = json.loads(run(sys.executable, str(ROOT / "hack/sbom.py"), given=json.dumps({"components": [agent]})))
+    made = json.loads(
+        run(sys.executable, str(ROOT / "hack/sbom.py"), given=json.dumps({"components": [agent]}))
+    )
     kinds = Counter(one.get("purl", "").partition("/")[0] for one in made["components"])
     assert (kinds[""], kinds["pkg:generic"]) == (2, 1), "the agent's, the system and Python"
     assert min(kinds["pkg:pypi"], kinds["pkg:deb"]) > 5
@@ -155,27 +186,38 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_archive_of_the_chart_is_the_chart(dist: Path) -> None:
     archive = dist / f"nodeleak-{NEW}.tgz"
     assert "[WARNING]" not in helm("lint", "--strict", str(archive)).stdout
-    for values in ({}, {"cleanup": "auto", "docker": True, "podMonitor": {"enabled": True}, "nodeCondition": True}):
-        assert template(values, chart=archive) == template(values, chart=dist.parent / "deploy/helm/nodeleak")
+    for values in (
+        {},
+        {"cleanup": "auto", "docker": True, "podMonitor": {"enabled": True}, "nodeCondition": True},
+    ):
+        assert template(values, chart=archive) == template(
+            values, chart=dist.parent / "deploy/helm/nodeleak"
+        )
 
 
 @pytest.mark.e2e
 def test_krew_installs_the_plugin_which_needs_no_other_package(dist: Path, tmp_path: Path) -> None:
     krew, archive = program("krew"), f"--archive={dist / f'kubectl-nodeleak-{NEW}.tar.gz'}"
-    python = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
+    python = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "requires-python"
+    ].removeprefix(">=")
     assert f"Python {python} or newer" in (dist / "nodeleak.yaml").read_text()
     changed = tmp_path / "nodeleak.yaml"
-    changed.write_text(re.sub("sha256: .{8}", "sha256: 01234567", (dist / "nodeleak.yaml").read_text()))
-    environment = {"KREW_ROOT": str(tmp_path / "krew"), "PATH": f"{tmp_path}/krew/bin:/usr/bin:/bin", "HOME": "/"}
+    changed.write_text(
+        re.sub("sha256: .{8}", "sha256: 01234567", (dist / "nodeleak.yaml").read_text())
+    )
+    environment = {
+        "KREW_ROOT": str(tmp_path / "krew"),
+        "PATH": f"{tmp_path}/krew/bin:/usr/bin:/bin",
+        "HOME": "/",
+    }
     with pytest.raises(AssertionError, match="checksum"):
         run(krew, "install", f"--manifest={changed}", archive, environment=environment)
     run(krew, "install", f"--manifest={dist / 'nodeleak.yaml'}", archive, environment=environment)
-    assert run(str(shutil.which("kubectl")), "nodeleak", "--version", environment=environment).startswith(
-        f"nodeleak {NEW}"
-    )
-    imports = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import agent.fleet.command, requests; print(requests.__file__)"
-    )
+    assert run(
+        str(shutil.which("kubectl")), "nodeleak", "--version", environment=environment
+    ).startswith(f"nodeleak {NEW}")
+    imports = "import sys; sys.path.insert(0, sys.argv[1]); import agent.fleet.command, requests; print(requests.__file__)"  # noqa: E501
     plugin = tmp_path / "krew/bin/kubectl-nodeleak"
     assert run("/usr/bin/python3", "-ISc", imports, str(plugin)).startswith(str(plugin))
 
@@ -204,7 +246,9 @@ def test_the_single_file_needs_nothing_of_its_node(dist: Path, tmp_path: Path) -
             ("scan", *options),
             ("clean", "--cleanup-network=auto", "--confirm-after=500ms", *options),
         ):
-            inside = run("unshare", "--mount", "sh", "-euc", IN_ROOT, str(tmp_path), str(directory), *words)
+            inside = run(
+                "unshare", "--mount", "sh", "-euc", IN_ROOT, str(tmp_path), str(directory), *words
+            )
             outside = run(sys.executable, "-m", "agent", *words)
             assert without_times(inside) == without_times(outside), words
     left = {path.name for path in (tmp_path / "tmp").iterdir()}

@@ -2,4 +2,6 @@
 
 import pytest
 
-pytest.register_assert_rewrite(f"{__name__}.node", f"{__name__}.nodeleak")  # their complaints show values too
+pytest.register_assert_rewrite(
+    f"{__name__}.node", f"{__name__}.nodeleak"
+)  # their complaints show values too

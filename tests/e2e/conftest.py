@@ -12,7 +12,9 @@ from .nodeleak import Nodeleak
 @pytest.fixture(scope="session")
 def whole_cluster() -> Cluster:
     cluster = Cluster.up()
-    others = cluster.kubectl("get", "pods", "--all-namespaces", "--selector=app!=nodeleak-e2e", "--no-headers")
+    others = cluster.kubectl(
+        "get", "pods", "--all-namespaces", "--selector=app!=nodeleak-e2e", "--no-headers"
+    )
     if others:
         pytest.exit(f"delete the node's other pods first (hack/cluster kubectl):\n{others}")
     remove_left_containers()

@@ -17,7 +17,9 @@ from .nodeleak import Cleaned, Metrics, Report
 
 IMAGE: Final = "registry.invalid/nodeleak"
 TAGS: Final = ("e2e", "e2e-next")
-MODERN_TAG: Final = "e2e-modern"  # Not one of those of the tests on Kubernetes 1.20, which may run at the same time
+MODERN_TAG: Final = (
+    "e2e-modern"  # Not one of those of the tests on Kubernetes 1.20, which may run at the same time
+)
 DOCKER: Final = ROOT / "deploy/overlays/docker/component/daemonset.yaml"
 _API_SERVER: Final = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
 _PODS: Final = "app.kubernetes.io/name=nodeleak"
@@ -48,7 +50,12 @@ class Deployment:
 
         `inside`: command prefix: run on another node than this machine.
         """
-        self._node, self._directory, self._namespace, self._api_server = cluster.node, directory, namespace, api_server
+        self._node, self._directory, self._namespace, self._api_server = (
+            cluster.node,
+            directory,
+            namespace,
+            api_server,
+        )
         self._inside, self._tag, self._docker = inside, tag, docker
         self._program = (cluster.program, "--kubeconfig", cluster.admin)
 
@@ -58,7 +65,9 @@ class Deployment:
 
     def get(self, path: str) -> str:
         """Request a path of the agent, which listens on the node."""
-        return run(*self._inside, "curl", "-sf", "--noproxy", "*", f"http://127.0.0.1:9747{path}").stdout
+        return run(
+            *self._inside, "curl", "-sf", "--noproxy", "*", f"http://127.0.0.1:9747{path}"
+        ).stdout
 
     def metrics(self) -> Metrics:
         return Metrics(self.get("/metrics"))
@@ -102,7 +111,9 @@ class Deployment:
         self.stop()
         self.kubectl("wait", "pods", "-l", _PODS, "--for=delete", "--timeout=150s")
         # The base, and the rights that tests add to it.
-        self.kubectl("delete", "-k", str(self.written("overlays/node-condition")), "--ignore-not-found")
+        self.kubectl(
+            "delete", "-k", str(self.written("overlays/node-condition")), "--ignore-not-found"
+        )
 
     def pod(self) -> dict[str, Any]:
         """Return the ready pod; another one may be terminating."""
@@ -110,7 +121,9 @@ class Deployment:
         def check() -> dict[str, Any]:
             found = json.loads(self.kubectl("get", "pods", "-l", _PODS, "-o", "json"))["items"]
             (pod,) = [one for one in found if "deletionTimestamp" not in one["metadata"]]
-            conditions = {found["type"]: found["status"] for found in pod["status"].get("conditions", ())}
+            conditions = {
+                found["type"]: found["status"] for found in pod["status"].get("conditions", ())
+            }
             assert conditions.get("Ready") == "True"
             return dict(pod)
 
@@ -123,11 +136,15 @@ class Deployment:
     def execute(self, *arguments: str, codes: Sequence[int] = (0,)) -> "CompletedProcess[str]":
         """Run a command in the pod with kubectl exec."""
         pod = self.pod()["metadata"]["name"]
-        return run(*self._program, "-n", self._namespace, "exec", pod, "--", *arguments, codes=codes)
+        return run(
+            *self._program, "-n", self._namespace, "exec", pod, "--", *arguments, codes=codes
+        )
 
     def run_json(self, *arguments: str, codes: Sequence[int] = (0,)) -> dict[str, Any]:
         """Run a command of the agent in the pod and return its JSON output."""
-        document: dict[str, Any] = json.loads(self.execute("nodeleak", *arguments, "-o", "json", codes=codes).stdout)
+        document: dict[str, Any] = json.loads(
+            self.execute("nodeleak", *arguments, "-o", "json", codes=codes).stdout
+        )
         return document
 
     def process(self) -> int:
@@ -156,9 +173,15 @@ class Deployment:
             self.kubectl("delete", name)
             eventually(lambda: self.kubectl("get", "pods", "-l", _JOBS, "-o", "name"), equal="")
 
-    def written(self, name: str, tag: str = "", settings: Mapping[str, str] = MappingProxyType({})) -> Path:
+    def written(
+        self, name: str, tag: str = "", settings: Mapping[str, str] = MappingProxyType({})
+    ) -> Path:
         """Write the kustomization that `apply` applies; return its directory."""
-        container = {"name": "nodeleak", "imagePullPolicy": "Never", "env": self._variables(settings)}
+        container = {
+            "name": "nodeleak",
+            "imagePullPolicy": "Never",
+            "env": self._variables(settings),
+        }
         # The nodes of the other profiles share a control plane.
         node = {"kubernetes.io/hostname": self._node}
         patch = {
@@ -181,4 +204,6 @@ class Deployment:
 
     def _variables(self, settings: Mapping[str, str]) -> list[dict[str, str]]:
         """Return settings as environment variables of a container."""
-        return [{"name": key, "value": value} for key, value in {**self._api_server, **settings}.items()]
+        return [
+            {"name": key, "value": value} for key, value in {**self._api_server, **settings}.items()
+        ]

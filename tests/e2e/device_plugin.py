@@ -34,7 +34,16 @@ class DevicePlugin:
         """Start it and wait until it has registered; the kubelet calls back shortly after."""
         with self._log.open("a") as log:
             self._process = subprocess.Popen(  # noqa: S603 (our own script)
-                [*self._inside, sys.executable, "-W", "error", str(_SCRIPT), RESOURCE, _SOCKET.name, *DEVICES],
+                [
+                    *self._inside,
+                    sys.executable,
+                    "-W",
+                    "error",
+                    str(_SCRIPT),
+                    RESOURCE,
+                    _SOCKET.name,
+                    *DEVICES,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -16,7 +16,9 @@ from .node import Cluster, eventually, pod_with
 _STATE: Final = Path("/run/nodeleak-flexdisk")
 _DRIVER, _HANDLE, _CLAIM = "disk.nodeleak.example", "vol-e2e-7", "e2e-disk"
 CSI_DISK: Final = f"kubernetes.io/csi/{_DRIVER}^{_HANDLE}"
-_CONTROLLER: Final = "/apis/rbac.authorization.k8s.io/v1/clusterroles/system:controller:attachdetach-controller"
+_CONTROLLER: Final = (
+    "/apis/rbac.authorization.k8s.io/v1/clusterroles/system:controller:attachdetach-controller"
+)
 _ATTACHMENTS: Final = "/apis/storage.k8s.io/v1/volumeattachments"
 
 
@@ -34,7 +36,9 @@ class Disks:
     def make(self, name: str, attach_seconds: int = 0) -> None:
         """Create a pod with a disk of the same name."""
         options = {"attachSeconds": str(attach_seconds)}
-        self._make(name, {"flexVolume": {"driver": "nodeleak/disk", "fsType": "tmpfs", "options": options}})
+        self._make(
+            name, {"flexVolume": {"driver": "nodeleak/disk", "fsType": "tmpfs", "options": options}}
+        )
 
     def make_with_claim(self, name: str) -> None:
         """Create a pod with the CSI disk."""
@@ -60,7 +64,9 @@ class Disks:
     def lists(self) -> tuple[set[str], set[str]]:
         """Return the node's volumesInUse and volumesAttached."""
         status = self.get(f"/api/v1/nodes/{self._cluster.node}")["status"]
-        return {*status.get("volumesInUse", ())}, {one["name"] for one in status.get("volumesAttached", ())}
+        return {*status.get("volumesInUse", ())}, {
+            one["name"] for one in status.get("volumesAttached", ())
+        }
 
     def attached(self, *volumes: str) -> None:
         eventually(lambda: {*volumes} - self.lists()[1], equal=set())
@@ -80,7 +86,9 @@ class Disks:
         for name in names:
             path = f"/api/v1/namespaces/default/pods/{name}"
             pod = self.get(path)
-            (scheduled,) = (one for one in pod["status"]["conditions"] if one["type"] == "PodScheduled")
+            (scheduled,) = (
+                one for one in pod["status"]["conditions"] if one["type"] == "PodScheduled"
+            )
             scheduled["lastTransitionTime"] = long_ago.replace("+00:00", "Z")
             self._put(f"{path}/status", pod)
 
@@ -126,7 +134,11 @@ class Disks:
         """
 
         def check() -> None:
-            found = [item for item in self.get(_ATTACHMENTS)["items"] if item["spec"]["attacher"] == _DRIVER]
+            found = [
+                item
+                for item in self.get(_ATTACHMENTS)["items"]
+                if item["spec"]["attacher"] == _DRIVER
+            ]
             assert len(found) == 1
             (made,) = found
             made |= {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment"}
@@ -150,7 +162,9 @@ class Disks:
         finally:
             (_STATE / "detach-fails").unlink()
             patch = json.dumps({"rules": role["rules"]})
-            self._cluster.kubectl("patch", "clusterrole", role["metadata"]["name"], "--type=merge", "-p", patch)
+            self._cluster.kubectl(
+                "patch", "clusterrole", role["metadata"]["name"], "--type=merge", "-p", patch
+            )
 
     def refused(self, name: str) -> int:
         """Return the number of detach calls to the driver."""

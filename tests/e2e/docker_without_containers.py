@@ -12,5 +12,7 @@ from tests.fakes.nodes import healthy
 @contextmanager
 def docker_without_containers(socket: Path) -> Iterator[str]:
     """Serve on a unix socket; yields the URL for `--docker-host`."""
-    with engine(socket, healthy(datetime.fromtimestamp(0, UTC), 0, "10.0.0.0/24"), keep_alive=False):
+    with engine(
+        socket, healthy(datetime.fromtimestamp(0, UTC), 0, "10.0.0.0/24"), keep_alive=False
+    ):
         yield f"unix://{socket}"

@@ -33,7 +33,11 @@ _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 def faster(text: str) -> str:
     """Divide every duration in a YAML file by `SPEED`."""
     bare = re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE)
-    return re.sub(r"(?<![\w.])(\d+)([smhd])\b", lambda found: f"{int(found[1]) * _UNITS[found[2]] // SPEED}ms", bare)
+    return re.sub(
+        r"(?<![\w.])(\d+)([smhd])\b",
+        lambda found: f"{int(found[1]) * _UNITS[found[2]] // SPEED}ms",
+        bare,
+    )
 
 
 class _Server(ThreadingHTTPServer):
@@ -77,7 +81,9 @@ class Agents(_Server):
             def do_GET(self) -> None:
                 now = time.time()  # noqa: TID251 (agents have a clock)
                 last = rf"\1 {now}"
-                self.answer(re.sub(r"(?m)^(nodeleak_last_sync_timestamp_seconds) .*$", last, served.page))
+                self.answer(
+                    re.sub(r"(?m)^(nodeleak_last_sync_timestamp_seconds) .*$", last, served.page)
+                )
 
         super().__init__(("127.0.0.1", 0), Handler)
 
@@ -98,7 +104,10 @@ class Notifications(_Server):
 
     def summary(self) -> list[tuple[str, str, int]]:
         """Return of each notification its status, the kind of its alerts, and their number."""
-        return [(one["status"], one["groupLabels"].get("alertname", ""), len(one["alerts"])) for one in self.all]
+        return [
+            (one["status"], one["groupLabels"].get("alertname", ""), len(one["alerts"]))
+            for one in self.all
+        ]
 
 
 def paths_of(address: str, nodes: int) -> list[dict[str, Any]]:
@@ -106,7 +115,11 @@ def paths_of(address: str, nodes: int) -> list[dict[str, Any]]:
     return [
         {
             "targets": [address],
-            "labels": {"__metrics_path__": f"/{n}", "instance": f"10.0.{n // 250}.{n % 250}:9747", "node": f"n{n}"},
+            "labels": {
+                "__metrics_path__": f"/{n}",
+                "instance": f"10.0.{n // 250}.{n % 250}:9747",
+                "node": f"n{n}",
+            },
         }
         for n in range(nodes)
     ]
@@ -128,14 +141,23 @@ def monitoring(targets: Sequence[dict[str, Any]], directory: Path) -> Iterator[M
     file, url = directory / "alertmanager.yml", f"http://127.0.0.1:{port}"
     alerting = {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}]}
     job = (faster(RULES.read_text()), f"{SCRAPE_MS}ms", "kube-system/nodeleak", targets)
-    with Notifications() as told, running_prometheus(directory / "prometheus", *job, alerting=alerting) as prometheus:
+    with (
+        Notifications() as told,
+        running_prometheus(directory / "prometheus", *job, alerting=alerting) as prometheus,
+    ):
         deployed = yaml.safe_load(faster(ALERTMANAGER.read_text()))
         for receiver in deployed["receivers"]:
             if receiver["name"] != "nobody":
-                receiver["webhook_configs"] = [{"url": f"http://{told.address}/", "send_resolved": True}]
+                receiver["webhook_configs"] = [
+                    {"url": f"http://{told.address}/", "send_resolved": True}
+                ]
         file.write_text(yaml.safe_dump(deployed))
         command = (
-            *(alertmanager, f"--config.file={file}", f"--storage.path={directory / 'alertmanager'}"),
+            *(
+                alertmanager,
+                f"--config.file={file}",
+                f"--storage.path={directory / 'alertmanager'}",
+            ),
             *("--cluster.listen-address=", f"--web.listen-address=127.0.0.1:{port}"),
         )
         with processes.running(command, directory / "alertmanager.log", processes.environment()):

@@ -36,7 +36,11 @@ _ANYTHING: Final = object()
 
 def _cluster(*arguments: str, seconds: float = 180) -> str:
     """Run hack/cluster with its own settings."""
-    own = {name: value for name, value in os.environ.items() if "CLUSTER" in name or name == "KUBELET_EXTRA"}
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if "CLUSTER" in name or name == "KUBELET_EXTRA"
+    }
     return run(_SCRIPT, *arguments, env=environment(**own), seconds=seconds).stdout
 
 
@@ -59,7 +63,9 @@ def run(
         timeout=seconds,
         check=False,
     )
-    assert done.returncode in codes, f"{' '.join(done.args)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert done.returncode in codes, (
+        f"{' '.join(done.args)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    )
     return done
 
 
@@ -128,7 +134,11 @@ def host_local(
     program: Path = HOST_LOCAL,
 ) -> Any:
     """Run ADD or DEL of the real host-local for a container; return the result of ADD."""
-    ipam = {"type": "host-local", "ranges": [[{"subnet": one}] for one in ranges], "dataDir": str(store.parent)}
+    ipam = {
+        "type": "host-local",
+        "ranges": [[{"subnet": one}] for one in ranges],
+        "dataDir": str(store.parent),
+    }
     done = run(
         program,
         text=json.dumps({"cniVersion": "0.3.1", "name": network, "ipam": ipam}),
@@ -171,7 +181,9 @@ class Cluster:
 
     def pid(self, part: str) -> int:
         """Return the pid of a part, which the cluster has to have started."""
-        (line,) = [line.split() for line in _cluster("status").splitlines() if line.startswith(f"{part} ")]
+        (line,) = [
+            line.split() for line in _cluster("status").splitlines() if line.startswith(f"{part} ")
+        ]
         needs(line[1].isdecimal(), f"a {part} that hack/cluster started, and may stop")
         return int(line[1])
 
@@ -213,10 +225,17 @@ class Cluster:
 
     def apply(self, *objects: dict[str, Any]) -> None:
         """Create objects in the API server, or change them."""
-        self.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+        self.kubectl(
+            "apply",
+            "-f",
+            "-",
+            text=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}),
+        )
 
     @contextlib.contextmanager
-    def may(self, name: str, rules: Iterable[dict[str, Any]], subject: dict[str, str]) -> Iterator[None]:
+    def may(
+        self, name: str, rules: Iterable[dict[str, Any]], subject: dict[str, str]
+    ) -> Iterator[None]:
         """Bind a role of these rules to a subject during the block."""
         group = "rbac.authorization.k8s.io"
         common = {"apiVersion": f"{group}/v1", "metadata": {"name": name}}
@@ -240,7 +259,9 @@ class Cluster:
             """Up to 1.23, a controller creates a secret for it."""
             secrets = self.get("serviceaccount", name).get("secrets")
             assert secrets, "its token is not made yet"
-            return base64.b64decode(self.get("secret", secrets[0]["name"])["data"]["token"]).decode()
+            return base64.b64decode(
+                self.get("secret", secrets[0]["name"])["data"]["token"]
+            ).decode()
 
         try:
             tree = json.loads(self.kubectl("config", "view", "--raw", "--minify", "-o", "json"))
@@ -254,7 +275,9 @@ class Cluster:
     def reserve(self, count: int) -> list[str]:
         """Create leaks: reserve addresses with the real host-local for containers that do not exist."""
         return [
-            host_local("ADD", secrets.token_hex(32), [self.pod_cidr])["ips"][0]["address"].partition("/")[0]
+            host_local("ADD", secrets.token_hex(32), [self.pod_cidr])["ips"][0][
+                "address"
+            ].partition("/")[0]
             for _ in range(count)
         ]
 
@@ -295,7 +318,8 @@ class Pods:
             waiting = {pod["metadata"]["name"]: pod["status"] for pod in pods if not _is_ready(pod)}
             assert not waiting
             owners = {
-                f"{pod['metadata']['namespace']}/{pod['metadata']['name']}": pod["status"]["podIP"] for pod in pods
+                f"{pod['metadata']['namespace']}/{pod['metadata']['name']}": pod["status"]["podIP"]
+                for pod in pods
             }
             reserved_before, sandboxes = reservations(), running_sandboxes()
             assert {name: reserved_before.get(ip) for name, ip in owners.items()} == sandboxes
@@ -310,7 +334,11 @@ class Pods:
 
     def phases(self, start: str) -> set[str]:
         """Return the phases of the pods whose names begin like this."""
-        return {pod["status"]["phase"] for pod in self.now() if pod["metadata"]["name"].startswith(start)}
+        return {
+            pod["status"]["phase"]
+            for pod in self.now()
+            if pod["metadata"]["name"].startswith(start)
+        }
 
     def wait_for(self, names: Iterable[str], what: str) -> None:
         """Wait for a condition of `kubectl wait`."""
@@ -322,7 +350,9 @@ class Pods:
 
     def clear(self) -> None:
         """Force-delete all pods of these tests and wait until the kubelet has stopped them."""
-        self._cluster.kubectl("delete", "pods", "-l", f"app={_LABEL}", "--grace-period=0", "--force")
+        self._cluster.kubectl(
+            "delete", "pods", "-l", f"app={_LABEL}", "--grace-period=0", "--force"
+        )
 
         def left() -> tuple[dict[str, str], dict[str, str]]:
             if not (sandboxes := running_sandboxes()):
@@ -425,13 +455,30 @@ def moved_away(path: Path) -> Iterator[None]:
 
 
 def pod_with(
-    cluster: Cluster, name: str, limits: Mapping[str, int] = MappingProxyType({}), finalizers: Iterable[str] = ()
+    cluster: Cluster,
+    name: str,
+    limits: Mapping[str, int] = MappingProxyType({}),
+    finalizers: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Return a pod for the node; it is sent there past the scheduler. `limits`: what its container asks for."""
     resources = {"limits": {what: str(count) for what, count in limits.items()}}
-    container = {"name": "main", "image": "nodeleak/busybox:1", "imagePullPolicy": "Never", "resources": resources}
-    metadata = {"name": name, "namespace": "default", "labels": {"app": _LABEL}, "finalizers": list(finalizers)}
-    spec = {"nodeName": cluster.node, "automountServiceAccountToken": False, "containers": [container]}
+    container = {
+        "name": "main",
+        "image": "nodeleak/busybox:1",
+        "imagePullPolicy": "Never",
+        "resources": resources,
+    }
+    metadata = {
+        "name": name,
+        "namespace": "default",
+        "labels": {"app": _LABEL},
+        "finalizers": list(finalizers),
+    }
+    spec = {
+        "nodeName": cluster.node,
+        "automountServiceAccountToken": False,
+        "containers": [container],
+    }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 

@@ -31,7 +31,11 @@ NO_STORE_TO_WRITE = (
 )
 """Command prefix: only host-local's directory is read-only, as in observe mode."""
 
-BOLD = ("--grace=0s", "--settle=0s", "--max-share=100%")  # All settings of `clean` that turn guards off
+BOLD = (
+    "--grace=0s",
+    "--settle=0s",
+    "--max-share=100%",
+)  # All settings of `clean` that turn guards off
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,9 @@ class Report(Output):
 
     def subjects(self, detector: str) -> dict[str, dict[str, Any]]:
         """The findings of one detector, by subject."""
-        return {one["subject"]: one for one in self.document["findings"] if one["detector"] == detector}
+        return {
+            one["subject"]: one for one in self.document["findings"] if one["detector"] == detector
+        }
 
     @property
     def findings(self) -> list[dict[str, Any]]:
@@ -132,12 +138,20 @@ class Nodeleak:
         )
         self._logs = logs
 
-    def scan(self, *options: str | Path, codes: Sequence[int] = (0,), wrapped: Sequence[str] = ()) -> Report:
-        done = run(*wrapped, NODELEAK, "scan", "-o", "json", *options, codes=codes, env=self._settings)
+    def scan(
+        self, *options: str | Path, codes: Sequence[int] = (0,), wrapped: Sequence[str] = ()
+    ) -> Report:
+        done = run(
+            *wrapped, NODELEAK, "scan", "-o", "json", *options, codes=codes, env=self._settings
+        )
         return Report(done.returncode, json.loads(done.stdout))
 
-    def clean(self, *options: str | Path, codes: Sequence[int] = (0,), wrapped: Sequence[str] = ()) -> Cleaned:
-        done = run(*wrapped, NODELEAK, "clean", "-o", "json", *options, codes=codes, env=self._settings)
+    def clean(
+        self, *options: str | Path, codes: Sequence[int] = (0,), wrapped: Sequence[str] = ()
+    ) -> Cleaned:
+        done = run(
+            *wrapped, NODELEAK, "clean", "-o", "json", *options, codes=codes, env=self._settings
+        )
         return Cleaned(done.returncode, json.loads(done.stdout))
 
     def cleaning(self, *options: str) -> "subprocess.Popen[str]":
@@ -150,7 +164,9 @@ class Nodeleak:
             env=self._settings,
         )
 
-    def restore(self, *options: str, codes: Sequence[int] = (0,), wrapped: Sequence[str] = ()) -> str:
+    def restore(
+        self, *options: str, codes: Sequence[int] = (0,), wrapped: Sequence[str] = ()
+    ) -> str:
         return run(*wrapped, NODELEAK, "restore", *options, codes=codes, env=self._settings).stdout
 
     def resume(self) -> str:
@@ -168,7 +184,9 @@ class Nodeleak:
 
     def timeline(self, *options: str) -> list[dict[str, Any]]:
         """Return the events of the timeline, oldest first."""
-        document = json.loads(run(NODELEAK, "timeline", "-o", "json", *options, env=self._settings).stdout)
+        document = json.loads(
+            run(NODELEAK, "timeline", "-o", "json", *options, env=self._settings).stdout
+        )
         events: list[dict[str, Any]] = document["events"]
         return events
 
@@ -182,10 +200,20 @@ class Nodeleak:
     ) -> Iterator["Daemon"]:
         """Run the daemon, which listens at an address; its log is printed if the test fails."""
         log = self._logs / f"run-{len(list(self._logs.iterdir()))}.log"
-        command = [*wrapped, str(NODELEAK), "run", f"--listen={address}:0", "--log-format=json", *options]
+        command = [
+            *wrapped,
+            str(NODELEAK),
+            "run",
+            f"--listen={address}:0",
+            "--log-format=json",
+            *options,
+        ]
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 (our own command)
-                command, stdin=subprocess.DEVNULL, stderr=output, env=self._settings | dict(settings or {})
+                command,
+                stdin=subprocess.DEVNULL,
+                stderr=output,
+                env=self._settings | dict(settings or {}),
             )
         try:
             daemon = Daemon(process, log, address)
@@ -203,7 +231,9 @@ class Nodeleak:
 class Daemon:
     """A running daemon."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path, address: str = "127.0.0.1") -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], log: Path, address: str = "127.0.0.1"
+    ) -> None:
         self.process, self.log, self.address = process, log, address
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -211,7 +241,11 @@ class Daemon:
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the log lines, without an incomplete last line."""
-        return [json.loads(line) for line in self.log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        return [
+            json.loads(line)
+            for line in self.log.read_text().splitlines(keepends=True)
+            if line.endswith("\n")
+        ]
 
     @property
     def port(self) -> int:
@@ -243,7 +277,11 @@ class Daemon:
     def opened(self, detector: str) -> dict[str, dict[str, Any]]:
         """Return the logged finding.opened events by subject; each may occur once."""
         lines = [line for line in self.events("finding.opened") if line["detector"] == detector]
-        again = [subject for subject, times in Counter(line["subject"] for line in lines).items() if times > 1]
+        again = [
+            subject
+            for subject, times in Counter(line["subject"] for line in lines).items()
+            if times > 1
+        ]
         assert not again, f"opened more than once: {again}"
         return {line["subject"]: line for line in lines}
 
@@ -269,7 +307,9 @@ class Metrics:
     def by(self, label: str, name: str) -> dict[str, float]:
         """Return the values of a metric by one of its labels."""
         return {
-            dict(labels)[label]: value for (one, labels), value in self._samples.items() if one == f"nodeleak_{name}"
+            dict(labels)[label]: value
+            for (one, labels), value in self._samples.items()
+            if one == f"nodeleak_{name}"
         }
 
     def total(self, name: str) -> float:
@@ -277,4 +317,8 @@ class Metrics:
 
     @property
     def leaks_confirmed(self) -> dict[str, float]:
-        return {cause: value for cause, value in self.by("cause", "leaks_confirmed_total").items() if value}
+        return {
+            cause: value
+            for cause, value in self.by("cause", "leaks_confirmed_total").items()
+            if value
+        }

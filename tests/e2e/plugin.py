@@ -36,16 +36,27 @@ class Plugin:
         if cluster.program != "kubectl":  # another one than that of PATH
             (directory / "kubectl").symlink_to(cluster.program)
         program = directory / "kubectl-nodeleak"
-        program.write_text(f"#!{sys.executable}\nimport sys\nfrom agent.fleet.command import main\nsys.exit(main())\n")
+        program.write_text(
+            f"#!{sys.executable}\nimport sys\nfrom agent.fleet.command import main\nsys.exit(main())\n"
+        )
         program.chmod(0o755)
 
     def environment(self, **more: str) -> dict[str, str]:
         """Return the environment of an operator's shell."""
         path = f"{self._directory}{os.pathsep}{os.environ['PATH']}"
-        return environment(PATH=path, KUBECONFIG=str(self._cluster.admin), PYTHONPATH=str(ROOT), **more)
+        return environment(
+            PATH=path, KUBECONFIG=str(self._cluster.admin), PYTHONPATH=str(ROOT), **more
+        )
 
     def __call__(self, *arguments: str, codes: Sequence[int] = (0,)) -> "CompletedProcess[str]":
-        return run("kubectl", "nodeleak", *arguments, codes=codes, env=self.environment(), cwd=self._directory)
+        return run(
+            "kubectl",
+            "nodeleak",
+            *arguments,
+            codes=codes,
+            env=self.environment(),
+            cwd=self._directory,
+        )
 
     def run_json(self, command: str, *arguments: str) -> dict[str, Any]:
         """Return the only node of the merged document."""
@@ -68,18 +79,29 @@ def follow(cluster: Cluster, directory: Path, leaked: int, agent: str = "127.0.0
     with monitoring([target], directory) as running:
         eventually(lambda: alerts(running), LONG, equal=1)
         try:
-            printed = run("bash", text="\n".join(typed), env=environment, cwd=directory, seconds=LONG).stdout
+            printed = run(
+                "bash", text="\n".join(typed), env=environment, cwd=directory, seconds=LONG
+            ).stdout
             assert f"\n{leaked} released\n" in printed, printed
             eventually(lambda: alerts(running), LONG, equal=0)
         finally:
-            jobs = ("-n", "kube-system", "delete", "jobs", "-l", "app.kubernetes.io/name=nodeleak-clean")
+            jobs = (
+                "-n",
+                "kube-system",
+                "delete",
+                "jobs",
+                "-l",
+                "app.kubernetes.io/name=nodeleak-clean",
+            )
             cluster.kubectl(*jobs, "--cascade=foreground", "--timeout=60s")
 
 
 def commands(page: str, heading: str) -> list[str]:
     """Return the commands of a section for the operator's machine, not output nor what runs on the node."""
     section = (RUNBOOKS / page).read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    blocks = re.findall(r"^ *```\n( *(?:NODE=|JOB=|kubectl ).*?)^ *```", section, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(
+        r"^ *```\n( *(?:NODE=|JOB=|kubectl ).*?)^ *```", section, re.MULTILINE | re.DOTALL
+    )
     return [line.strip() for block in blocks for line in block.splitlines()]
 
 

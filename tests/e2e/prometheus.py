@@ -45,7 +45,12 @@ def program(name: str) -> str:
 
 @contextmanager
 def running_prometheus(
-    directory: Path, rules: str, interval: str, job: str, targets: Sequence[dict[str, Any]], **more: Any
+    directory: Path,
+    rules: str,
+    interval: str,
+    job: str,
+    targets: Sequence[dict[str, Any]],
+    **more: Any,
 ) -> Iterator[Prometheus]:
     """Run Prometheus in a new directory during the block. `more`: parts of its configuration."""
     binary, (port,) = program("prometheus"), free_ports(1)
@@ -59,8 +64,16 @@ def running_prometheus(
     }
     (directory / "prometheus.yml").write_text(yaml.safe_dump(configuration))
     command = (
-        *(binary, f"--config.file={directory / 'prometheus.yml'}", f"--storage.tsdb.path={directory / 'data'}"),
-        *(f"--web.listen-address=127.0.0.1:{port}", "--query.lookback-delta=10s", "--rules.alert.resend-delay=2s"),
+        *(
+            binary,
+            f"--config.file={directory / 'prometheus.yml'}",
+            f"--storage.tsdb.path={directory / 'data'}",
+        ),
+        *(
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--query.lookback-delta=10s",
+            "--rules.alert.resend-delay=2s",
+        ),
     )
     with processes.running(command, directory / "log", processes.environment()):
         prometheus = Prometheus(port)

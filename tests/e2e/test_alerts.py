@@ -25,7 +25,9 @@ def test_a_source_and_a_leak_fire_until_they_are_seen_and_released(
         rule["for"] = "2s"  # and nothing else of them is changed
     path = tmp_path / "docker.sock"
     with (
-        docker_without_containers(path) as url,  # it lists nothing while a pod runs, so it is rejected
+        docker_without_containers(
+            path
+        ) as url,  # it lists nothing while a pod runs, so it is rejected
         nodeleak.running(*QUICK, f"--docker-host={url}") as daemon,
         running_prometheus(
             tmp_path / "prometheus",

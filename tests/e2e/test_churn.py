@@ -14,7 +14,9 @@ from .nodeleak import Nodeleak
 pytestmark = pytest.mark.e2e
 
 
-def test_fifty_pods_that_come_and_go_are_never_leaked_or_a_finding(pods: Pods, nodeleak: Nodeleak) -> None:
+def test_fifty_pods_that_come_and_go_are_never_leaked_or_a_finding(
+    pods: Pods, nodeleak: Nodeleak
+) -> None:
     def come_and_go() -> None:
         coming = pods.ask_for(10)
         for _ in range(3):
@@ -25,7 +27,9 @@ def test_fifty_pods_that_come_and_go_are_never_leaked_or_a_finding(pods: Pods, n
         eventually(pods.now, 120, equal=[])
 
     _look_during(come_and_go, nodeleak, until="in_use")
-    eventually(reservations, equal={})  # the kubelet frees the address of a pod after the pod is gone
+    eventually(
+        reservations, equal={}
+    )  # the kubelet frees the address of a pod after the pod is gone
 
 
 def test_containers_that_come_and_go_faster_than_any_pod_are_never_a_finding(
@@ -35,7 +39,9 @@ def test_containers_that_come_and_go_faster_than_any_pod_are_never_a_finding(
         for _ in range(150):
             # dockershim's order: the container exists before its reservation, and is removed after it.
             name = f"nodeleak-e2e-{secrets.token_hex(4)}"
-            container_id = docker("create", "--name", name, "--network=none", "nodeleak/busybox:1").strip()
+            container_id = docker(
+                "create", "--name", name, "--network=none", "nodeleak/busybox:1"
+            ).strip()
             host_local("ADD", container_id, [cluster.pod_cidr])
             time.sleep(0.05)  # noqa: TID251 (so that some snapshot sees it)
             host_local("DEL", container_id, [cluster.pod_cidr])

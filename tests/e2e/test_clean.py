@@ -32,7 +32,9 @@ HASTY = (*BOLD, "--confirm-after=100ms")
 FOREIGN_RANGE = "10.99.0.0/24"
 
 
-def test_a_full_range_is_released_and_nothing_else_changes(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
+def test_a_full_range_is_released_and_nothing_else_changes(
+    cluster: Cluster, pods: Pods, nodeleak: Nodeleak
+) -> None:
     by_the_kubelet = _leaked_by_the_kubelet(cluster, pods, times=2)
     healthy = pods.running()
     free = nodeleak.scan().network["free"]
@@ -41,7 +43,9 @@ def test_a_full_range_is_released_and_nothing_else_changes(cluster: Cluster, pod
     reserved_before = reservations()
     (waiting,) = pods.ask_for(1)
     events = ("get", "events", f"--field-selector=involvedObject.name={waiting}")
-    eventually(lambda: "no IP addresses available in range set" in cluster.kubectl(*events), equal=True)
+    eventually(
+        lambda: "no IP addresses available in range set" in cluster.kubectl(*events), equal=True
+    )
 
     with cluster.frozen("kubelet"):
         before = eventually(_still)
@@ -51,7 +55,9 @@ def test_a_full_range_is_released_and_nothing_else_changes(cluster: Cluster, pod
         assert {one["verdict"] for one in wary.addresses.values()} == {"refused"}
         assert wary.settings == [], "none is offered while the kubelet has just started"
         assert all("the kubelet started" in one["why"] for one in wary.addresses.values())
-        assert all("of network kubenet looks leaked" in one["why"] for one in wary.addresses.values())
+        assert all(
+            "of network kubenet looks leaked" in one["why"] for one in wary.addresses.values()
+        )
 
         dry = nodeleak.clean(*HASTY)
         assert dry.verdicts == dict.fromkeys(leaked, "would_release")
@@ -63,9 +69,14 @@ def test_a_full_range_is_released_and_nothing_else_changes(cluster: Cluster, pod
         assert done.verdicts == dict.fromkeys(leaked, "released")
         assert done.free == (0, len(leaked))
         after = traces(STORE, CNI_CACHE)
-        assert before.keys() - after.keys() == _files_of({ip: reserved_before[ip] for ip in leaked}, before)
+        assert before.keys() - after.keys() == _files_of(
+            {ip: reserved_before[ip] for ip in leaked}, before
+        )
         for id_ in by_the_kubelet.values():
-            assert {CNI_CACHE / f"kubenet-{id_}-eth0", CNI_CACHE / f"kubenet-loopback-{id_}-lo"} <= before.keys()
+            assert {
+                CNI_CACHE / f"kubenet-{id_}-eth0",
+                CNI_CACHE / f"kubenet-loopback-{id_}-lo",
+            } <= before.keys()
         assert _files(after).items() <= _files(before).items()
 
     eventually(lambda: pods.phases(waiting), 30, equal={"Running"})
@@ -77,14 +88,18 @@ def test_a_full_range_is_released_and_nothing_else_changes(cluster: Cluster, pod
     (taken,) = everyone.keys() - healthy.keys()
     assert taken in leaked
     for consent in ((), ("--apply",)):
-        assert f"{taken} of network kubenet is reserved again" in nodeleak.restore(taken, *consent, codes=[4])
+        assert f"{taken} of network kubenet is reserved again" in nodeleak.restore(
+            taken, *consent, codes=[4]
+        )
     assert reservations()[taken] == running_sandboxes()[everyone[taken]]
 
     ip, id_ = next((ip, id_) for ip, id_ in by_the_kubelet.items() if ip != taken)
     assert ("would restore" in nodeleak.restore(ip), ip in reservations()) == (True, False)
     assert nodeleak.restore(ip, "--apply").startswith(f"restored: {ip}")
     _is_as_before(_files_of({ip: id_}, before), before)
-    assert nodeleak.clean("--apply", *HASTY).verdicts == {ip: "not_confirmed"}, "somebody restored it"
+    assert nodeleak.clean("--apply", *HASTY).verdicts == {ip: "not_confirmed"}, (
+        "somebody restored it"
+    )
     assert nodeleak.clean("--apply", f"--ip={ip}", *HASTY).verdicts == {ip: "released"}
     assert reservations().keys() == everyone.keys()
 
@@ -127,7 +142,9 @@ def test_an_address_of_a_process_is_released_only_after_the_process_ended(
 ) -> None:
     (ip,) = pods(1)
     (sandbox,) = running_sandboxes().values()
-    with process_in_the_namespace_of(sandbox) as survivor:  # as a docker upgrade that moves its directory leaves it
+    with process_in_the_namespace_of(
+        sandbox
+    ) as survivor:  # as a docker upgrade that moves its directory leaves it
         cluster.leak()
         new = pods.running()
         assert ip not in new
@@ -143,7 +160,9 @@ def test_an_address_of_a_process_is_released_only_after_the_process_ended(
         for more in (("--api=on",), ("--api=off",)):
             cleaning = nodeleak.clean("--apply", *HASTY, f"--ip={ip}", *more)
             assert cleaning.verdicts == {ip: "address_in_use"}
-            assert f"process {survivor.pid} (sleep) has the address" in cleaning.addresses[ip]["why"]
+            assert (
+                f"process {survivor.pid} (sleep) has the address" in cleaning.addresses[ip]["why"]
+            )
             assert cleaning.addresses[ip]["setting"] is None
         _holds({ip, *new})
 
@@ -157,18 +176,24 @@ def test_an_address_outside_the_pod_cidr_is_released_only_by_name(
 ) -> None:
     owners = pods(1)
     (leaked,) = cluster.reserve(1)
-    unrecognized = host_local("ADD", token_hex(32), [FOREIGN_RANGE])["ips"][0]["address"].partition("/")[0]
+    unrecognized = host_local("ADD", token_hex(32), [FOREIGN_RANGE])["ips"][0]["address"].partition(
+        "/"
+    )[0]
 
     cleaning = nodeleak.clean("--apply", *HASTY)
     assert cleaning.verdicts == {leaked: "released", unrecognized: "outside_range"}
     assert cleaning.settings == [f"--ip={unrecognized}"]
     _holds({unrecognized, *owners})
 
-    assert nodeleak.clean("--apply", *HASTY, *cleaning.settings).verdicts == {unrecognized: "released"}
+    assert nodeleak.clean("--apply", *HASTY, *cleaning.settings).verdicts == {
+        unrecognized: "released"
+    }
     _holds(owners)
 
 
-def test_while_one_source_is_unavailable_nothing_is_released(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
+def test_while_one_source_is_unavailable_nothing_is_released(
+    cluster: Cluster, pods: Pods, nodeleak: Nodeleak
+) -> None:
     owners = pods(1)
     (leaked,) = cluster.reserve(1)
     before = traces(STORE, CNI_CACHE)
@@ -191,7 +216,9 @@ def test_while_one_source_is_unavailable_nothing_is_released(cluster: Cluster, p
     _holds(owners)
 
 
-def test_while_docker_is_stopped_nothing_is_released(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
+def test_while_docker_is_stopped_nothing_is_released(
+    cluster: Cluster, pods: Pods, nodeleak: Nodeleak
+) -> None:
     pods(1)
     (leaked,) = cluster.reserve(1)
     # The kubelet tears down containers that the engine stops during its shutdown.
@@ -199,13 +226,17 @@ def test_while_docker_is_stopped_nothing_is_released(cluster: Cluster, pods: Pod
         before = traces(STORE, CNI_CACHE)
         cleaning = nodeleak.clean("--apply", *HASTY, codes=[3])
         assert (cleaning.unavailable, cleaning.addresses) == ({"containers"}, {})
-        assert nodeleak.clean("--apply", *HASTY, "--api=off", codes=[3]).unavailable == {"containers"}
+        assert nodeleak.clean("--apply", *HASTY, "--api=off", codes=[3]).unavailable == {
+            "containers"
+        }
         assert traces(STORE, CNI_CACHE) == before
     pods.running()
     assert nodeleak.clean("--apply", *HASTY, f"--ip={leaked}").verdicts == {leaked: "released"}
 
 
-def test_it_needs_no_capability_and_reports_a_read_only_mount(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
+def test_it_needs_no_capability_and_reports_a_read_only_mount(
+    cluster: Cluster, pods: Pods, nodeleak: Nodeleak
+) -> None:
     owners = pods(1)
     leaked = cluster.reserve(2)
     before = traces(STORE)
@@ -251,7 +282,11 @@ def _files(found: Mapping[Path, Trace]) -> dict[Path, Trace]:
 
 def _files_of(leaked: Mapping[str, str], found: Iterable[Path]) -> set[Path]:
     """The files of sandboxes: their reservations and their entries in libcni's cache."""
-    cached = {path for path in found if path.parent == CNI_CACHE and any(id_ in path.name for id_ in leaked.values())}
+    cached = {
+        path
+        for path in found
+        if path.parent == CNI_CACHE and any(id_ in path.name for id_ in leaked.values())
+    }
     return cached | {STORE / ip for ip in leaked}
 
 
@@ -259,7 +294,12 @@ def _is_as_before(paths: Iterable[Path], before: Mapping[Path, Trace]) -> None:
     now = traces(STORE, CNI_CACHE)
     for path in paths:
         was, is_ = before[path], now[path]
-        assert (is_.mode, is_.owner, is_.mtime_ns, is_.content) == (was.mode, was.owner, was.mtime_ns, was.content)
+        assert (is_.mode, is_.owner, is_.mtime_ns, is_.content) == (
+            was.mode,
+            was.owner,
+            was.mtime_ns,
+            was.content,
+        )
 
 
 def _answers(ip: str) -> None:

@@ -10,7 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from .node import CHECKPOINTS, CNI_CACHE, STORE, Cluster, Pods, eventually, reservations, run, traces
+from .node import (
+    CHECKPOINTS,
+    CNI_CACHE,
+    STORE,
+    Cluster,
+    Pods,
+    eventually,
+    reservations,
+    run,
+    traces,
+)
 from .nodeleak import BOLD, Daemon, Nodeleak
 
 pytestmark = pytest.mark.e2e
@@ -29,9 +39,14 @@ def test_off_reports_nothing_dry_run_reports_releases_and_auto_obeys_its_limits(
 
     with ExitStack() as processes:
         off = processes.enter_context(nodeleak.running(*QUICK, "--settle=0s"))
-        trying = processes.enter_context(nodeleak.running("--cleanup=dry-run", *QUICK, "--settle=0s"))
+        trying = processes.enter_context(
+            nodeleak.running("--cleanup=dry-run", *QUICK, "--settle=0s")
+        )
         settling = processes.enter_context(nodeleak.running("--cleanup=auto", *QUICK))
-        eventually(lambda: _logged(off, "finding.opened", "subject"), equal=Counter(f"kubenet/{ip}" for ip in old))
+        eventually(
+            lambda: _logged(off, "finding.opened", "subject"),
+            equal=Counter(f"kubenet/{ip}" for ip in old),
+        )
         eventually(lambda: _logged(trying, "release.dry_run"), equal=Counter([*old]))
         eventually(lambda: _logged(settling, "release.refused"), equal=Counter([*old]))
         _lets_syncs_pass(off, trying, settling)
@@ -43,7 +58,10 @@ def test_off_reports_nothing_dry_run_reports_releases_and_auto_obeys_its_limits(
         assert _tells_nothing_of_releases(trying, but="release.dry_run")
         assert _tells_nothing_of_releases(settling, but="release.refused")
         assert {line["reason"] for line in settling.events("release.refused")} == {"unsettled"}
-        assert _refused(settling).keys() == {"not_confirmed", "unsettled"}  # by one snapshot, and by all after it
+        assert _refused(settling).keys() == {
+            "not_confirmed",
+            "unsettled",
+        }  # by one snapshot, and by all after it
         assert not any(one.metrics().total("releases_total") for one in (off, trying, settling))
         for line in trying.events("release.dry_run"):
             assert (line["network"], line["container"]) == ("kubenet", reservations()[line["ip"]])
@@ -64,7 +82,12 @@ def test_off_reports_nothing_dry_run_reports_releases_and_auto_obeys_its_limits(
     assert reservations().keys() == last | set(new)
     assert metrics.by("network", "releases_total") == {"kubenet": 2}
     assert metrics.get("lock_held_seconds_count") == metrics.get("lock_wait_seconds_count") == 2
-    assert metrics.by("reason", "release_failures_total").keys() >= {"busy", "changed", "failed", "gone"}
+    assert metrics.by("reason", "release_failures_total").keys() >= {
+        "busy",
+        "changed",
+        "failed",
+        "gone",
+    }
     assert metrics.total("release_failures_total") == 0
     assert metrics.get("cleanup_halted") == 0
     assert run("promtool", "check", "metrics", text=metrics.text).stderr == ""
@@ -72,7 +95,10 @@ def test_off_reports_nothing_dry_run_reports_releases_and_auto_obeys_its_limits(
     assert {entry["entry"]: (entry["by"], entry["container_id"]) for entry in entries} == {
         line["entry"]: ("run", line["container"]) for line in released.values()
     }
-    assert all(later - sooner > timedelta(seconds=0.9) for sooner, later in pairwise(map(_when, released.values())))
+    assert all(
+        later - sooner > timedelta(seconds=0.9)
+        for sooner, later in pairwise(map(_when, released.values()))
+    )
 
     # The hourly budget is kept in the journal, so a restart does not reset it.
     with nodeleak.running(*frugal) as daemon:
@@ -99,8 +125,14 @@ def test_the_daemon_releases_the_leak_and_halts_when_a_released_container_reappe
         new = pods.running()
         eventually(_held, equal=set(new))
         eventually(lambda: _logged(daemon, "address.released"), equal=Counter([*old]))
-        assert {(line["ip"], line["pod"]) for line in daemon.events("address.released")} == set(old.items())
-        assert not [path for path in CNI_CACHE.iterdir() if any(reserved_before[ip] in path.name for ip in old)]
+        assert {(line["ip"], line["pod"]) for line in daemon.events("address.released")} == set(
+            old.items()
+        )
+        assert not [
+            path
+            for path in CNI_CACHE.iterdir()
+            if any(reserved_before[ip] in path.name for ip in old)
+        ]
 
         # A reservation without a record is that of a plugin that outlived its sandbox.
         shutil.copy2(tmp_path / back, STORE)
@@ -111,7 +143,11 @@ def test_the_daemon_releases_the_leak_and_halts_when_a_released_container_reappe
             shutil.copy2(tmp_path / checkpoint.name, CHECKPOINTS)
             shutil.copy2(tmp_path / back, STORE)
             eventually(
-                lambda: (len(daemon.events("cleanup.halted")), daemon.metrics().get("cleanup_halted")), equal=(1, 1)
+                lambda: (
+                    len(daemon.events("cleanup.halted")),
+                    daemon.metrics().get("cleanup_halted"),
+                ),
+                equal=(1, 1),
             )
             (halted,) = daemon.events("cleanup.halted")
             assert reserved_before[back][:12] in halted["why"]
@@ -155,7 +191,9 @@ def test_two_cleaners_beside_the_daemon_release_each_address_once(
 
     with nodeleak.running(*at_work) as daemon:
         cleaners = [
-            nodeleak.cleaning("--apply", *BOLD, "--confirm-after=0s", "--probe=off", f"--max={most}")
+            nodeleak.cleaning(
+                "--apply", *BOLD, "--confirm-after=0s", "--probe=off", f"--max={most}"
+            )
             for most in (10, 20, 1)
             for _ in "12"
         ]
@@ -163,8 +201,15 @@ def test_two_cleaners_beside_the_daemon_release_each_address_once(
         eventually(_held, equal=set(owners))
 
         assert [one.returncode for one in cleaners] == [0] * len(cleaners)
-        by_clean = [one["ip"] for each in cleaning for one in each["addresses"] if one["verdict"] == "released"]
-        eventually(lambda: len(daemon.events("address.released")), equal=len(leaked) - len(by_clean))
+        by_clean = [
+            one["ip"]
+            for each in cleaning
+            for one in each["addresses"]
+            if one["verdict"] == "released"
+        ]
+        eventually(
+            lambda: len(daemon.events("address.released")), equal=len(leaked) - len(by_clean)
+        )
         by_run = [line["ip"] for line in daemon.events("address.released")]
         assert daemon.metrics().by("network", "releases_total") == {"kubenet": len(by_run)}
 
@@ -172,7 +217,9 @@ def test_two_cleaners_beside_the_daemon_release_each_address_once(
     assert by_run
     assert Counter(by_clean + by_run) == Counter(leaked)
     entries = nodeleak.journal()
-    assert Counter(entry["container_id"] for entry in entries) == Counter(reserved_before[ip] for ip in leaked)
+    assert Counter(entry["container_id"] for entry in entries) == Counter(
+        reserved_before[ip] for ip in leaked
+    )
     assert Counter(entry["by"] for entry in entries) == {"clean": len(by_clean), "run": len(by_run)}
     assert {entry["outcome"] for entry in entries} == {"released"}
 
@@ -188,7 +235,9 @@ def _refused_for(daemon: Daemon, reason: str) -> set[str]:
 
 def _tells_nothing_of_releases(daemon: Daemon, but: str = "") -> bool:
     events = {line["event"] for line in daemon.lines()}
-    return not {one for one in events if one.startswith(("release.", "address.", "cleanup."))} - {but}
+    return not {one for one in events if one.startswith(("release.", "address.", "cleanup."))} - {
+        but
+    }
 
 
 def _lets_syncs_pass(*processes: Daemon) -> None:
@@ -202,7 +251,11 @@ def _lets_syncs_pass(*processes: Daemon) -> None:
 
 
 def _refused(daemon: Daemon) -> dict[str, float]:
-    return {reason: times for reason, times in daemon.metrics().by("reason", "releases_refused_total").items() if times}
+    return {
+        reason: times
+        for reason, times in daemon.metrics().by("reason", "releases_refused_total").items()
+        if times
+    }
 
 
 def _when(line: dict[str, str]) -> datetime:

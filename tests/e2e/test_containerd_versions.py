@@ -50,7 +50,9 @@ def scan(node: ContainerdNode) -> Report:
 
 
 def clean(node: ContainerdNode) -> Cleaned:
-    return Cleaned(0, json.loads(node.run(str(NODELEAK), "clean", "-o", "json", "--apply", *_CLEANING)))
+    return Cleaned(
+        0, json.loads(node.run(str(NODELEAK), "clean", "-o", "json", "--apply", *_CLEANING))
+    )
 
 
 def check_leaks(node: ContainerdNode, expected: set[str], *kept: str) -> None:
@@ -62,7 +64,9 @@ def check_leaks(node: ContainerdNode, expected: set[str], *kept: str) -> None:
 
 def leaked(node: ContainerdNode) -> set[str]:
     report = scan(node)
-    assert report.subjects("leaked_reservation").keys() == {f"pods/{ip}" for ip in report.having("leaked")}
+    assert report.subjects("leaked_reservation").keys() == {
+        f"pods/{ip}" for ip in report.having("leaked")
+    }
     return report.having("leaked")
 
 
@@ -79,7 +83,10 @@ def lose(node: ContainerdNode, sandbox: str) -> str:
 
 def delete_namespace(node: ContainerdNode, namespace: str) -> None:
     node.run("ip", "netns", "delete", namespace)
-    for version in ("-4", "-6"):  # otherwise the kernel believes for up to a minute that it is there
+    for version in (
+        "-4",
+        "-6",
+    ):  # otherwise the kernel believes for up to a minute that it is there
         node.run("ip", version, "neigh", "flush", "dev", "cni0")
 
 
@@ -134,7 +141,9 @@ def test_a_chain_that_fails_in_add_and_del_leaks_an_address_at_each_attempt(star
 
 
 @pytest.mark.parametrize("family", VERSIONS)
-def test_a_plugin_that_survives_its_deadline_leaks_again_and_again(start: Start, family: str) -> None:
+def test_a_plugin_that_survives_its_deadline_leaks_again_and_again(
+    start: Start, family: str
+) -> None:
     """Its parent is killed and DEL has run when it reserves the address. No record comes back, so nothing is halted."""
     node = start(family)
     kept = node.kubelet.run("kept")
@@ -151,7 +160,9 @@ def test_a_plugin_that_survives_its_deadline_leaks_again_and_again(start: Start,
 
 
 @pytest.mark.parametrize("family", VERSIONS)
-def test_both_addresses_of_a_sandbox_and_those_of_a_renamed_network_leak(start: Start, family: str) -> None:
+def test_both_addresses_of_a_sandbox_and_those_of_a_renamed_network_leak(
+    start: Start, family: str
+) -> None:
     node = start(family, subnet6="fd00:231::/112")
     kept, lost = node.kubelet.run("kept"), node.kubelet.run("lost")
     expected = node.not_of(kept)
@@ -172,7 +183,9 @@ def test_both_addresses_of_a_sandbox_and_those_of_a_renamed_network_leak(start: 
 
 
 @pytest.mark.parametrize("family", VERSIONS)
-def test_sandboxes_that_come_and_go_have_an_owner_in_every_snapshot(start: Start, family: str) -> None:
+def test_sandboxes_that_come_and_go_have_an_owner_in_every_snapshot(
+    start: Start, family: str
+) -> None:
     node, over = start(family), Event()
     node.turn(**_SLOWED)
 

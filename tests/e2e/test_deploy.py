@@ -38,7 +38,9 @@ def test_the_api_server_accepts_every_object(cluster: Cluster) -> None:
         cluster.kubectl("apply", "--dry-run=server", "-k", str(ROOT / "deploy" / name))
 
 
-def test_on_a_full_node_it_starts_reports_and_frees_addresses(cluster: Cluster, pods: Pods, agent: Deployment) -> None:
+def test_on_a_full_node_it_starts_reports_and_frees_addresses(
+    cluster: Cluster, pods: Pods, agent: Deployment
+) -> None:
     healthy = pods(1)
     leaked = cluster.reserve(124)
     with pytest.raises(AssertionError, match="no IP addresses available"):
@@ -52,13 +54,20 @@ def test_on_a_full_node_it_starts_reports_and_frees_addresses(cluster: Cluster, 
     seen = agent.scan("--grace=0s")
     assert (seen.having("leaked"), seen.network["free"]) == (set(leaked), 0)
     status = agent.run_json("status", codes=UNTRUSTED)
-    assert [(found["name"], found["usable"], found["free"]) for found in status["networks"]] == [("kubenet", 125, 0)]
+    assert [(found["name"], found["usable"], found["free"]) for found in status["networks"]] == [
+        ("kubenet", 125, 0)
+    ]
     assert (status["cleanup"]["mode"], status["cleanup"]["release_possible"]) == ("off", False)
-    assert any("read-only mount: to release, create a Job (" in why for why in status["cleanup"]["why_not"])
+    assert any(
+        "read-only mount: to release, create a Job (" in why for why in status["cleanup"]["why_not"]
+    )
 
     before, journal = traces(STORE), agent.released()
     dry = agent.clean("--dry-run", *BOLD, codes=[6])
-    assert {blocker["by"] for blocker in dry.document["blockers"]} == {"no_cleanup_network", "network_unwritable"}
+    assert {blocker["by"] for blocker in dry.document["blockers"]} == {
+        "no_cleanup_network",
+        "network_unwritable",
+    }
     assert dry.addresses.keys() == set(leaked)
     eventually(lambda: _refuses_to_write(agent))
     assert agent.released() == journal
@@ -74,12 +83,19 @@ def test_on_a_full_node_it_starts_reports_and_frees_addresses(cluster: Cluster, 
     assert healthy.items() <= pods.running().items()
 
 
-def test_the_account_has_exactly_the_rights_of_the_manifest(cluster: Cluster, agent: Deployment) -> None:
+def test_the_account_has_exactly_the_rights_of_the_manifest(
+    cluster: Cluster, agent: Deployment
+) -> None:
     agent.present()
     token = agent.execute("cat", "/var/run/secrets/kubernetes.io/serviceaccount/token").stdout
     asked = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview"}
     output = run(
-        *("kubectl", "--kubeconfig=/dev/null", "--server=https://127.0.0.1:6443", f"--token={token}"),
+        *(
+            "kubectl",
+            "--kubeconfig=/dev/null",
+            "--server=https://127.0.0.1:6443",
+            f"--token={token}",
+        ),
         f"--certificate-authority={cluster.admin.parent / 'pki/ca.crt'}",
         *("create", "-o", "json", "-f", "-"),
         text=json.dumps({**asked, "spec": {"namespace": "kube-system"}}),
@@ -94,11 +110,16 @@ def test_the_account_has_exactly_the_rights_of_the_manifest(cluster: Cluster, ag
         for verb in rule["verbs"]
     }
     # Every authenticated account may review its own rights.
-    everybody = {("authorization.k8s.io", f"selfsubject{what}reviews", "create") for what in ("access", "rules")}
+    everybody = {
+        ("authorization.k8s.io", f"selfsubject{what}reviews", "create")
+        for what in ("access", "rules")
+    }
     assert may == rules("base") | everybody
 
 
-def test_after_a_kill_it_restarts_and_keeps_no_mount_that_the_node_unmounts(pods: Pods, agent: Deployment) -> None:
+def test_after_a_kill_it_restarts_and_keeps_no_mount_that_the_node_unmounts(
+    pods: Pods, agent: Deployment
+) -> None:
     agent.present()
     before = agent.restarts()
     mounted = Path("/run/nodeleak-e2e")
@@ -155,7 +176,14 @@ def test_it_survives_api_server_and_docker_outages_an_upgrade_and_a_drain(
 @contextmanager
 def _drained(cluster: Cluster) -> Iterator[None]:
     try:
-        cluster.kubectl("drain", cluster.node, "--ignore-daemonsets", "--force", "--grace-period=1", "--timeout=60s")
+        cluster.kubectl(
+            "drain",
+            cluster.node,
+            "--ignore-daemonsets",
+            "--force",
+            "--grace-period=1",
+            "--timeout=60s",
+        )
         yield
     finally:
         cluster.kubectl("uncordon", cluster.node)
@@ -163,6 +191,11 @@ def _drained(cluster: Cluster) -> Iterator[None]:
 
 def _refuses_to_write(agent: Deployment) -> None:
     # While the kubelet creates and removes sandboxes without an address, the docker list is sometimes not trusted.
-    output = agent.execute("nodeleak", "clean", "--apply", "--cleanup-network=auto", *BOLD, codes=[4]).stdout
+    output = agent.execute(
+        "nodeleak", "clean", "--apply", "--cleanup-network=auto", *BOLD, codes=[4]
+    ).stdout
     (sentence,) = [line for line in output.splitlines() if "read-only" in line]
-    assert "read-only mount: to release, create a Job (kubectl nodeleak clean-job, or deploy/" in sentence
+    assert (
+        "read-only mount: to release, create a Job (kubectl nodeleak clean-job, or deploy/"
+        in sentence
+    )

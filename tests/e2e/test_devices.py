@@ -53,7 +53,9 @@ class Vms:
         """Create a Deployment of one pod and wait until the pod is scheduled."""
         self._cluster.apply(deployment_of(pod_with(self._cluster, name, {RESOURCE: 1})))
         node = [self._cluster.node]
-        eventually(lambda: [pod["spec"].get("nodeName") for pod in self.called(f"{name}-")], 30, equal=node)
+        eventually(
+            lambda: [pod["spec"].get("nodeName") for pod in self.called(f"{name}-")], 30, equal=node
+        )
 
     def called(self, start: str) -> list[dict[str, Any]]:
         return [pod for pod in self._pods.now() if pod["metadata"]["name"].startswith(start)]
@@ -82,7 +84,13 @@ class Vms:
         self._cluster.kubectl("delete", "deployments", "--all")
         for pod in self._pods.now():
             if pod["metadata"].get("finalizers"):
-                self._cluster.kubectl("patch", "pod", pod["metadata"]["name"], "-p", '{"metadata":{"finalizers":null}}')
+                self._cluster.kubectl(
+                    "patch",
+                    "pod",
+                    pod["metadata"]["name"],
+                    "-p",
+                    '{"metadata":{"finalizers":null}}',
+                )
 
 
 def _offered(cluster: Cluster) -> tuple[str, str]:
@@ -138,7 +146,11 @@ def test_a_pod_rejected_before_the_registration_is_reported_until_it_is_deleted(
         late = plugin_up() - kubelet_up()
 
         alone = _alone(
-            daemon, "default/refused", f"{RESOURCE} was registered", cause="kubelet_restart", pod_outcome="stuck"
+            daemon,
+            "default/refused",
+            f"{RESOURCE} was registered",
+            cause="kubelet_restart",
+            pod_outcome="stuck",
         )
         assert "never use --force" in alone["message"]
         (state,) = eventually(lambda: _registered(daemon))
@@ -146,7 +158,9 @@ def test_a_pod_rejected_before_the_registration_is_reported_until_it_is_deleted(
         output = daemon.metrics().get("device_plugin_registration_delay_seconds", resource=RESOURCE)
         assert output == pytest.approx(late, abs=2)
         web = [one for one in daemon.report().findings if "/web-" in one["message"]]
-        assert {(one["cause"], one["pod_outcome"]) for one in web} == {("kubelet_restart", "replaced_by_controller")}
+        assert {(one["cause"], one["pod_outcome"]) for one in web} == {
+            ("kubelet_restart", "replaced_by_controller")
+        }
         vms.runs("web-")
         assert "default/healthy" not in _rejected(daemon.report())
         expected = ["kubelet_started", "device_manager_started", "socket_appeared", "registered"]
@@ -161,7 +175,9 @@ def test_a_pod_rejected_before_the_registration_is_reported_until_it_is_deleted(
         late_comer = _rejected(nodeleak.scan(f"--state-dir={tmp_path / 'later'}", codes=(0, 1)))
         assert late_comer["default/refused"]["cause"] == "unverified"
         assert late_comer["default/refused"]["pod_outcome"] == "stuck"
-        assert _alone(daemon, "default/refused")["cause"] == "kubelet_restart", "who was there knows"
+        assert _alone(daemon, "default/refused")["cause"] == "kubelet_restart", (
+            "who was there knows"
+        )
 
         vms.delete("refused")
         eventually(lambda: _closed(daemon, "default/refused"))
@@ -209,7 +225,10 @@ def test_a_request_for_too_many_devices_is_exhausted_even_after_a_plugin_restart
         happened = _happened(nodeleak, "lost", "registered", "rejected")
         assert happened[-4:] == ["rejected", "lost", "rejected", "registered"]
         # The time at which the plugin went is unknown, but it is not the cause of earlier rejections.
-        assert _rejected(daemon.report())["default/too-many"]["cause"] in {"exhausted", "unverified"}
+        assert _rejected(daemon.report())["default/too-many"]["cause"] in {
+            "exhausted",
+            "unverified",
+        }
         assert "default/greedy" not in _rejected(daemon.report())
         assert not _about(daemon.report(), "started_without_device")
         assert pods.phases("greedy") == {"Running"}
@@ -233,7 +252,9 @@ def test_a_missing_plugin_is_late_after_a_minute_and_a_blocking_finalizer_is_nam
         throughout(lambda: daemon.report().subjects("late_device_plugin"), seconds, equal={})
         late = eventually(lambda: _late(daemon), 20)
         assert "the kubelet stops offering it after 5 minutes" in late["message"]
-        pod = _alone(daemon, "default/held", cause="kubelet_restart", pod_outcome="terminating_stuck")
+        pod = _alone(
+            daemon, "default/held", cause="kubelet_restart", pod_outcome="terminating_stuck"
+        )
         assert FINALIZER in pod["message"]
 
 
@@ -255,7 +276,9 @@ def test_a_kubelet_without_its_checkpoint_starts_a_pod_without_its_device(
         vms.runs("without")
         throughout(lambda: daemon.get("/healthz"), 3)  # start times have a resolution of a second
         plugin.start()
-        eventually(lambda: _about(daemon.report(), "started_without_device"), 30, equal={"default/without"})
+        eventually(
+            lambda: _about(daemon.report(), "started_without_device"), 30, equal={"default/without"}
+        )
         assert not _rejected(daemon.report())
         vms.make("with")
         vms.runs("with")

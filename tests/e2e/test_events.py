@@ -37,7 +37,9 @@ def events(cluster: Cluster, reason: str = "") -> list[dict[str, Any]]:
 
 def forget(cluster: Cluster) -> None:
     for event in events(cluster):
-        cluster.kubectl("delete", "event", "-n", event["metadata"]["namespace"], event["metadata"]["name"])
+        cluster.kubectl(
+            "delete", "event", "-n", event["metadata"]["namespace"], event["metadata"]["name"]
+        )
 
 
 def only_event(cluster: Cluster, reason: str) -> dict[str, Any]:
@@ -47,7 +49,11 @@ def only_event(cluster: Cluster, reason: str) -> dict[str, Any]:
 
 
 def described(cluster: Cluster, reason: str) -> str:
-    lines = [line for line in cluster.kubectl("describe", "node", cluster.node).splitlines() if reason in line]
+    lines = [
+        line
+        for line in cluster.kubectl("describe", "node", cluster.node).splitlines()
+        if reason in line
+    ]
     assert len(lines) == 1
     return lines[0]
 
@@ -82,11 +88,18 @@ def test_describe_node_shows_the_leak_and_its_release_with_create_and_patch_only
         # A restarted agent continues the existing Event.
         with nodeleak.running(*QUICK, f"--kubeconfig={modest}") as daemon:
             eventually(
-                lambda: only_event(cluster, "LeakedReservation")["lastTimestamp"] > leaked["lastTimestamp"], equal=True
+                lambda: (
+                    only_event(cluster, "LeakedReservation")["lastTimestamp"]
+                    > leaked["lastTimestamp"]
+                ),
+                equal=True,
             )
             assert daemon.metrics().total("events_dropped_total") == 0
         again = only_event(cluster, "LeakedReservation")
-        assert (again["count"], again["firstTimestamp"]) == (leaked["count"], leaked["firstTimestamp"])
+        assert (again["count"], again["firstTimestamp"]) == (
+            leaked["count"],
+            leaked["firstTimestamp"],
+        )
         assert all(ip in again["message"] for ip in old)
 
         with nodeleak.running(*QUICK, "--cleanup=auto", "--settle=0s", f"--kubeconfig={modest}"):

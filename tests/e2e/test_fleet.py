@@ -46,5 +46,7 @@ def test_an_outage_of_the_api_server_sends_a_few_notifications(tmp_path: Path) -
         agents.page = page
         eventually(firing, LONG, equal={})
         eventually(lambda: "resolved" in sent(), LONG, equal=True)
-    assert {alert for _, alert, _ in told.summary()} == {"NodeleakSourceDownManyNodes"}, told.summary()
+    assert {alert for _, alert, _ in told.summary()} == {"NodeleakSourceDownManyNodes"}, (
+        told.summary()
+    )
     assert len(told.all) <= MOST_NOTIFICATIONS, told.summary()

@@ -7,16 +7,24 @@ from .nodeleak import DROPPED, READ_ONLY, Nodeleak
 
 pytestmark = pytest.mark.e2e
 
-WITHOUT_DATA = {"replayed_watch"}  # Detectors without data on this node: a single command watches nothing
+WITHOUT_DATA = {
+    "replayed_watch"
+}  # Detectors without data on this node: a single command watches nothing
 
 
-def test_on_a_healthy_node_every_reservation_is_in_use_without_findings(pods: Pods, nodeleak: Nodeleak) -> None:
+def test_on_a_healthy_node_every_reservation_is_in_use_without_findings(
+    pods: Pods, nodeleak: Nodeleak
+) -> None:
     owners = pods(3)
     report = nodeleak.scan("--exit-code", "--grace=0s")
     assert report.code == 0
     assert report.states == dict.fromkeys(owners, "in_use")
     assert report.pods == owners
-    assert (report.findings, report.unavailable, report.insufficient_data) == ([], set(), WITHOUT_DATA)
+    assert (report.findings, report.unavailable, report.insufficient_data) == (
+        [],
+        set(),
+        WITHOUT_DATA,
+    )
     assert report.document["server_version"] == "v1.20.2"
     assert report.network["reserved"] == len(owners)
     assert report.network["free"] == report.network["usable"] - len(owners)
@@ -37,7 +45,9 @@ def test_every_source_can_be_read_with_minimal_permissions_and_without_the_api_s
     cluster.reserve(1)
     usual = nodeleak.scan("--grace=0s")
     assert usual.having("in_use") == owners.keys()
-    assert len(usual.having("leaked")) == 3  # so that the namespaces of processes are looked into too
+    assert (
+        len(usual.having("leaked")) == 3
+    )  # so that the namespaces of processes are looked into too
     for wrapped in (DROPPED, READ_ONLY):
         report = nodeleak.scan("--grace=0s", wrapped=wrapped)
         assert (report.unavailable, report.insufficient_data) == (set(), WITHOUT_DATA)
@@ -47,5 +57,7 @@ def test_every_source_can_be_read_with_minimal_permissions_and_without_the_api_s
 
 
 def test_the_api_server_survives_a_person_who_asks_for_indented_json(cluster: Cluster) -> None:
-    assert '"name": "default"' in cluster.kubectl("get", "--raw", "/api/v1/namespaces/default?pretty=1")
+    assert '"name": "default"' in cluster.kubectl(
+        "get", "--raw", "/api/v1/namespaces/default?pretty=1"
+    )
     assert cluster.kubectl("get", "--raw", "/healthz") == "ok"

@@ -29,7 +29,9 @@ def plugin(cluster: Cluster, tmp_path: Path) -> Plugin:
     return Plugin(cluster, tmp_path)
 
 
-def test_status_shows_the_node_with_its_leaks(cluster: Cluster, pods: Pods, agent: Deployment, plugin: Plugin) -> None:
+def test_status_shows_the_node_with_its_leaks(
+    cluster: Cluster, pods: Pods, agent: Deployment, plugin: Plugin
+) -> None:
     pods(1)
     agent.apply("base", NODELEAK_GRACE="0s", NODELEAK_CONFIRM_AFTER="0s", NODELEAK_INTERVAL="1s")
     assert cluster.node in plugin("status", codes=[0, 3]).stdout  # its first sync may be incomplete
@@ -50,7 +52,9 @@ def test_commands_run_on_the_node(cluster: Cluster, agent: Deployment, plugin: P
     assert plugin("scan", cluster.node).stdout.startswith(f"Node {cluster.node}, ")
     assert plugin.run_json("scan", "--all")["document"]["schema"] == "nodeleak.scan/v1"
     assert plugin.run_json("journal", "--all")["document"]["schema"] == "nodeleak.journal/v1"
-    assert plugin("timeline", cluster.node, "--", "--since", "1h").stdout.startswith(f"Node {cluster.node}, ")
+    assert plugin("timeline", cluster.node, "--", "--since", "1h").stdout.startswith(
+        f"Node {cluster.node}, "
+    )
     plugin("scan", cluster.node, "--", "--no-such-option", codes=[2])
 
 
@@ -86,7 +90,9 @@ def test_a_job_releases_beside_a_read_only_daemon_set(
     assert container["imagePullPolicy"] == "Never"
     job = cluster.kubectl("create", "-f", "-", "-o", "name", text=printed).strip()
     try:
-        cluster.kubectl("-n", "kube-system", "wait", job, "--for=condition=complete", "--timeout=120s")
+        cluster.kubectl(
+            "-n", "kube-system", "wait", job, "--for=condition=complete", "--timeout=120s"
+        )
         assert not reservations().keys() & set(leaked)
         assert healthy.keys() <= reservations().keys()
         assert agent.released() >= {(ip, "clean") for ip in leaked}

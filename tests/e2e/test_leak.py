@@ -10,7 +10,9 @@ from .nodeleak import NODELEAK, Nodeleak
 pytestmark = pytest.mark.e2e
 
 
-def test_a_leak_is_a_candidate_then_leaked_in_every_output(cluster: Cluster, pods: Pods, nodeleak: Nodeleak) -> None:
+def test_a_leak_is_a_candidate_then_leaked_in_every_output(
+    cluster: Cluster, pods: Pods, nodeleak: Nodeleak
+) -> None:
     old = pods(3)
     with nodeleak.running("--interval=1s", "--confirm-after=8s", "--grace=1s") as daemon:
         eventually(lambda: daemon.report().states, equal=dict.fromkeys(old, "in_use"))
@@ -19,7 +21,9 @@ def test_a_leak_is_a_candidate_then_leaked_in_every_output(cluster: Cluster, pod
         new = pods.running()
         assert not old.keys() & new.keys()
         in_use = dict.fromkeys(new, "in_use")
-        eventually(lambda: daemon.report().states, 8, equal=dict.fromkeys(old, "candidate") | in_use)
+        eventually(
+            lambda: daemon.report().states, 8, equal=dict.fromkeys(old, "candidate") | in_use
+        )
         assert not daemon.metrics().leaks_confirmed
         eventually(lambda: daemon.report().states, 20, equal=dict.fromkeys(old, "leaked") | in_use)
 
@@ -40,8 +44,12 @@ def test_a_leak_is_a_candidate_then_leaked_in_every_output(cluster: Cluster, pod
     assert {scan.pods[ip] for ip in old} == {None}
     assert named.pods == report.pods
     assert (status["state"], status["networks"][0]["leaked"]) == ("findings", len(old))
-    assert [(entry["detector"], entry["count"]) for entry in status["findings"]] == [("leaked_reservation", len(old))]
-    assert {finding["since"] for finding in scan.findings} == {finding["since"] for finding in found.values()}
+    assert [(entry["detector"], entry["count"]) for entry in status["findings"]] == [
+        ("leaked_reservation", len(old))
+    ]
+    assert {finding["since"] for finding in scan.findings} == {
+        finding["since"] for finding in found.values()
+    }
     assert opened.keys() == found.keys()
     for subject, line in opened.items():
         assert (line["pod"], line["cause"]) == (found[subject]["pod"], found[subject]["cause"])

@@ -137,11 +137,15 @@ def check_as_a_document(browser: Browser, url: str) -> None:
     for scheme in ("light", "dark"):
         with looking_at(browser, f"{url}{STILL}", color_scheme=scheme) as view:
             assert view.complaints == []
-            assert [found for found in view.requested if not found.startswith("data:")] == [f"{url}{STILL}"]
+            assert [found for found in view.requested if not found.startswith("data:")] == [
+                f"{url}{STILL}"
+            ]
             contrast, words = view.poorest_contrast()
             assert contrast >= 4.5, f"{scheme}: {words!r} has {contrast:.1f}"
     with looking_at(browser, f"{url}{STILL}", viewport={"width": 360, "height": 740}) as view:
-        view.page.evaluate("for (const found of document.querySelectorAll('details')) found.open = true")
+        view.page.evaluate(
+            "for (const found of document.querySelectorAll('details')) found.open = true"
+        )
         assert view.overflow() == 0
 
 
@@ -162,7 +166,9 @@ def test_the_page_of_a_node_shows_its_leaks_and_is_reached_by_keyboard(
             findings = view.page.locator(".finding").inner_text()
             assert all(ip in findings for ip in leaked)
             assert "Do:" in findings
-            cells = view.page.locator("svg.grid g title").evaluate_all("all => all.map(title => title.textContent)")
+            cells = view.page.locator("svg.grid g title").evaluate_all(
+                "all => all.map(title => title.textContent)"
+            )
             assert {pod for pod in owners.values() if pod in "\n".join(cells)} == {*owners.values()}
 
             order = view.tab_order()
@@ -185,9 +191,13 @@ def test_the_page_of_a_node_shows_its_leaks_and_is_reached_by_keyboard(
 def drawings() -> dict[str, Report | None]:
     """Return reports whose pages have every marker, status and warning."""
     lost = [reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(10, 10 + len(State))]
-    seen = scanned(node(*lost, cni_results=[cni_result("f" * 64, "", "10.0.0.0/8", "10.244.0.0/16")], node=[]))
+    seen = scanned(
+        node(*lost, cni_results=[cni_result("f" * 64, "", "10.0.0.0/8", "10.244.0.0/16")], node=[])
+    )
     pairs = zip(seen.assessment.reservations, cycle(State), strict=False)
-    every_state = replace(seen.assessment, reservations=tuple(replace(found, state=state) for found, state in pairs))
+    every_state = replace(
+        seen.assessment, reservations=tuple(replace(found, state=state) for found, state in pairs)
+    )
     unconfirmed = tuple(replace(finding, confirmed=False) for finding in seen.findings)
     halted = cleaning(released(), refused(UNMANAGED), halted="it reappeared")
     return {
@@ -208,7 +218,9 @@ def test_every_marker_and_every_status_is_legible_in_both_color_schemes(browser:
 
 @contextmanager
 def serving(report: Report | None) -> Iterator[str]:
-    exporter = HttpExporter(("127.0.0.1", 0), CollectorRegistry(), lambda: True, Page(lambda: ((), ()), LINKS))
+    exporter = HttpExporter(
+        ("127.0.0.1", 0), CollectorRegistry(), lambda: True, Page(lambda: ((), ()), LINKS)
+    )
     exporter.start()
     try:
         if report is not None:
@@ -218,10 +230,17 @@ def serving(report: Report | None) -> Iterator[str]:
         exporter.close()
 
 
-def test_the_screenshots_of_the_documentation_can_be_taken(browser: Browser, tmp_path: Path) -> None:
+def test_the_screenshots_of_the_documentation_can_be_taken(
+    browser: Browser, tmp_path: Path
+) -> None:
     assert browser.is_connected()
     command = [sys.executable, "-m", "tests.screenshots", f"--to={tmp_path}"]
     subprocess.run(command, check=True, timeout=60, cwd=Path(__file__).parents[2])  # noqa: S603 (ours)
     made = {file.name: file.stat().st_size for file in tmp_path.iterdir()}
-    assert made.keys() == {"page-healthy.png", "page-leak.png", "page-incomplete.png", "page-dark.png"}
+    assert made.keys() == {
+        "page-healthy.png",
+        "page-leak.png",
+        "page-incomplete.png",
+        "page-dark.png",
+    }
     assert all(10_000 < size <= 200_000 for size in made.values())

@@ -19,11 +19,19 @@ def test_a_live_pod_whose_file_was_removed_has_an_unreserved_address(
             eventually(lambda: len(daemon.opened("unreserved_pod_ip")), equal=1)
             metrics = daemon.metrics()
             eventually(
-                lambda: "UnreservedPodIp" in cluster.kubectl("describe", "pod", pod.partition("/")[2]), equal=True
+                lambda: (
+                    "UnreservedPodIp" in cluster.kubectl("describe", "pod", pod.partition("/")[2])
+                ),
+                equal=True,
             )
     assert ip not in scan.states
     (finding,) = scan.findings
     assert (finding["detector"], finding["pod"]) == ("unreserved_pod_ip", pod)
     assert ip in finding["message"]
-    assert metrics.get("findings", detector="unreserved_pod_ip", severity="critical", phase="confirmed") == 1
+    assert (
+        metrics.get(
+            "findings", detector="unreserved_pod_ip", severity="critical", phase="confirmed"
+        )
+        == 1
+    )
     assert nodeleak.scan("--exit-code").findings == []

@@ -23,7 +23,9 @@ def test_a_recording_replays_without_access_to_the_node(
 
     # Elsewhere: no network, no other processes, empty directories in place of the node's.
     hidden = (STORE.parents[1], Path("/var/lib/dockershim"), Path("/run"), cluster.admin.parent)
-    hiding = " && ".join(f"mount -t tmpfs none {directory}" for directory in hidden if directory.is_dir())
+    hiding = " && ".join(
+        f"mount -t tmpfs none {directory}" for directory in hidden if directory.is_dir()
+    )
     isolated = ("unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc")
     elsewhere = (
         *isolated,
@@ -40,7 +42,9 @@ def test_a_recording_replays_without_access_to_the_node(
     )
     nothing = run(*elsewhere, "--api=off", codes=[3], cwd=tmp_path).stdout
     assert Report(3, json.loads(nothing)).unavailable >= {"containers"}
-    there = Report(0, json.loads(run(*elsewhere, "--recording=-", text=recording, cwd=tmp_path).stdout))
+    there = Report(
+        0, json.loads(run(*elsewhere, "--recording=-", text=recording, cwd=tmp_path).stdout)
+    )
 
     assert sorted(set(live.states.values())) == ["in_use", "leaked"]
     assert (there.verdicts, there.pods) == (live.verdicts, live.pods)

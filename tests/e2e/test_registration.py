@@ -32,12 +32,19 @@ STATUS = {
 }
 
 
-def test_a_node_without_a_provider_id_is_a_finding_if_others_have_one(cluster: Cluster, nodeleak: Nodeleak) -> None:
+def test_a_node_without_a_provider_id_is_a_finding_if_others_have_one(
+    cluster: Cluster, nodeleak: Nodeleak
+) -> None:
     subject = f"provider ID of {cluster.node}"
 
     assert nodeleak.scan("--exit-code").subjects(DETECTOR) == {}, "bare metal"
-    required = nodeleak.scan("--provider-id=required", "--exit-code", codes=[1]).subjects(DETECTOR)[subject]
-    assert "no permission to get configmap kube-system/cluster-autoscaler-status" in required["message"]
+    required = nodeleak.scan("--provider-id=required", "--exit-code", codes=[1]).subjects(DETECTOR)[
+        subject
+    ]
+    assert (
+        "no permission to get configmap kube-system/cluster-autoscaler-status"
+        in required["message"]
+    )
 
     with _made(cluster, OTHER), _made(cluster, STATUS):
         # The kubelet may list nodes but not read configmaps; the administrator may do both.
@@ -48,7 +55,10 @@ def test_a_node_without_a_provider_id_is_a_finding_if_others_have_one(cluster: C
         assert one["severity"] in {"warning", "critical"}, "by the age of the Node"
     for one in (found, message):
         assert "1 of 1 other nodes have one" in one["message"]
-    assert "2 nodes unregistered, 1 for so long that it deletes them (whole cluster)" in message["message"]
+    assert (
+        "2 nodes unregistered, 1 for so long that it deletes them (whole cluster)"
+        in message["message"]
+    )
     assert nodeleak.scan("--exit-code").subjects(DETECTOR) == {}
 
 
@@ -62,7 +72,10 @@ def test_a_deleted_node_and_another_provider_id_are_reported_and_prevent_release
         # It has seen the Node before, as a running agent has, and releases nothing.
         with nodeleak.running(*QUICK) as before:
             eventually(before.unavailable, equal=set())
-        assert json.loads((nodeleak.state_dir / "node.json").read_text())["provider_id"] == "lab:///i-1"
+        assert (
+            json.loads((nodeleak.state_dir / "node.json").read_text())["provider_id"]
+            == "lab:///i-1"
+        )
 
         cluster.kubectl("delete", "node", cluster.node)
         began = time.monotonic()  # noqa: TID251 (a real node takes real time)
@@ -76,28 +89,44 @@ def test_a_deleted_node_and_another_provider_id_are_reported_and_prevent_release
 
             with cluster.stopped("kubelet"):
                 pass
-            eventually(lambda: (daemon.unavailable(), daemon.report().subjects(DETECTOR)), 30, equal=(set(), {}))
+            eventually(
+                lambda: (daemon.unavailable(), daemon.report().subjects(DETECTOR)),
+                30,
+                equal=(set(), {}),
+            )
             assert DETECTOR in [line["detector"] for line in daemon.events("finding.closed")]
             eventually(lambda: leak in reservations(), 30, equal=False)
 
             _give_id(cluster, "lab:///i-2")
-            (changed,) = eventually(lambda: _found(daemon, f"changed provider ID of {cluster.node}"), 15)
+            (changed,) = eventually(
+                lambda: _found(daemon, f"changed provider ID of {cluster.node}"), 15
+            )
             assert changed["severity"] == "warning"
             assert "has the provider ID lab:///i-2, and had lab:///i-1 before" in changed["message"]
 
 
-def test_without_evidence_for_the_node_name_it_is_reported_as_wrong(cluster: Cluster, nodeleak: Nodeleak) -> None:
+def test_without_evidence_for_the_node_name_it_is_reported_as_wrong(
+    cluster: Cluster, nodeleak: Nodeleak
+) -> None:
     scan = nodeleak.scan("--node=nodeleak-e2e-nobody", codes=[3])
     assert scan.subjects(DETECTOR) == {}
-    (reason,) = [one["why"] for one in scan.document["insufficient_data"] if one["detector"] == DETECTOR]
+    (reason,) = [
+        one["why"] for one in scan.document["insufficient_data"] if one["detector"] == DETECTOR
+    ]
     assert "no Node named nodeleak-e2e-nobody" in reason
     assert f"the kubelet here uses the name {cluster.node}" in reason
 
 
-def test_the_taints_of_the_autoscaler_are_informational(cluster: Cluster, nodeleak: Nodeleak) -> None:
+def test_the_taints_of_the_autoscaler_are_informational(
+    cluster: Cluster, nodeleak: Nodeleak
+) -> None:
     keys = ("ToBeDeletedByClusterAutoscaler", "DeletionCandidateOfClusterAutoscaler")
-    cluster.kubectl("taint", "node", cluster.node, f"{keys[1]}=1774555200:PreferNoSchedule", "--overwrite")
-    cluster.kubectl("taint", "node", cluster.node, f"{keys[0]}=1774555260:NoSchedule", "--overwrite")
+    cluster.kubectl(
+        "taint", "node", cluster.node, f"{keys[1]}=1774555200:PreferNoSchedule", "--overwrite"
+    )
+    cluster.kubectl(
+        "taint", "node", cluster.node, f"{keys[0]}=1774555260:NoSchedule", "--overwrite"
+    )
     try:
         found = nodeleak.scan("--exit-code").subjects(DETECTOR)
     finally:
@@ -129,7 +158,9 @@ def _provider_id(cluster: Cluster) -> str | None:
 
 
 def _give_id(cluster: Cluster, provider_id: str) -> None:
-    cluster.kubectl("patch", "node", cluster.node, "-p", json.dumps({"spec": {"providerID": provider_id}}))
+    cluster.kubectl(
+        "patch", "node", cluster.node, "-p", json.dumps({"spec": {"providerID": provider_id}})
+    )
 
 
 @contextmanager
@@ -138,7 +169,11 @@ def _made(cluster: Cluster, made: dict[str, Any]) -> Iterator[None]:
     try:
         yield
     finally:
-        where = [f"--namespace={made['metadata']['namespace']}"] if "namespace" in made["metadata"] else []
+        where = (
+            [f"--namespace={made['metadata']['namespace']}"]
+            if "namespace" in made["metadata"]
+            else []
+        )
         cluster.kubectl("delete", made["kind"].lower(), made["metadata"]["name"], *where)
 
 

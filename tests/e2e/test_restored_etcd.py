@@ -45,21 +45,29 @@ def daemon(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Daemon]:
     control_plane.create(_rejected("web-after-backup"))
     with nodeleak.running(
         *("--interval=500ms", "--confirm-after=0s", "--events=off", "--provider-id=ignored"),
-        *(f"--docker-host=unix://{tmp_path}/docker.sock", f"--cni-networks-dir={tmp_path}/networks"),
+        *(
+            f"--docker-host=unix://{tmp_path}/docker.sock",
+            f"--cni-networks-dir={tmp_path}/networks",
+        ),
         *(f"--device-plugins-dir={tmp_path}/plugins", "--kubelet-dir=off"),
     ) as daemon:
         eventually(lambda: _reports(daemon, "web-after-backup"), 30)
         yield daemon
 
 
-def test_after_a_restore_the_daemon_reports_the_pods_of_the_backup(control_plane: ControlPlane, daemon: Daemon) -> None:
+def test_after_a_restore_the_daemon_reports_the_pods_of_the_backup(
+    control_plane: ControlPlane, daemon: Daemon
+) -> None:
     control_plane.stop()
     control_plane.restore()
     control_plane.start()
     eventually(lambda: _reports(daemon, "web-of-backup"), BOUND)
     assert {line["resource"] for line in daemon.events("watch.reset")} >= {"pods"}
     metrics = daemon.metrics()
-    restarts = [metrics.get("watch_restarts_total", resource=one, cause="restored") for one in ("pods", "node")]
+    restarts = [
+        metrics.get("watch_restarts_total", resource=one, cause="restored")
+        for one in ("pods", "node")
+    ]
     assert sum(one or 0 for one in restarts) >= 1
     # The watch goes on in the new history.
     control_plane.kubectl("delete", "pod", "web-of-backup", "--force", "--grace-period=0")
@@ -67,7 +75,9 @@ def test_after_a_restore_the_daemon_reports_the_pods_of_the_backup(control_plane
     eventually(lambda: _reports(daemon, "web-of-today"), 10)
 
 
-def test_a_restart_without_a_restore_lists_nothing(control_plane: ControlPlane, daemon: Daemon) -> None:
+def test_a_restart_without_a_restore_lists_nothing(
+    control_plane: ControlPlane, daemon: Daemon
+) -> None:
     control_plane.stop()
     control_plane.start()
     throughout(lambda: _reports(daemon, "web-after-backup"), 20)

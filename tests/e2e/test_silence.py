@@ -15,7 +15,13 @@ pytestmark = pytest.mark.e2e
 _OF_ADDRESSES = {
     "leaked_reservation", "unreserved_pod_ip", "shared_ip", "unmanaged_address", "stuck_teardown", "exhausted_range",
 }  # fmt: skip
-QUICK = ("--interval=500ms", "--confirm-after=1s", "--grace=1s", "--docker-timeout=1s", "--stale-after=4s")
+QUICK = (
+    "--interval=500ms",
+    "--confirm-after=1s",
+    "--grace=1s",
+    "--docker-timeout=1s",
+    "--stale-after=4s",
+)
 
 
 @pytest.fixture
@@ -44,7 +50,10 @@ def test_when_docker_is_stopped_everything_is_unknown_until_it_is_back(
         # The kubelet may have torn down containers that the engine stopped.
         _stays_unavailable(daemon, "containers", reservations)
         assert leak in reservations()
-        assert daemon.metrics().get("findings", detector="leaked_reservation", phase="confirmed") is None
+        assert (
+            daemon.metrics().get("findings", detector="leaked_reservation", phase="confirmed")
+            is None
+        )
     eventually(lambda: _knows(daemon, pods.running(), leak), 90)
     _only_leak_ever_was(daemon, leak)
 
@@ -122,7 +131,9 @@ def test_an_empty_docker_list_while_pods_run_releases_no_pod_address(
 
         with_checkpoints = nodeleak.scan(*arguments, "--api=off")
         assert with_checkpoints.states == dict.fromkeys(owners, "unmanaged") | {leak: "leaked"}
-        without = nodeleak.scan(*arguments, "--api=off", f"--checkpoint-dir={tmp_path}")  # an empty directory
+        without = nodeleak.scan(
+            *arguments, "--api=off", f"--checkpoint-dir={tmp_path}"
+        )  # an empty directory
         assert without.states == dict.fromkeys(owners, "unmanaged") | {leak: "leaked"}
 
         with nodeleak.running(*QUICK, f"--docker-host={url}") as daemon:
@@ -134,7 +145,9 @@ def _knows(daemon: Daemon, owners: dict[str, str], leak: str) -> None:
     report = daemon.report()
     assert report.states == dict.fromkeys(owners, "in_use") | {leak: "leaked"}
     assert report.unavailable == set()
-    assert not [source for source, up in daemon.metrics().by("source", "source_up").items() if not up]
+    assert not [
+        source for source, up in daemon.metrics().by("source", "source_up").items() if not up
+    ]
 
 
 def _stays_unavailable(daemon: Daemon, source: str, unknown: Callable[[], dict[str, str]]) -> None:

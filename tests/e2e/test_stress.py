@@ -18,7 +18,9 @@ def _docker() -> None:
 
 
 def test_nodeleak_reclaims_every_leak_and_takes_no_address_from_its_holder(tmp_path: Path) -> None:
-    code, output, report = stress(tmp_path / "r.json", "--cleaner=nodeleak", "--daemon=nodeleak", "--seconds=60")
+    code, output, report = stress(
+        tmp_path / "r.json", "--cleaner=nodeleak", "--daemon=nodeleak", "--seconds=60"
+    )
     counts = report["counts"]
 
     assert (code, report["violations"]) == (0, []), output
@@ -40,7 +42,9 @@ def test_restorations_that_are_killed_lose_no_address_and_halt_nothing(tmp_path:
 
 def test_the_common_one_liner_releases_addresses_in_use(tmp_path: Path) -> None:
     for _ in range(5):  # a race, which a busy machine may not show at once
-        code, output, report = stress(tmp_path / "report.json", "--cleaner=one-liner", "--seconds=20")
+        code, output, report = stress(
+            tmp_path / "report.json", "--cleaner=one-liner", "--seconds=20"
+        )
         if "taken from its holder" in {violation["kind"] for violation in report["violations"]}:
             assert code == 1
             return

@@ -41,13 +41,19 @@ def _lose_both(disks: Disks) -> None:
             disks.delete("e2e-lost", "e2e-claim")
 
             def check(before: int = before) -> None:
-                assert disks.refused("e2e-lost") >= max(before + 1, 3)  # its next attempt is seconds away
+                assert disks.refused("e2e-lost") >= max(
+                    before + 1, 3
+                )  # its next attempt is seconds away
                 assert CSI_DISK not in disks.lists()[1]
 
-            eventually(check, 150)  # as long as the controller waits at most, after the failures of another try
+            eventually(
+                check, 150
+            )  # as long as the controller waits at most, after the failures of another try
             disks.make("e2e-lost")
             disks.make_with_claim("e2e-claim")
-            eventually(lambda: {flex_disk("e2e-lost"), CSI_DISK} - disks.lists()[0], 30, equal=set())
+            eventually(
+                lambda: {flex_disk("e2e-lost"), CSI_DISK} - disks.lists()[0], 30, equal=set()
+            )
         if disks.lost(flex_disk("e2e-lost"), CSI_DISK):
             return
     pytest.fail("the controller-manager put the disks back each time")
@@ -81,7 +87,10 @@ def test_a_disk_lost_by_a_failed_detach_is_reported_until_its_pod_is_recreated(
         disks.attach_by_csi()
         disks.runs("e2e-lost")
         disks.attached(CSI_DISK)
-        pod, volume = disks.get("/api/v1/namespaces/default/pods/e2e-lost")["metadata"]["uid"], flex_disk("e2e-lost")
+        pod, volume = (
+            disks.get("/api/v1/namespaces/default/pods/e2e-lost")["metadata"]["uid"],
+            flex_disk("e2e-lost"),
+        )
         # The agent itself reads them only while a volume is missing.
         found = mounts.read_mounts(Path("/proc"), Path("/var/lib/kubelet"))
         assert {(volume, ""), (volume, pod)} <= {(mount.volume, mount.pod_uid) for mount in found}
@@ -93,7 +102,10 @@ def test_a_disk_lost_by_a_failed_detach_is_reported_until_its_pod_is_recreated(
 
         with cluster.frozen("kubelet"):
             disks.looks_old("e2e-lost", "e2e-claim")
-            probable, confirmed = _confirmed(daemon, flex_disk("e2e-lost")), _confirmed(daemon, CSI_DISK)
+            probable, confirmed = (
+                _confirmed(daemon, flex_disk("e2e-lost")),
+                _confirmed(daemon, CSI_DISK),
+            )
             scanned = nodeleak.scan("--kubeconfig", cluster.admin)
             without = nodeleak.scan("--kubeconfig", stranger)
         for finding, expected in (
@@ -102,7 +114,9 @@ def test_a_disk_lost_by_a_failed_detach_is_reported_until_its_pod_is_recreated(
         ):
             assert (finding["strength"], finding["severity"], finding["pod"]) == expected
         # The kubelet's account may read what its pods need, but no events.
-        assert confirmed["message"].endswith("; nodeleak may not list events, so this is less certain")
+        assert confirmed["message"].endswith(
+            "; nodeleak may not list events, so this is less certain"
+        )
         certain = scanned.subjects(DETECTOR).values()
         assert {finding["strength"] for finding in certain} == {"probable", "confirmed"}
         assert not [finding for finding in certain if "nodeleak may not" in finding["message"]]
@@ -121,4 +135,7 @@ def test_a_disk_lost_by_a_failed_detach_is_reported_until_its_pod_is_recreated(
         eventually(lambda: daemon.report().subjects(DETECTOR), equal={})
         # The disk that takes a minute to attach was never reported.
         disks.runs("e2e-slow", SLOW + 30)
-        assert {*daemon.opened(DETECTOR)} == {f"volume {flex_disk('e2e-lost')}", f"volume {CSI_DISK}"}
+        assert {*daemon.opened(DETECTOR)} == {
+            f"volume {flex_disk('e2e-lost')}",
+            f"volume {CSI_DISK}",
+        }

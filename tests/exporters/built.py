@@ -35,13 +35,27 @@ HOUR: Final = timedelta(hours=1)
 LOST: Final = reservation("10.244.1.9")
 EVIL: Final = "<script>alert('x')</script>&\"<b onclick=x>\x1b[2J"
 _UNUSED: Final = NetworkStore("storage", NotRequested("reservations", "the pods use another"))
-_MIXED: Final = ("10.244.1.1", "10.244.1.10", "10.244.0.200", "fd00::10", "fd00::a", "fd00:0:1::1", "10.9.9.9")
-_KINDS: Final = sorted(TransitionKind, key=TransitionKind.DROPPED.__eq__)  # of a resource, the last one counts
-_TRANSITIONS: Final = [b.transition(what, b.KVM, ago=HOUR, socket=b.KVM_SOCKET, exact=False) for what in _KINDS]
+_MIXED: Final = (
+    "10.244.1.1",
+    "10.244.1.10",
+    "10.244.0.200",
+    "fd00::10",
+    "fd00::a",
+    "fd00:0:1::1",
+    "10.9.9.9",
+)
+_KINDS: Final = sorted(
+    TransitionKind, key=TransitionKind.DROPPED.__eq__
+)  # of a resource, the last one counts
+_TRANSITIONS: Final = [
+    b.transition(what, b.KVM, ago=HOUR, socket=b.KVM_SOCKET, exact=False) for what in _KINDS
+]
 _REJECTED: Final = [b.refused_pod(f"shop/{refused}", refused=refused) for refused in RejectionKind]
 
 
-RECORDINGS: Final = {path.stem: path for path in sorted((Path(__file__).parents[1] / "nodes").glob("*.json"))}
+RECORDINGS: Final = {
+    path.stem: path for path in sorted((Path(__file__).parents[1] / "nodes").glob("*.json"))
+}
 
 
 def leaks(count: int) -> tuple[Reservation, ...]:
@@ -69,7 +83,9 @@ def failing_plugin() -> Snapshot:
     """Each retry of a waiting pod leaks an address; another pod waits for one of a range that was not read."""
     failures = (
         SandboxFailure("shop/waits", NOW, 'exec: "iptables": not found', "portmap", "", "add"),
-        SandboxFailure("shop/other", NOW, "no IP addresses available", exhausted="10.9.0.1-10.9.0.254"),
+        SandboxFailure(
+            "shop/other", NOW, "no IP addresses available", exhausted="10.9.0.1-10.9.0.254"
+        ),
     )
     lost = (replace(leak, mtime_ns=leak.mtime_ns + 10**9 * 6600) for leak in leaks(12))
     return replace(b.with_waiting_pod(node(*lost)), sandbox_failures=Known(failures))
@@ -78,7 +94,11 @@ def failing_plugin() -> Snapshot:
 def troubled_networks() -> Snapshot:
     """Two networks have one range, and another directory is left over."""
     other = b.cni_result("5" * 64, "shop/till", b.CIDR, network="cbr0")
-    seen = node(reservation("10.244.1.20", "5" * 64, network="cbr0"), b.sandbox("5" * 64, "shop/till"), other)
+    seen = node(
+        reservation("10.244.1.20", "5" * 64, network="cbr0"),
+        b.sandbox("5" * 64, "shop/till"),
+        other,
+    )
     left = LeftOver("/var/lib/cni/networks/old", 2, 0, 86_400 * 10**9, pods=1)
     store = NetworkStore("old", NotRequested("reservations", "no pod uses it"), left_over=left)
     return replace(seen, reservations=(*seen.reservations, store))
@@ -96,10 +116,14 @@ NODES: Final[dict[str, Snapshot]] = {
     "without-api": b.without_api(node(LOST)),
     "without-containers": b.without(node(*leaks(9), unrecognized("notes")), "containers"),
     "without-pods-and-node": b.without(node(LOST), "pods", "node"),
-    "one-network-unread": node(LOST, reservation("10.9.0.2", "5" * 64, network="other"), unread_networks=["other"]),
+    "one-network-unread": node(
+        LOST, reservation("10.9.0.2", "5" * 64, network="other"), unread_networks=["other"]
+    ),
     "one-network-unused": replace(node(LOST), reservations=(*node(LOST).reservations, _UNUSED)),
     "range-full": node(
-        *leaks(11), processes=[b.processes(kubelet=HOUR)], node=[Node("worker-1", ("10.244.1.0/28",), 5)]
+        *leaks(11),
+        processes=[b.processes(kubelet=HOUR)],
+        node=[Node("worker-1", ("10.244.1.0/28",), 5)],
     ),
     "every-state": node(
         LOST,
@@ -137,7 +161,9 @@ NODES: Final[dict[str, Snapshot]] = {
     "networks-troubled": troubled_networks(),
     "plugin-late": node(device_plugins=b.late_plugins()),
     "without-processes": b.without(node(LOST, device_plugins=b.late_plugins()), "processes"),
-    "plugins-many": node(device_plugins=b.device_plugins(*(b.registered(f"a.b/c{n:03}") for n in range(50)))),
+    "plugins-many": node(
+        device_plugins=b.device_plugins(*(b.registered(f"a.b/c{n:03}") for n in range(50)))
+    ),
     "plugin-socket-gone": node(
         device_plugins=b.device_plugins(
             b.registered(b.KVM),
@@ -156,17 +182,30 @@ NODES: Final[dict[str, Snapshot]] = {
 
 _NO_POD_LIST: Final = "cannot connect to the API server at https://10.0.0.1: connection refused"
 _AWAY: Final = (Unavailable("pods", _NO_POD_LIST), Unavailable("node", _NO_POD_LIST))
-_COUNTING: Final = [Refusal(Reason.OVER_BUDGET, f"up to it there are {n}", f"--max={n}") for n in range(9)]
+_COUNTING: Final = [
+    Refusal(Reason.OVER_BUDGET, f"up to it there are {n}", f"--max={n}") for n in range(9)
+]
 CLEANINGS: Final[dict[str, Cleaning]] = {
     "released": cleaning(c.released()),
-    "released with two addresses, left in a cache": cleaning(c.released(*c.DUAL, why="left in libcni's cache: /x")),
+    "released with two addresses, left in a cache": cleaning(
+        c.released(*c.DUAL, why="left in libcni's cache: /x")
+    ),
     "dry run": cleaning(outcome(Verdict.WOULD_RELEASE), applied=False),
-    "refused by two guards, one of which has no setting": cleaning(refused(c.CANDIDATE, c.UNMANAGED)),
+    "refused by two guards, one of which has no setting": cleaning(
+        refused(c.CANDIDATE, c.UNMANAGED)
+    ),
     "refused, and both can be overridden": cleaning(refused(c.CANDIDATE, c.BUDGET)),
-    "one reason for many": cleaning(*(refused(c.BUDGET, of=(lost,)) for lost in c.many(16)), applied=False),
-    "reasons that count": cleaning(*(refused(no, of=(lost,)) for no, lost in zip(_COUNTING, c.many(9), strict=True))),
+    "one reason for many": cleaning(
+        *(refused(c.BUDGET, of=(lost,)) for lost in c.many(16)), applied=False
+    ),
+    "reasons that count": cleaning(
+        *(refused(no, of=(lost,)) for no, lost in zip(_COUNTING, c.many(9), strict=True))
+    ),
     "busy and failed": cleaning(
-        *(outcome(Verdict.BUSY, lost, why="another cleaner is at work") for lost in c.many(40)[::2]),
+        *(
+            outcome(Verdict.BUSY, lost, why="another cleaner is at work")
+            for lost in c.many(40)[::2]
+        ),
         outcome(Verdict.FAILED, why="unlink: \x1b[2J", entry=c.ENTRY, waited=0.2),
     ),
     "an empty file": cleaning(refused(c.CANDIDATE, of=(b.empty_file("10.244.1.9"),))),
@@ -175,7 +214,10 @@ CLEANINGS: Final[dict[str, Cleaning]] = {
         outcome(Verdict.WOULD_RELEASE),
         applied=False,
         halted="it is there again",
-        blockers=(Blocker(BlockedBy.NO_CLEANUP_NETWORK, "not set"), Blocker(BlockedBy.HALTED, "it is there again")),
+        blockers=(
+            Blocker(BlockedBy.NO_CLEANUP_NETWORK, "not set"),
+            Blocker(BlockedBy.HALTED, "it is there again"),
+        ),
     ),
     "blocked in one network": cleaning(
         outcome(Verdict.WOULD_RELEASE),
@@ -192,14 +234,26 @@ CLEANINGS: Final[dict[str, Cleaning]] = {
         free_after={"kubenet": None, "storage": 4},
         warnings=("journal: line 3",),
     ),
-    "one address lacks a source": cleaning(refused(Refusal(Reason.SOURCE_UNAVAILABLE, "addresses: not read"))),
+    "one address lacks a source": cleaning(
+        refused(Refusal(Reason.SOURCE_UNAVAILABLE, "addresses: not read"))
+    ),
 }
 
 _TEXT: Final = FileImage(
-    RESERVATION, "kubenet", "10.244.1.9", f"{b.GONE}\r\neth0".encode(), 0o600, 1, 2, 7, 1_700_000_000_000_001
+    RESERVATION,
+    "kubenet",
+    "10.244.1.9",
+    f"{b.GONE}\r\neth0".encode(),
+    0o600,
+    1,
+    2,
+    7,
+    1_700_000_000_000_001,
 )
 _BINARY: Final = FileImage("/var/lib/cni/results", "kubenet", "x", b"\xff\x00", 0o644, 0, 0, 8, 0)
-RELEASED: Final = Entry(c.ENTRY, NOW - HOUR, "run", b.GONE, "shop/cart", (_TEXT, _BINARY), Verdict.RELEASED)
+RELEASED: Final = Entry(
+    c.ENTRY, NOW - HOUR, "run", b.GONE, "shop/cart", (_TEXT, _BINARY), Verdict.RELEASED
+)
 _ENTRIES: Final = (
     RELEASED,
     replace(RELEASED, actor="clean", pod="", restored=NOW),
@@ -230,6 +284,8 @@ def recording_of(name: str) -> Recording:
 def reports_of(recording: Recording) -> list[Report]:
     reports, memory = [], None
     for snapshot in recording.snapshots:
-        report, memory = engine.run(snapshot, memory, grace=recording.grace, confirm_after=recording.confirm_after)
+        report, memory = engine.run(
+            snapshot, memory, grace=recording.grace, confirm_after=recording.confirm_after
+        )
         reports.append(report)
     return reports

@@ -13,15 +13,21 @@ CANDIDATE = Refusal(Reason.NOT_CONFIRMED, "30 s old, and --grace is 300 s", "--g
 UNMANAGED = Refusal(Reason.ADDRESS_IN_USE, "process 7 (nginx) has 10.244.1.9 configured")
 
 
-def outcome(verdict: Verdict, *reservations: Reservation, why: str = "", entry: str = "", **more: Any) -> Outcome:
-    return Outcome(ReleaseRequest(reservations or (LOST,), "shop/cart"), verdict, why=why, entry=entry, **more)
+def outcome(
+    verdict: Verdict, *reservations: Reservation, why: str = "", entry: str = "", **more: Any
+) -> Outcome:
+    return Outcome(
+        ReleaseRequest(reservations or (LOST,), "shop/cart"), verdict, why=why, entry=entry, **more
+    )
 
 
 def refused(*refusals: Refusal, of: tuple[Reservation, ...] = (LOST,)) -> Outcome:
     return Outcome(ReleaseRequest(of), Verdict.REFUSED, refusals)
 
 
-def released(*reservations: Reservation, why: str = "", waited: float = 0.003, held: float = 0.0007) -> Outcome:
+def released(
+    *reservations: Reservation, why: str = "", waited: float = 0.003, held: float = 0.0007
+) -> Outcome:
     return outcome(Verdict.RELEASED, *reservations, why=why, entry=ENTRY, waited=waited, held=held)
 
 

@@ -13,7 +13,9 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--renew", action="store_true", help="write the golden files of the exporters anew")
+    parser.addoption(
+        "--renew", action="store_true", help="write the golden files of the exporters anew"
+    )
 
 
 @pytest.fixture
@@ -25,7 +27,9 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         if request.config.getoption("--renew", default=False):
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)
-        assert text == path.read_text(), f"{path.name}: if it is right so, run pytest tests/exporters --renew"
+        assert text == path.read_text(), (
+            f"{path.name}: if it is right so, run pytest tests/exporters --renew"
+        )
 
     return check
 

@@ -39,7 +39,12 @@ class Daemon:
         self._exporters = (
             LogExporter(structlog.wrap_logger(None, processors=[self._capture])),
             MetricsExporter(
-                self.registry, networks or ("kubenet",), mode, watches, commit="577acf9", journal_size=lambda: journal
+                self.registry,
+                networks or ("kubenet",),
+                mode,
+                watches,
+                commit="577acf9",
+                journal_size=lambda: journal,
             ),
         )
         self.deliveries = DeliveryMetrics(self.registry)
@@ -56,8 +61,12 @@ class Daemon:
     ) -> "Daemon":
         self._seconds += 15
         later = timedelta(seconds=self._seconds)
-        snapshot = replace(snapshot, taken_at=snapshot.taken_at + later, uptime=snapshot.uptime + later)
-        report, self._memory = engine.run(snapshot, self._memory, grace=GRACE, confirm_after=confirm_after)
+        snapshot = replace(
+            snapshot, taken_at=snapshot.taken_at + later, uptime=snapshot.uptime + later
+        )
+        report, self._memory = engine.run(
+            snapshot, self._memory, grace=GRACE, confirm_after=confirm_after
+        )
         findings, gaps = (*report.findings, *findings), (*report.gaps, *gaps)
         return self.export(replace(report, gaps=gaps, findings=findings, cleaning=cleaning))
 
@@ -89,4 +98,9 @@ class Daemon:
 
     def labels(self, name: str) -> list[dict[str, str]]:
         name = f"nodeleak_{name}"
-        return [one.labels for family in self.registry.collect() for one in family.samples if one.name == name]
+        return [
+            one.labels
+            for family in self.registry.collect()
+            for one in family.samples
+            if one.name == name
+        ]

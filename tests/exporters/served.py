@@ -17,7 +17,12 @@ from agent.config import load
 from agent.exporters.json.scan import status_document
 from agent.model.report import Report
 
-CLEANUP = {"mode": "auto", "networks": ["kubenet"], "release_possible": None, "why_not": ["it is not known"]}
+CLEANUP = {
+    "mode": "auto",
+    "networks": ["kubenet"],
+    "release_possible": None,
+    "why_not": ["it is not known"],
+}
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,11 @@ def status(report: Report, *, alive: bool = True) -> dict[str, Any]:
 
 @contextmanager
 def serving(
-    state: Path, registry: CollectorRegistry | None = None, heart: Any = None, listen: str = "127.0.0.1:0", **more: Any
+    state: Path,
+    registry: CollectorRegistry | None = None,
+    heart: Any = None,
+    listen: str = "127.0.0.1:0",
+    **more: Any,
 ) -> Iterator[Server]:
     """Serve as the daemon does with this state directory; `heart`: one that need not beat."""
     given = {"listen": listen, "api": "off", "state_dir": str(state), **more}

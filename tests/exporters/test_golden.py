@@ -21,15 +21,39 @@ from agent.model.documents import dumps
 from agent.model.report import Report
 from tests.builders import node, scanned
 from tests.cli.commands import nodeleak
-from tests.exporters.built import CLEANINGS, LOST, NODES, RECORDINGS, RELEASED, recording_of, reports_of, write_journal
+from tests.exporters.built import (
+    CLEANINGS,
+    LOST,
+    NODES,
+    RECORDINGS,
+    RELEASED,
+    recording_of,
+    reports_of,
+    write_journal,
+)
 from tests.exporters.daemon import Daemon
 from tests.exporters.served import Server, status
 from tests.exporters.test_metrics import everything
 
 Golden = Callable[[str, str], None]
-PAGES = ("incident", "dual-stack", "docker-silent", "devices-storm", "every-state", "foreign-names", "dark", "range-v6")
+PAGES = (
+    "incident",
+    "dual-stack",
+    "docker-silent",
+    "devices-storm",
+    "every-state",
+    "foreign-names",
+    "dark",
+    "range-v6",
+)
 """The nodes with a golden page, and all metrics: they are large."""
-SCANS = (("scan",), ("scan", "-v"), ("scan", "-o", "wide"), ("scan", "-o", "name"), ("scan", "--map"))
+SCANS = (
+    ("scan",),
+    ("scan", "-v"),
+    ("scan", "-o", "wide"),
+    ("scan", "-o", "name"),
+    ("scan", "--map"),
+)
 
 
 def sections(parts: Mapping[str, str]) -> str:
@@ -51,12 +75,17 @@ def test_a_node_looks_as_it_did(name: str, golden: Golden, server: Server) -> No
         done = nodeleak(*command, "--recording=-", given=dumps(recording))
         return done.out + done.err
 
-    timeline = timeline_document(reports[-1], [RELEASED, replace(RELEASED, restored=RELEASED.at)], ["line 3: no"])
+    timeline = timeline_document(
+        reports[-1], [RELEASED, replace(RELEASED, restored=RELEASED.at)], ["line 3: no"]
+    )
     daemon = Daemon()
     lines = [line for report in reports for line in daemon.export(report).lines]
     server.export(reports[-1], 0.1)
     texts = {" ".join(command): scan(*command) for command in SCANS}
-    texts |= {"timeline": timeline_table(timeline, ""), "timeline -v": timeline_table(timeline, "", verbose=True)}
+    texts |= {
+        "timeline": timeline_table(timeline, ""),
+        "timeline -v": timeline_table(timeline, "", verbose=True),
+    }
     texts["status"] = nodeleak("status", f"--listen=127.0.0.1:{server.port}").out
     for head, text in texts.items():
         assert text.replace("\n", "").isprintable(), head
@@ -64,7 +93,10 @@ def test_a_node_looks_as_it_did(name: str, golden: Golden, server: Server) -> No
     texts["log"] = "".join(f"{json.dumps(line)}\n" for line in lines)
     texts["metrics"] = metrics(daemon, whole=name in PAGES)
     golden(f"{name}.txt", sections(texts))
-    golden(f"{name}.json", "".join((scan("scan", "-o", "json"), pretty(status(reports[-1])), pretty(timeline))))
+    golden(
+        f"{name}.json",
+        "".join((scan("scan", "-o", "json"), pretty(status(reports[-1])), pretty(timeline))),
+    )
 
 
 def pretty(document: dict[str, Any]) -> str:
@@ -73,8 +105,16 @@ def pretty(document: dict[str, Any]) -> str:
 
 def metrics(daemon: Daemon, *, whole: bool) -> str:
     """Return the samples; unless the whole of it is wanted, without help and zeros."""
-    lines = [line for line in daemon.scrape().splitlines() if not re.search("process_|python_version|^# EOF", line)]
-    return "".join(f"{line}\n" for line in lines if whole or not (line.startswith("#") or line.endswith(" 0.0")))
+    lines = [
+        line
+        for line in daemon.scrape().splitlines()
+        if not re.search("process_|python_version|^# EOF", line)
+    ]
+    return "".join(
+        f"{line}\n"
+        for line in lines
+        if whole or not (line.startswith("#") or line.endswith(" 0.0"))
+    )
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -95,11 +135,17 @@ def test_cleanups_and_all_metrics_look_as_they_did(golden: Golden, server: Serve
     texts, documents = {}, []
     for head, cleaning in CLEANINGS.items():
         report = replace(scanned(node(LOST)), cleaning=cleaning)
-        page = shown(server, report).partition('<section aria-labelledby="releases">')[2].partition("</section>")[0]
+        page = (
+            shown(server, report)
+            .partition('<section aria-labelledby="releases">')[2]
+            .partition("</section>")[0]
+        )
         texts[head] = clean_table(cleaning)
         texts[f"{head}: -v"] = clean_table(cleaning, verbose=True)
         texts[f"{head}: page"] = f"{status(report)['headline']}\n{page}"
-        texts[f"{head}: log"] = "".join(f"{json.dumps(line)}\n" for line in Daemon(mode="clean").export(report).lines)
+        texts[f"{head}: log"] = "".join(
+            f"{json.dumps(line)}\n" for line in Daemon(mode="clean").export(report).lines
+        )
         documents.append(clean_document(cleaning))
     golden("cleanups.txt", sections(texts))
     golden("cleanups.json", "".join(map(pretty, documents)))
@@ -107,17 +153,27 @@ def test_cleanups_and_all_metrics_look_as_they_did(golden: Golden, server: Serve
 
 def test_the_journal_looks_as_it_did(golden: Golden, tmp_path: Path) -> None:
     write_journal(tmp_path)
-    text, document = (nodeleak("journal", f"--state-dir={tmp_path}", *more).out for more in ((), ("-o", "json")))
+    text, document = (
+        nodeleak("journal", f"--state-dir={tmp_path}", *more).out for more in ((), ("-o", "json"))
+    )
     golden("journal.txt", text.replace(str(tmp_path), ""))
     golden("journal.json", document.replace(str(tmp_path), ""))
 
 
-def test_each_golden_file_is_compared_and_every_detector_has_found_something(request: pytest.FixtureRequest) -> None:
+def test_each_golden_file_is_compared_and_every_detector_has_found_something(
+    request: pytest.FixtureRequest,
+) -> None:
     if request.config.getoption("--renew", default=False):
         return  # the last ones are not written yet
     directory = Path(__file__).parent / "golden"
-    expected = {f"{name}.{kind}" for name in (*RECORDINGS, *NODES, "cleanups", "journal") for kind in ("txt", "json")}
+    expected = {
+        f"{name}.{kind}"
+        for name in (*RECORDINGS, *NODES, "cleanups", "journal")
+        for kind in ("txt", "json")
+    }
     expected |= {"metrics.txt", "log.txt"} | {f"{name}.html" for name in PAGES}
     assert {path.name for path in directory.iterdir()} == expected
     documents = "".join(path.read_text() for path in directory.glob("*.json"))
-    assert [one.NAME for one in DETECTORS if f'"detector": "{one.NAME}",\n   "subject"' not in documents] == []
+    assert [
+        one.NAME for one in DETECTORS if f'"detector": "{one.NAME}",\n   "subject"' not in documents
+    ] == []

@@ -10,7 +10,15 @@ from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.finding import Finding, Severity, SkippedCheck
 from agent.model.release import Cleaning, Reason, Refusal, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import Known, NetworkStore, NotRequested, Reading, Reservation, Snapshot, Unavailable
+from agent.model.snapshot import (
+    Known,
+    NetworkStore,
+    NotRequested,
+    Reading,
+    Reservation,
+    Snapshot,
+    Unavailable,
+)
 from agent.model.watches import Evidence
 from tests import builders as b
 from tests.builders import node, scanned, without
@@ -22,7 +30,10 @@ from tests.kube_events.syncs import confirmed as report_of
 from tests.kube_events.syncs import leak
 
 Golden = Callable[[str, str], None]
-AWAY, VARIED = Unavailable("reservations", "x"), Unavailable("reservations", "together with 4 others")
+AWAY, VARIED = (
+    Unavailable("reservations", "x"),
+    Unavailable("reservations", "together with 4 others"),
+)
 UNUSED = NotRequested("reservations", "its addresses are those of podman")
 BROKEN = (SkippedCheck("shared_ip", "KeyError: 'a bug'", broken=True),)
 OTHER = node(b.reservation(LOST.ip, "8" * 64))
@@ -108,10 +119,19 @@ BUSY = c.outcome(Verdict.BUSY, why="another cleaner is at work")
 HALTED = cleaning(halted="it is there again", warnings=("journal: line 3",))
 PENDING = Refusal(Reason.TEARDOWN_PENDING, "the kubelet will release it")
 CLEANUPS: tuple[tuple[str, Cleaning], ...] = (
-    ("what is not a leak is refused: nothing", cleaning(refused(PENDING, of=(b.reservation("10.244.1.2", "1" * 64),)))),
+    (
+        "what is not a leak is refused: nothing",
+        cleaning(refused(PENDING, of=(b.reservation("10.244.1.2", "1" * 64),))),
+    ),
     ("refused", cleaning(refused(c.CANDIDATE, c.BUDGET))),
-    ("refused, with other seconds: nothing", cleaning(refused(replace(c.CANDIDATE, why="45 s old")))),
-    ("the guards cannot be evaluated: nothing", cleaning(unavailable=(Unavailable("containers", "timed out"),))),
+    (
+        "refused, with other seconds: nothing",
+        cleaning(refused(replace(c.CANDIDATE, why="45 s old"))),
+    ),
+    (
+        "the guards cannot be evaluated: nothing",
+        cleaning(unavailable=(Unavailable("containers", "timed out"),)),
+    ),
     ("refused as before: nothing", cleaning(refused(c.CANDIDATE))),
     ("refused for another reason", cleaning(refused(c.BUDGET))),
     ("failed", cleaning(BUSY)),
@@ -132,9 +152,15 @@ def test_a_life_is_logged_as_it_was(golden: Golden) -> None:
         texts += [written(f"{life}: {what}", daemon.sync(snapshot)) for what, snapshot in steps]
     daemon, report = Daemon(), scanned(node(LOST))
     texts.append(written("cleanup: a leak is found", daemon.export(report)))
-    texts += [written(f"cleanup: {what}", daemon.export(replace(report, cleaning=done))) for what, done in CLEANUPS]
+    texts += [
+        written(f"cleanup: {what}", daemon.export(replace(report, cleaning=done)))
+        for what, done in CLEANUPS
+    ]
     daemon = Daemon()
-    texts += [written(f"a detector fails: {what}", daemon.sync(node(), gaps=BROKEN)) for what in ("", "nothing")]
+    texts += [
+        written(f"a detector fails: {what}", daemon.sync(node(), gaps=BROKEN))
+        for what in ("", "nothing")
+    ]
     golden("log.txt", "".join(texts))
 
 
@@ -147,7 +173,12 @@ def written(head: str, daemon: Daemon) -> str:
 def test_a_finding_that_becomes_worse_is_logged_again() -> None:
     daemon, worse = Daemon(), report_of(leak(9, severity=Severity.CRITICAL))
     reports: Iterable[Report] = (report_of(leak(9)), worse, worse, report_of(leak(9)))
-    assert [daemon.export(report).events for report in reports] == [["finding.opened"], ["finding.opened"], [], []]
+    assert [daemon.export(report).events for report in reports] == [
+        ["finding.opened"],
+        ["finding.opened"],
+        [],
+        [],
+    ]
 
 
 def test_thousands_of_findings_are_a_thousand_lines_and_then_a_thousand_an_hour() -> None:
@@ -163,7 +194,11 @@ def test_thousands_of_findings_are_a_thousand_lines_and_then_a_thousand_an_hour(
     assert [lines(0, *many), lines(0.1), lines(0.6, *many), lines(5)] == [
         (1000, 500), (100, 1400), (500, 1000), (1000, 500),
     ]  # fmt: skip
-    full = replace(leak(1), detector="exhausted_range", subject="kubenet", severity=Severity.CRITICAL)
+    full = replace(
+        leak(1), detector="exhausted_range", subject="kubenet", severity=Severity.CRITICAL
+    )
     report = report_of(*many, full, later=timedelta(hours=5))
     events = Counter(daemon.export(replace(report, cleaning=cleaning(released()))).events)
-    assert (events["finding.opened"], events["address.released"]) == (1, 1), "these are logged all the same"
+    assert (events["finding.opened"], events["address.released"]) == (1, 1), (
+        "these are logged all the same"
+    )

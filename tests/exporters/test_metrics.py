@@ -24,8 +24,12 @@ LOST = reservation("10.244.1.9")
 
 def rejected(*resources: str) -> TrackedFinding:
     stuck = RejectionCause.KUBELET_RESTART, PodOutcome.STUCK, "", ""
-    pods = tuple(RejectedPod("shop/cart", "uid", "", resource, NOW, *stuck) for resource in resources)
-    return TrackedFinding(Finding("rejected_pod", "shop/cart", "refused", rejected_pods=pods), NOW, confirmed=True)
+    pods = tuple(
+        RejectedPod("shop/cart", "uid", "", resource, NOW, *stuck) for resource in resources
+    )
+    return TrackedFinding(
+        Finding("rejected_pod", "shop/cart", "refused", rejected_pods=pods), NOW, confirmed=True
+    )
 
 
 def everything() -> Daemon:
@@ -71,7 +75,10 @@ def test_the_oldest_confirmed_finding_of_a_detector_is_exported_and_none_without
     teardown = Finding("stuck_teardown", "10.244.1.9", "pending")
     waiting = TrackedFinding(teardown, NOW - b.OLD, confirmed=False)
     since = TrackedFinding(replace(teardown, subject="10.244.1.8"), NOW, confirmed=True)
-    assert oldest(Daemon().sync(node(), findings=(waiting, since)), "stuck_teardown") == NOW.timestamp()
+    assert (
+        oldest(Daemon().sync(node(), findings=(waiting, since)), "stuck_teardown")
+        == NOW.timestamp()
+    )
 
 
 def counted(daemon: Daemon, cause: LeakCause = LeakCause.UNKNOWN) -> float | None:
@@ -93,23 +100,40 @@ MISSED = ("changed", "gone", "busy", "interrupted", "failed")
 def test_counters_of_releases_start_with_zeros_only_where_addresses_are_released() -> None:
     daemon = Daemon("storage", mode="clean").sync(node())
     for network in ("kubenet", "storage"):
-        assert {daemon.get("leaks_confirmed_total", network=network, cause=cause.value) for cause in LeakCause} == {0}
+        assert {
+            daemon.get("leaks_confirmed_total", network=network, cause=cause.value)
+            for cause in LeakCause
+        } == {0}
         assert daemon.get("releases_total", network=network) == 0
-        failures = {reason: daemon.get("release_failures_total", network=network, reason=reason) for reason in MISSED}
+        failures = {
+            reason: daemon.get("release_failures_total", network=network, reason=reason)
+            for reason in MISSED
+        }
         assert failures == dict.fromkeys(MISSED, 0)
         # The dashboard shows their increase by reason, which a series without a 0 hides once.
-        refusals = {daemon.get("releases_refused_total", network=network, reason=reason.value) for reason in Reason}
+        refusals = {
+            daemon.get("releases_refused_total", network=network, reason=reason.value)
+            for reason in Reason
+        }
         assert refusals == {0}
     assert daemon.get("lock_wait_seconds_count") == daemon.get("lock_held_seconds_count") == 0
     for mode in ("observe", "dry-run"):
-        text = cleaned(cleaning(c.outcome(Verdict.WOULD_RELEASE), applied=False), mode=mode).scrape()
-        assert [name for name in ("releases_total", "release_failures", "lock_wait", "lock_held") if name in text] == []
+        text = cleaned(
+            cleaning(c.outcome(Verdict.WOULD_RELEASE), applied=False), mode=mode
+        ).scrape()
+        assert [
+            name
+            for name in ("releases_total", "release_failures", "lock_wait", "lock_held")
+            if name in text
+        ] == []
         assert Daemon(mode=mode).sync(node()).labels("releases_refused_total") == []
 
 
 def test_a_refusal_counts_once_per_sync_by_its_first_reason() -> None:
     daemon = Daemon(mode="clean")
-    done = cleaning(refused(c.CANDIDATE, c.BUDGET), *(refused(c.BUDGET, of=(lost,)) for lost in c.many(5)))
+    done = cleaning(
+        refused(c.CANDIDATE, c.BUDGET), *(refused(c.BUDGET, of=(lost,)) for lost in c.many(5))
+    )
     for _ in range(3):
         daemon.sync(node(LOST), cleaning=done)
     assert daemon.get("releases_refused_total", network="kubenet", reason="not_confirmed") == 3
@@ -122,16 +146,24 @@ def test_a_refusal_counts_once_per_sync_by_its_first_reason() -> None:
     recheck = cleaned(cleaning(replace(exists, waited=0.2, held=0.001)), "storage")
     assert recheck.get("releases_refused_total", network="storage", reason="container_exists") == 1
     assert recheck.get("lock_wait_seconds_count") == recheck.get("lock_held_seconds_count") == 1
-    assert {recheck.get("release_failures_total", network="storage", reason=one) for one in MISSED} == {0}
+    assert {
+        recheck.get("release_failures_total", network="storage", reason=one) for one in MISSED
+    } == {0}
 
 
 def test_a_failed_release_is_counted_by_its_reason() -> None:
     for verdict in map(Verdict, MISSED):
         daemon = cleaned(cleaning(c.outcome(verdict, why="it is another", waited=0.2)))
-        failures = {one: daemon.get("release_failures_total", network="kubenet", reason=one) for one in MISSED}
+        failures = {
+            one: daemon.get("release_failures_total", network="kubenet", reason=one)
+            for one in MISSED
+        }
         assert failures == {one: int(one == verdict) for one in MISSED}
         assert daemon.get("releases_total", network="kubenet") == 0
-        assert (daemon.get("lock_wait_seconds_count"), daemon.get("lock_held_seconds_count")) == (1, 0)
+        assert (daemon.get("lock_wait_seconds_count"), daemon.get("lock_held_seconds_count")) == (
+            1,
+            0,
+        )
 
 
 def test_an_unknown_value_is_absent_and_not_zero_and_a_failed_detector_is_counted() -> None:
@@ -140,13 +172,17 @@ def test_an_unknown_value_is_absent_and_not_zero_and_a_failed_detector_is_counte
         assert daemon.labels(name) == [], name
     assert daemon.labels("oldest_finding_timestamp_seconds") == []
     assert counted(daemon) == 1, "what was counted stays counted"
-    present = {labels["detector"] for labels in Daemon().sync(b.without_api(node())).labels("findings")}
+    present = {
+        labels["detector"] for labels in Daemon().sync(b.without_api(node())).labels("findings")
+    }
     assert present == {
         "leaked_reservation", "unmanaged_address", "stuck_teardown", "exhausted_range", "overlapping_ranges",
         "failing_plugin", "unexplained_exhaustion", "late_device_plugin",
     }  # fmt: skip
     daemon = Daemon().sync(node(), (SkippedCheck("shared_ip", "KeyError", broken=True),))
-    assert daemon.get("findings", detector="shared_ip", severity="critical", phase="confirmed") is None
+    assert (
+        daemon.get("findings", detector="shared_ip", severity="critical", phase="confirmed") is None
+    )
     assert daemon.get("sync_failures_total", stage="check") == 1
     assert daemon.get("sync_failures_total", stage="read") == 0
 
@@ -185,23 +221,44 @@ def test_a_hundred_resources_are_bounded_and_the_rest_is_other_as_is_an_invalid_
     others = rejected(*(f"a.io/x-{number:03}" for number in range(100)))
     daemon = Daemon().sync(with_resources(*names[:30]), findings=(others,))
     assert len({*resources(daemon), *resources(daemon, "rejected_pods")}) == 33
-    assert daemon.get("rejected_pods", resource="other", cause="kubelet_restart", pod_outcome="stuck") == 68
+    assert (
+        daemon.get("rejected_pods", resource="other", cause="kubelet_restart", pod_outcome="stuck")
+        == 68
+    )
     longest = "x" * 253 + "/" + "y" * 63
-    odd = ("no-slash", "a.b/c\nd", 'a.b/"x"', "a.b/" + "x" * 64, "x" * 254 + "/y", "a/b/c", "vendor.io/ü", "a.b/c\n")
+    odd = (
+        "no-slash",
+        "a.b/c\nd",
+        'a.b/"x"',
+        "a.b/" + "x" * 64,
+        "x" * 254 + "/y",
+        "a/b/c",
+        "vendor.io/ü",
+        "a.b/c\n",
+    )
     for name in (*odd, longest):
-        assert resources(Daemon().sync(with_resources(name))) == [longest if name == longest else "other"]
-    assert resources(Daemon().sync(node(), findings=(rejected(""),)), "rejected_pods") == ["unknown"], "it names none"
+        assert resources(Daemon().sync(with_resources(name))) == [
+            longest if name == longest else "other"
+        ]
+    assert resources(Daemon().sync(node(), findings=(rejected(""),)), "rejected_pods") == [
+        "unknown"
+    ], "it names none"
 
 
 def test_the_text_can_be_parsed_holds_each_sample_once_and_is_accepted_by_promtool() -> None:
     for daemon in (Daemon(), everything(), Daemon().sync(b.dark_node())):
         families = list(text_string_to_metric_families(daemon.scrape()))
-        samples = [(one.name, *sorted(one.labels.items())) for family in families for one in family.samples]
+        samples = [
+            (one.name, *sorted(one.labels.items())) for family in families for one in family.samples
+        ]
         assert len(samples) == len(set(samples)) > 10
         assert all(family.documentation and family.type != "unknown" for family in families)
         assert "_created" not in daemon.scrape()
         assert {family.name for family in families if family.name.startswith("process_")} == {
             "process_cpu_seconds", "process_resident_memory_bytes", "process_start_time_seconds", "process_open_fds",
         }  # fmt: skip
-    needs(shutil.which("promtool") is not None, "promtool (Debian: apt-get install prometheus), to check the metrics")
+    needs(
+        shutil.which("promtool") is not None,
+        "promtool (Debian: apt-get install prometheus), to check the metrics",
+    )
     assert run("promtool", "check", "metrics", given=everything().scrape()) == ""

@@ -36,7 +36,9 @@ def document(snapshot: Snapshot) -> Any:
 
 
 def report_with(*findings: Finding) -> Report:
-    tracked = tuple(TrackedFinding(finding, finding.since or NOW, confirmed=True) for finding in findings)
+    tracked = tuple(
+        TrackedFinding(finding, finding.since or NOW, confirmed=True) for finding in findings
+    )
     return replace(scanned(node()), findings=tracked)
 
 
@@ -98,16 +100,30 @@ def test_only_the_commands_that_work_here_are_printed() -> None:
 def test_pods_are_deleted_only_from_a_range_that_pods_fill() -> None:
     taken = [reservation(f"10.244.1.{n}", b.WEB_ID) for n in range(4, 14)]
     for last, step in (
-        ([reservation("10.244.1.14", b.WEB_ID)], "No address is known to be leaked. Delete pods here"),
-        ([reservation("10.244.1.14", age=timedelta(0))], "1 address may be leaked: this is known after the grace"),
-        ([reservation("10.244.1.14", LOST.container_id), b.sandbox(b.GONE, "shop/old", "exited")], "1 ended sandbox"),
+        (
+            [reservation("10.244.1.14", b.WEB_ID)],
+            "No address is known to be leaked. Delete pods here",
+        ),
+        (
+            [reservation("10.244.1.14", age=timedelta(0))],
+            "1 address may be leaked: this is known after the grace",
+        ),
+        (
+            [
+                reservation("10.244.1.14", LOST.container_id),
+                b.sandbox(b.GONE, "shop/old", "exited"),
+            ],
+            "1 ended sandbox",
+        ),
     ):
         text = scan(node(*taken, *last, node=[replace(b.WORKER, pod_cidrs=("10.244.1.0/28",))]))
         assert f". {step}" in text
         assert ("Delete pods" in text) == ("Delete pods" in step)
 
 
-MANY = [reservation(f"10.245.{number >> 8}.{number & 255}", f"{number:064x}") for number in range(550)]
+MANY = [
+    reservation(f"10.245.{number >> 8}.{number & 255}", f"{number:064x}") for number in range(550)
+]
 MOST, EVERY = 512, len(MANY)
 
 
@@ -121,10 +137,16 @@ def test_all_leaks_are_counted_and_listed_however_many_there_are() -> None:
     assert f"\nWarning: {EVERY} leaked pod addresses on worker-1\n" in text
     assert f"\n{EVERY} warnings: leaked pod addresses\n" in text
     assert sum(finding["count"] for finding in tree["findings"]) == EVERY
-    assert [finding["count"] for finding in tree["findings"] if finding["count"] > 1] == [EVERY - MOST]
+    assert [finding["count"] for finding in tree["findings"] if finding["count"] > 1] == [
+        EVERY - MOST
+    ]
     listed = {f"kubenet/{lost.ip}" for lost in MANY}
     assert set(scan(snapshot, "--output=name").split()) == listed
-    leaked = {f"kubenet/{one['ip']}": one["cause"] for one in tree["reservations"] if one["state"] == "leaked"}
+    leaked = {
+        f"kubenet/{one['ip']}": one["cause"]
+        for one in tree["reservations"]
+        if one["state"] == "leaked"
+    }
     assert leaked == dict.fromkeys(listed, "kubelet_restart")
     (message,) = (one.message for one in event_specs(scanned(snapshot)) if one.subject == "kubenet")
     assert message.startswith(f"{EVERY} findings in kubenet: 10.245.0.0 is reserved for")
@@ -132,7 +154,9 @@ def test_all_leaks_are_counted_and_listed_however_many_there_are() -> None:
 
 def events_of(daemon: Daemon, snapshot: Snapshot) -> list[tuple[str, str]]:
     lines = daemon.sync(snapshot, confirm_after=timedelta(0)).lines
-    return [(line["event"], line["subject"]) for line in lines if line["event"].startswith("finding.")]
+    return [
+        (line["event"], line["subject"]) for line in lines if line["event"].startswith("finding.")
+    ]
 
 
 def test_the_log_opens_what_is_listed_and_closes_only_what_is_gone() -> None:
@@ -146,7 +170,11 @@ def test_the_log_opens_what_is_listed_and_closes_only_what_is_gone() -> None:
         *(("finding.closed", str(lost.key)) for lost in MANY[20:22]),
     ]
     found = {"detector": "leaked_reservation", "severity": "warning", "phase": "confirmed"}
-    assert daemon.get("findings", **found) == daemon.get("reservations", network="kubenet", state="leaked") == EVERY - 2
+    assert (
+        daemon.get("findings", **found)
+        == daemon.get("reservations", network="kubenet", state="leaked")
+        == EVERY - 2
+    )
     assert daemon.get("leaks_confirmed_total", network="kubenet", cause="kubelet_restart") == EVERY
     # Nor does it close what still leaks.
     daemon, empty = Daemon(), [empty_file(f"10.244.9.{number}") for number in range(5)]
@@ -154,8 +182,12 @@ def test_the_log_opens_what_is_listed_and_closes_only_what_is_gone() -> None:
         events_of(daemon, leaking(*MANY, *empty))
     # Sandboxes are unknown now, empty files are not: they are listed for a while.
     events_of(daemon, without(leaking(*MANY, *empty), "containers"))
-    assert [one for one in events_of(daemon, leaking(*MANY, *empty)) if one[0] == "finding.closed"] == []
-    closed = {subject for event, subject in events_of(daemon, leaking(*MANY)) if event == "finding.closed"}
+    assert [
+        one for one in events_of(daemon, leaking(*MANY, *empty)) if one[0] == "finding.closed"
+    ] == []
+    closed = {
+        subject for event, subject in events_of(daemon, leaking(*MANY)) if event == "finding.closed"
+    }
     assert closed >= {f"kubenet/10.244.9.{number}" for number in range(5)}
 
 
@@ -171,7 +203,9 @@ def test_no_output_falls_silent_at_an_odd_name_or_has_control_characters(tmp_pat
             assert all(character.isprintable() or character == "\n" for character in text)
         assert name in {network["name"] for network in document(snapshot)["networks"]}
         families = text_string_to_metric_families(daemon.export(report).scrape())
-        assert name in {sample.labels.get("network") for family in families for sample in family.samples}
+        assert name in {
+            sample.labels.get("network") for family in families for sample in family.samples
+        }
         assert f"{name}/10.9.0.9" in {line.get("subject") for line in daemon.lines}
         (spec,) = event_specs(report)
         assert spec.message.isprintable()

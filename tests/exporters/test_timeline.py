@@ -32,7 +32,9 @@ def rejected(at: datetime | None, *, by_api: bool = False) -> Pod:
     return replace(pod, rejection=replace(pod.rejection, at=at, by_api=by_api))
 
 
-def test_only_times_of_the_api_server_are_converted_to_the_nodes_clock_and_without_one_a_rejection_is_counted() -> None:
+def test_only_times_of_the_api_server_are_converted_to_the_nodes_clock_and_without_one_a_rejection_is_counted() -> (
+    None
+):
     assert timeline_of(node(rejected(None)))["undated_rejections"] == 1
     assert events(node(rejected(None)), "rejected") == []
     for pod, expected in (
@@ -47,7 +49,11 @@ def test_only_times_of_the_api_server_are_converted_to_the_nodes_clock_and_witho
 def test_a_leak_has_its_cause_and_the_time_of_the_last_start_only_bounds_it_from_above() -> None:
     restarted = [b.processes(kubelet=HOUR)]
     (event,) = events(node(LEAK, processes=restarted), "leaked")
-    assert (event["at"], event["exact"], event["subject"]) == ("2026-03-26T19:00:00.000Z", False, "kubenet/10.244.1.9")
+    assert (event["at"], event["exact"], event["subject"]) == (
+        "2026-03-26T19:00:00.000Z",
+        False,
+        "kubenet/10.244.1.9",
+    )
     assert "likely cause: kubelet restart at 2026-03-26 19:00:00Z" in event["text"]
     assert event["text"].startswith("leak (began then or earlier): ")
     (at_boot,) = events(node(b.reservation("10.244.1.9", ""), processes=restarted), "leaked")
@@ -58,20 +64,29 @@ def test_a_leak_has_its_cause_and_the_time_of_the_last_start_only_bounds_it_from
 
 def test_only_releases_and_restorations_come_from_the_journal() -> None:
     def of_journal(entry: Entry) -> list[tuple[str, str, bool]]:
-        found = (event for event in timeline_of(node(), entry)["events"] if event["source"] == "journal")
+        found = (
+            event for event in timeline_of(node(), entry)["events"] if event["source"] == "journal"
+        )
         return [(event["what"], event["at"], event["exact"]) for event in found]
 
     released = ("released", "2026-03-26T19:00:00.000Z", True)
-    assert of_journal(replace(RELEASED, restored=NOW)) == [released, ("restored", "2026-03-26T20:00:00.000Z", True)]
+    assert of_journal(replace(RELEASED, restored=NOW)) == [
+        released,
+        ("restored", "2026-03-26T20:00:00.000Z", True),
+    ]
     for verdict in (None, *Verdict):
-        assert of_journal(replace(RELEASED, verdict=verdict)) == [released] * (verdict is Verdict.RELEASED)
+        assert of_journal(replace(RELEASED, verdict=verdict)) == [released] * (
+            verdict is Verdict.RELEASED
+        )
 
 
 def test_events_of_all_sources_are_in_order_and_only_the_requested_duration_is_kept() -> None:
     started = HOUR - timedelta(milliseconds=424)
     snapshot = node(
         LEAK,
-        b.refused_pod("shop/render", ago=HOUR),  # in whole seconds, so it comes after the start that rejected it
+        b.refused_pod(
+            "shop/render", ago=HOUR
+        ),  # in whole seconds, so it comes after the start that rejected it
         processes=[b.processes(booted=b.UPTIME, docker=b.UPTIME, kubelet=HOUR + SECOND)],
         device_plugins=b.device_plugins(
             b.transition(TransitionKind.KUBELET_STARTED, ago=started),
@@ -84,7 +99,14 @@ def test_events_of_all_sources_are_in_order_and_only_the_requested_duration_is_k
     def kinds(**more: Any) -> list[str]:
         return [event["what"] for event in timeline_of(snapshot, released, **more)["events"]]
 
-    race = ["kubelet_started", "leaked", "device_manager_started", "rejected", "registered", "released"]
+    race = [
+        "kubelet_started",
+        "leaked",
+        "device_manager_started",
+        "rejected",
+        "registered",
+        "released",
+    ]
     assert kinds()[-6:] == race
     assert kinds(since=timedelta.max) == kinds()
     assert kinds(since=HOUR - 5 * SECOND) == ["registered", "released"]
@@ -95,9 +117,20 @@ def test_what_events_may_be_missing_of_is_listed_and_nothing_else() -> None:
     def missing(snapshot: Snapshot) -> set[str]:
         return {source["source"] for source in timeline_of(snapshot)["unavailable"]}
 
-    for source in ("reservations", "containers", "pods", "processes", "device_plugins", "addresses"):
+    for source in (
+        "reservations",
+        "containers",
+        "pods",
+        "processes",
+        "device_plugins",
+        "addresses",
+    ):
         assert source in missing(without(node(LEAK), source))
-    for complete in (without(node(), "cni_results"), without(node(), "node"), b.without_api(node())):
+    for complete in (
+        without(node(), "cni_results"),
+        without(node(), "node"),
+        b.without_api(node()),
+    ):
         assert missing(complete) == set()
     assert timeline_of(b.dark_node())["events"] == []
     journal = timeline_document(scanned(node()), Unavailable("journal", "no"))

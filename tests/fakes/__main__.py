@@ -32,7 +32,9 @@ def _runtime(host: Host, node: FakeNode) -> AbstractContextManager[Any]:
 
 
 root, pods, cidr, least, most, runtime, *more = sys.argv[1:]
-numbers: dict[str, Any] = {name: int(number) for name, _, number in (one.partition("=") for one in more)}
+numbers: dict[str, Any] = {
+    name: int(number) for name, _, number in (one.partition("=") for one in more)
+}
 node = replace(healthy(datetime.now(UTC), int(pods), cidr), runtime=runtime, **numbers)
 if not node.uses_docker:
     node = replace(node, network=_NETWORK)

@@ -96,7 +96,11 @@ class _ApiHandler(Handler):
             for item in self._selected(resource, query):
                 self._event("ADDED", item)
         metadata = {"resourceVersion": str(_VERSION), "creationTimestamp": None}
-        bookmark = {"kind": "Pod" if resource == "pods" else "Node", "apiVersion": "v1", "metadata": metadata}
+        bookmark = {
+            "kind": "Pod" if resource == "pods" else "Node",
+            "apiVersion": "v1",
+            "metadata": metadata,
+        }
         left = min(float(query.get("timeoutSeconds") or _LONGEST_WATCH), _LONGEST_WATCH)
         while left > 0 and not self.server.closing.wait(min(left, _BOOKMARK_EVERY)):
             left -= _BOOKMARK_EVERY
@@ -112,7 +116,9 @@ class _ApiHandler(Handler):
     def _selected(self, resource: str, query: Mapping[str, str]) -> list[Tree]:
         wanted = [term.split("=", 1) for term in query.get("fieldSelector", "").split(",") if term]
         return [
-            item for item in self.server.objects[resource] if all(_field(item, path) == value for path, value in wanted)
+            item
+            for item in self.server.objects[resource]
+            if all(_field(item, path) == value for path, value in wanted)
         ]
 
 
@@ -125,7 +131,13 @@ def _field(item: Tree, path: str) -> Any:
 
 def _not_found(path: str) -> Tree:
     message = f"the fake API server has no {path}"
-    return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": 404}
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "message": message,
+        "code": 404,
+    }
 
 
 def node_object(node: FakeNode) -> Tree:
@@ -148,13 +160,17 @@ def pod_object(node: FakeNode, sandbox: PodSandbox, least_bytes: int) -> Tree:
 
 def pending_pod(node: FakeNode, namespace: str, name: str) -> Tree:
     waiting = PodSandbox("", namespace, name, "", node.kubelet_started)
-    return _pod(node, waiting) | {"status": {"phase": "Pending", "hostIP": node.ip, "qosClass": "BestEffort"}}
+    return _pod(node, waiting) | {
+        "status": {"phase": "Pending", "hostIP": node.ip, "qosClass": "BestEffort"}
+    }
 
 
 def _evicted_pods(node: FakeNode) -> Iterator[Tree]:
     """Make pods of `_EVICTED_BYTES` each, which share all but their names."""
     model = pod_object(
-        node, PodSandbox("", "batch", "nightly-report-7c76c6984d-00000", "", node.kubelet_started), _EVICTED_BYTES
+        node,
+        PodSandbox("", "batch", "nightly-report-7c76c6984d-00000", "", node.kubelet_started),
+        _EVICTED_BYTES,
     )
     del model["spec"]["hostNetwork"]
     model["status"] = {
@@ -164,7 +180,10 @@ def _evicted_pods(node: FakeNode) -> Iterator[Tree]:
         "startTime": _moment(node.kubelet_started),
     }
     for number in range(node.evicted):
-        names = {"name": f"nightly-report-7c76c6984d-{number:05}", "uid": f"e71c7ed0-0000-4000-8000-{number:012}"}
+        names = {
+            "name": f"nightly-report-7c76c6984d-{number:05}",
+            "uid": f"e71c7ed0-0000-4000-8000-{number:012}",
+        }
         yield {**model, "metadata": model["metadata"] | names}
 
 
@@ -196,12 +215,18 @@ def _fill(pod: Tree, least_bytes: int) -> None:
     environment: list[Tree] = pod["spec"]["containers"][0]["env"]
     noted: Tree = {}
     pod["metadata"]["managedFields"] = [
-        {"manager": "kube-controller-manager", "operation": "Update", "fieldsV1": {"f:spec": {"f:env": noted}}}
+        {
+            "manager": "kube-controller-manager",
+            "operation": "Update",
+            "fieldsV1": {"f:spec": {"f:env": noted}},
+        }
     ]
     size = len(compact(pod))
     while size < least_bytes:
         name = f"SPRING_DATASOURCE_POOL_SETTING_{len(environment):03}"
-        environment.append({"name": name, "value": f"jdbc:mysql://db-{len(environment):03}.example:3306/orders"})
+        environment.append(
+            {"name": name, "value": f"jdbc:mysql://db-{len(environment):03}.example:3306/orders"}
+        )
         noted[f'k:{{"name":"{name}"}}'] = {".": {}, "f:name": {}, "f:value": {}}
         size += len(compact(environment[-1])) + len(name) + 58
 

@@ -46,15 +46,25 @@ class FakeCluster:
 
     nodes: Sequence[str]
     run: Callable[[str, Sequence[str]], Ran]
-    proxied: Callable[[str], Tree] = lambda _: {}  # What every service answers to a path and its query
+    proxied: Callable[[str], Tree] = (
+        lambda _: {}
+    )  # What every service answers to a path and its query
     url: str = ""
     requests: "Counter[str]" = field(default_factory=Counter)
     lock: Lock = field(default_factory=Lock)
 
     def pod(self, node: str) -> Tree:
         created = "2026-03-26T19:00:00Z"
-        names = {"namespace": "kube-system", "name": f"nodeleak-{node}", "labels": LABELS, "creationTimestamp": created}
-        spec = {"nodeName": node, "containers": [{"name": "nodeleak", "image": "registry.invalid/nodeleak"}]}
+        names = {
+            "namespace": "kube-system",
+            "name": f"nodeleak-{node}",
+            "labels": LABELS,
+            "creationTimestamp": created,
+        }
+        spec = {
+            "nodeName": node,
+            "containers": [{"name": "nodeleak", "image": "registry.invalid/nodeleak"}],
+        }
         containers = [{"name": "nodeleak", "state": {"running": {"startedAt": created}}}]
         conditions = [{"type": "Ready", "status": "True"}]
         status = {"phase": "Running", "conditions": conditions, "containerStatuses": containers}
@@ -70,7 +80,9 @@ class FakeCluster:
     def serve(self, tls: ssl.SSLContext | None = None) -> Iterator["FakeCluster"]:
         server = _Server(self)
         if tls:
-            server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+            server.socket = tls.wrap_socket(
+                server.socket, server_side=True, do_handshake_on_connect=False
+            )
         with serving(server):
             self.url = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_address[1]}"
             yield self
@@ -102,7 +114,9 @@ class _ClusterHandler(Handler):
                 name = selector.removeprefix("spec.nodeName=")
                 pods = [cluster.pod(node) for node in cluster.nodes if name in {"", node}]
                 metadata = {"resourceVersion": "7"}
-                self.send_tree({"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": pods})
+                self.send_tree(
+                    {"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": pods}
+                )
             case ["api", "v1", "nodes"]:
                 self._count("list nodes")
                 self.send_tree(_table(cluster.nodes))
@@ -129,7 +143,10 @@ class _ClusterHandler(Handler):
         self.send_response(HTTPStatus.SWITCHING_PROTOCOLS)
         self.send_header("Upgrade", "websocket")
         self.send_header("Connection", "Upgrade")
-        self.send_header("Sec-WebSocket-Accept", base64.b64encode(hashlib.sha1(key).digest()).decode())  # noqa: S324
+        self.send_header(
+            "Sec-WebSocket-Accept",
+            base64.b64encode(hashlib.sha1(key).digest()).decode(),  # noqa: S324
+        )
         self.send_header("Sec-WebSocket-Protocol", "v5.channel.k8s.io")
         self.end_headers()
         self.wfile.flush()
@@ -159,7 +176,10 @@ def _exit_status(code: int) -> Tree:
     if not code:
         return {"metadata": {}, "status": "Success"}
     cause = {"reason": "ExitCode", "message": str(code)}
-    why = {"message": f"command terminated with non-zero exit code: {code}", "reason": "NonZeroExitCode"}
+    why = {
+        "message": f"command terminated with non-zero exit code: {code}",
+        "reason": "NonZeroExitCode",
+    }
     return {"metadata": {}, "status": "Failure", **why, "details": {"causes": [cause]}}
 
 
@@ -167,13 +187,23 @@ def _table(nodes: Sequence[str]) -> Tree:
     columns = [{"name": name, "type": "string"} for name in ("Name", "Status", "Roles", "Age")]
     kind = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
     rows = [
-        {"cells": [node, "Ready", "<none>", "3d"], "object": {**kind, "metadata": {"name": node}}} for node in nodes
+        {"cells": [node, "Ready", "<none>", "3d"], "object": {**kind, "metadata": {"name": node}}}
+        for node in nodes
     ]
-    return {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "columnDefinitions": columns, "rows": rows}
+    return {
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "columnDefinitions": columns,
+        "rows": rows,
+    }
 
 
 _VERBS = ["create", "get", "list"]
-_RESOURCES = (("nodes", "Node", False), ("pods", "Pod", True), ("pods/exec", "PodExecOptions", True))
+_RESOURCES = (
+    ("nodes", "Node", False),
+    ("pods", "Pod", True),
+    ("pods/exec", "PodExecOptions", True),
+)
 _DISCOVERY: dict[str, Tree] = {
     "/version": {"major": "1", "minor": "32", "gitVersion": "v1.32.0"},
     "/api": {"kind": "APIVersions", "versions": ["v1"]},
@@ -182,7 +212,13 @@ _DISCOVERY: dict[str, Tree] = {
         "kind": "APIResourceList",
         "groupVersion": "v1",
         "resources": [
-            {"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": _VERBS}
+            {
+                "name": name,
+                "singularName": "",
+                "namespaced": namespaced,
+                "kind": kind,
+                "verbs": _VERBS,
+            }
             for name, kind, namespaced in _RESOURCES
         ],
     },

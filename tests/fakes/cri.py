@@ -17,7 +17,12 @@ NOT_FOUND, UNIMPLEMENTED = 5, 12
 RUNNING, EXITED = 1, 2
 READY, NOT_READY = range(2)
 
-_STATUS: Final = {"id": (1, "string"), "state": (3, "int32"), "created_at": (4, "int64"), "labels": (7, "map")}
+_STATUS: Final = {
+    "id": (1, "string"),
+    "state": (3, "int32"),
+    "created_at": (4, "int64"),
+    "labels": (7, "map"),
+}
 PROTO: Final = messages(
     "cri",
     {
@@ -84,7 +89,11 @@ class FakeRuntime:
         elif self.name != "containerd":
             _unknown(call, service)
         elif service == "containerd.services.namespaces.v1.Namespaces":
-            _send(call, "Namespaces", namespaces=[PROTO["Namespace"](name=name) for name in self.records])
+            _send(
+                call,
+                "Namespaces",
+                namespaces=[PROTO["Namespace"](name=name) for name in self.records],
+            )
         elif service == "containerd.services.containers.v1.Containers":
             records = self.records.get(call.headers["containerd-namespace"], [])
             _send(call, "Records", containers=_matching(call, records, "id"))
@@ -95,10 +104,16 @@ class FakeRuntime:
             _unknown(call, service)
 
     def _cri(self, call: Call, method: str) -> None:
-        asked = PROTO["Id"].FromString(call.request).id if method.endswith(("SandboxStatus", "ContainerStatus")) else ""
+        asked = (
+            PROTO["Id"].FromString(call.request).id
+            if method.endswith(("SandboxStatus", "ContainerStatus"))
+            else ""
+        )
         match method:
             case "Version":
-                _send(call, "Version", version="0.1.0", name=self.name, runtime=self.version, api="v1")
+                _send(
+                    call, "Version", version="0.1.0", name=self.name, runtime=self.version, api="v1"
+                )
             case "ListPodSandbox":
                 _send(call, "Sandboxes", items=self.sandboxes)
             case "ListContainers":
@@ -111,7 +126,9 @@ class FakeRuntime:
                 assert PROTO["Verbose"].FromString(call.request).verbose
                 _send(call, "Status", info=self.info)
             case _:
-                call.fail(UNIMPLEMENTED, f"unknown method {method} for service runtime.v1.RuntimeService")
+                call.fail(
+                    UNIMPLEMENTED, f"unknown method {method} for service runtime.v1.RuntimeService"
+                )
 
     def _sandbox_status(self, call: Call, asked: str) -> None:
         if found := _named(self.sandboxes, asked):
@@ -128,7 +145,9 @@ class FakeRuntime:
         if found := _named(self.containers, asked):
             _send(call, "ContainerStatus", status=found)
         elif self.name == "containerd":
-            call.fail(NOT_FOUND, f'an error occurred when try to find container "{asked}": not found')
+            call.fail(
+                NOT_FOUND, f'an error occurred when try to find container "{asked}": not found'
+            )
         else:
             missing = f"container with ID starting with {asked} not found: ID does not exist"
             call.fail(NOT_FOUND, f'could not find container "{asked}": {missing}')
@@ -148,13 +167,19 @@ def _unknown(call: Call, service: str) -> None:
 
 def _status(one: Any) -> Any:
     labels = dict(one.labels)
-    return PROTO["SandboxStatus"](id=one.id, state=one.state, created_at=one.created_at, labels=labels)
+    return PROTO["SandboxStatus"](
+        id=one.id, state=one.state, created_at=one.created_at, labels=labels
+    )
 
 
 def _matching(call: Call, records: list[Any], key: str) -> list[Any]:
     """Apply filters as containerd does: one of them must match, and without any all do."""
-    wanted = [text.removeprefix("id==") for text in PROTO["Filters"].FromString(call.request).filters]
-    assert all(re.fullmatch("[0-9a-f]{64}", text) for text in wanted), "a filter of anything else may match anything"
+    wanted = [
+        text.removeprefix("id==") for text in PROTO["Filters"].FromString(call.request).filters
+    ]
+    assert all(re.fullmatch("[0-9a-f]{64}", text) for text in wanted), (
+        "a filter of anything else may match anything"
+    )
     return [record for record in records if not wanted or getattr(record, key) in wanted]
 
 
@@ -171,22 +196,36 @@ def sandbox(container_id: str, state: int = READY, labels: dict[str, str] | None
     named = PROTO["Metadata"](name="web-0", uid="u-1", namespace="shop")
     labels = LABELS if labels is None else labels
     return PROTO["PodSandbox"](
-        id=container_id, metadata=named, state=state, created_at=AT * 10**9 + 5, labels=labels, annotations={"a": "b"}
+        id=container_id,
+        metadata=named,
+        state=state,
+        created_at=AT * 10**9 + 5,
+        labels=labels,
+        annotations={"a": "b"},
     )
 
 
 def container(container_id: str, state: int = RUNNING, labels: dict[str, str] | None = None) -> Any:
     labels = LABELS if labels is None else labels
     return PROTO["Container"](
-        id=container_id, sandbox="f" * 64, state=state, created_at=AT * 10**9 + 5, labels=labels, annotations={"a": "b"}
+        id=container_id,
+        sandbox="f" * 64,
+        state=state,
+        created_at=AT * 10**9 + 5,
+        labels=labels,
+        annotations={"a": "b"},
     )
 
 
 def record(container_id: str, labels: dict[str, str] | None = None) -> Any:
     """Make a container of containerd's own store."""
-    spec = PROTO["Any"](type_url="types.containerd.io/opencontainers/runtime-spec/1/Spec", value=b"{}" * 2000)
+    spec = PROTO["Any"](
+        type_url="types.containerd.io/opencontainers/runtime-spec/1/Spec", value=b"{}" * 2000
+    )
     stamp = PROTO["Timestamp"](seconds=AT, nanos=5)
-    return PROTO["Record"](id=container_id, labels=LABELS if labels is None else labels, spec=spec, created_at=stamp)
+    return PROTO["Record"](
+        id=container_id, labels=LABELS if labels is None else labels, spec=spec, created_at=stamp
+    )
 
 
 def stored(container_id: str) -> Any:
@@ -211,7 +250,9 @@ def of_node(node: FakeNode, info: Mapping[str, str] | None = None) -> FakeRuntim
     for one in node.exited_sandboxes:
         listed.append(sandbox(one.id, NOT_READY, labels=labels(one)))
         listed[-1].annotations["example.com/injected"] = "x" * EXITED_BYTES
-    within = [container(one.container_id, labels=labels(one)) for one in node.running if not one.starting]
+    within = [
+        container(one.container_id, labels=labels(one)) for one in node.running if not one.starting
+    ]
     return FakeRuntime(name, version, sandboxes=listed, containers=within, info=dict(info or {}))
 
 
@@ -220,9 +261,15 @@ def cniconfig(*plugins: dict[str, Any], name: str = "cbr0") -> str:
 
     def network(name: str, *plugins: dict[str, Any]) -> dict[str, Any]:
         sources = [
-            {"Network": {"type": one.get("type"), "ipam": {}, "dns": {}}, "Source": json.dumps(one)} for one in plugins
+            {"Network": {"type": one.get("type"), "ipam": {}, "dns": {}}, "Source": json.dumps(one)}
+            for one in plugins
         ]
-        return {"Config": {"Name": name, "CNIVersion": "1.0.0", "Plugins": sources, "Source": "{}"}, "IFName": "eth0"}
+        return {
+            "Config": {"Name": name, "CNIVersion": "1.0.0", "Plugins": sources, "Source": "{}"},
+            "IFName": "eth0",
+        }
 
     networks = [network("cni-loopback", {"type": "loopback"}), network(name, *plugins)]
-    return json.dumps({"PluginDirs": ["/opt/cni/bin"], "PluginConfDir": "/etc/cni/net.d", "Networks": networks})
+    return json.dumps(
+        {"PluginDirs": ["/opt/cni/bin"], "PluginConfDir": "/etc/cni/net.d", "Networks": networks}
+    )

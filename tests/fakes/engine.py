@@ -40,11 +40,15 @@ def engine(socket: Path, node: FakeNode, *, keep_alive: bool = True) -> Iterator
 class _Server(Threads, UnixStreamServer):
     request_queue_size = 64
 
-    def __init__(self, socket: Path, containers: list[Tree], handler: "type[_EngineHandler]") -> None:
+    def __init__(
+        self, socket: Path, containers: list[Tree], handler: "type[_EngineHandler]"
+    ) -> None:
         # Newest first, as docker lists them; serialized once, because benchmarks do not measure the engine.
         newest = sorted(containers, key=lambda container: -container["Created"])
         self.all = compact(newest)
-        self.running = compact([container for container in newest if container["State"] == "running"])
+        self.running = compact(
+            [container for container in newest if container["State"] == "running"]
+        )
         self.inspected = {container["Id"]: compact(_inspected(container)) for container in newest}
         super().__init__(str(socket), handler)
 
@@ -82,30 +86,61 @@ class _ClosingHandler(_EngineHandler):
     protocol_version = "HTTP/1.0"
 
 
-_VERSION = {"Version": "20.10.24", "ApiVersion": _API_VERSION, "MinAPIVersion": "1.12", "Os": "linux", "Arch": "amd64"}
+_VERSION = {
+    "Version": "20.10.24",
+    "ApiVersion": _API_VERSION,
+    "MinAPIVersion": "1.12",
+    "Os": "linux",
+    "Arch": "amd64",
+}
 
 
 def _containers(sandbox: PodSandbox) -> Iterator[Tree]:
     """Summarise a pod's sandbox and its container, as dockershim labels them."""
     created = int(sandbox.made.timestamp())
-    names = {"id": sandbox.id, "pod": sandbox.pod, "namespace": sandbox.namespace, "uid": sandbox.uid}
+    names = {
+        "id": sandbox.id,
+        "pod": sandbox.pod,
+        "namespace": sandbox.namespace,
+        "uid": sandbox.uid,
+    }
     names["restarts"] = str(sandbox.restarts)
     network = "none" if sandbox.ip else "host"
-    yield filled("docker-sandbox", **names, image=sandbox.id[::-1], network=network) | {"Created": created}
+    yield filled("docker-sandbox", **names, image=sandbox.id[::-1], network=network) | {
+        "Created": created
+    }
     if not sandbox.starting:
         container_id = sandbox.container_id
-        container = filled("docker-container", **names, container=container_id, image=container_id[::-1])
+        container = filled(
+            "docker-container", **names, container=container_id, image=container_id[::-1]
+        )
         yield container | {"Created": created + 1}
 
 
 def _exited(sandbox: PodSandbox) -> Tree:
     note = {"annotation.example.com/injected": "x" * EXITED_BYTES}
     summary = next(_containers(sandbox))
-    return summary | {"State": "exited", "Status": "Exited (0) 2 days ago", "Labels": summary["Labels"] | note}
+    return summary | {
+        "State": "exited",
+        "Status": "Exited (0) 2 days ago",
+        "Labels": summary["Labels"] | note,
+    }
 
 
 def _inspected(container: Tree) -> Tree:
     created = datetime.fromtimestamp(container["Created"], UTC).isoformat()
-    state = {"Status": container["State"], "Running": True, "Paused": False, "Pid": 4711, "StartedAt": created}
+    state = {
+        "Status": container["State"],
+        "Running": True,
+        "Paused": False,
+        "Pid": 4711,
+        "StartedAt": created,
+    }
     labels = {"Config": {"Image": container["Image"], "Labels": container["Labels"]}}
-    return {"Id": container["Id"], "Created": created, "Name": container["Names"][0], "State": state, **labels}
+    return {
+        "Id": container["Id"],
+        "Created": created,
+        "Name": container["Names"][0],
+        "State": state,
+        **labels,
+    }

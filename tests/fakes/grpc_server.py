@@ -41,7 +41,10 @@ class Call:
 
     def fail(self, code: int, message: str = "") -> None:
         """Answer as grpc-go does: one block of headers is all."""
-        self.head({**OPENING, "grpc-status": str(code), "grpc-message": quote(message, safe=" :/")}, end=True)
+        self.head(
+            {**OPENING, "grpc-status": str(code), "grpc-message": quote(message, safe=" :/")},
+            end=True,
+        )
 
     def head(self, headers: dict[str, str], *, end: bool = False) -> None:
         """Send a block of headers: the first one, or the trailers."""
@@ -53,7 +56,9 @@ class Call:
         h2 = self._connection.h2
         at = 0
         while at < len(content):
-            while not (room := min(h2.local_flow_control_window(self.stream), h2.max_outbound_frame_size)):
+            while not (
+                room := min(h2.local_flow_control_window(self.stream), h2.max_outbound_frame_size)
+            ):
                 self._connection.read()
             h2.send_data(self.stream, content[at : at + room])
             self._connection.flush()
@@ -104,7 +109,9 @@ class FakeGrpcServer(Listener):
 
     def serve(self, connection: socket.socket) -> None:
         self.connections += 1
-        if self.http and connection.recv(4, socket.MSG_PEEK) == b"GET ":  # as CRI-O, at the same socket
+        if (
+            self.http and connection.recv(4, socket.MSG_PEEK) == b"GET "
+        ):  # as CRI-O, at the same socket
             connection.recv(65536)
             connection.sendall(self.http)
             connection.close()
@@ -139,7 +146,9 @@ class _Connection:
     def _take(self, event: events.Event) -> Call | None:
         match event:
             case events.RequestReceived(stream_id=stream, headers=headers):
-                self._calls[stream] = Call(self, stream, {str(key): str(value) for key, value in headers})
+                self._calls[stream] = Call(
+                    self, stream, {str(key): str(value) for key, value in headers}
+                )
             case events.DataReceived(stream_id=stream, data=data, flow_controlled_length=length):
                 self._calls[stream].body += data
                 self.h2.acknowledge_received_data(length, stream)

@@ -57,7 +57,14 @@ def build(root: Path, node: FakeNode) -> Host:
     """Write a node's files under a directory."""
     host = Host(root)
     store = host.networks / node.network
-    for directory in (store, host.cache, host.net_d, host.checkpoints, host.proc, host.docker_socket.parent):
+    for directory in (
+        store,
+        host.cache,
+        host.net_d,
+        host.checkpoints,
+        host.proc,
+        host.docker_socket.parent,
+    ):
         directory.mkdir(parents=True)
     if node.uses_cni:
         plugins = [{"type": "bridge", "ipam": _ipam(node)}]
@@ -73,7 +80,9 @@ def build(root: Path, node: FakeNode) -> Host:
 
 def configure(path: Path, name: str, *plugins: dict[str, Any], **more: Any) -> None:
     """Write a CNI configuration."""
-    path.write_text(json.dumps({"cniVersion": "1.0.0", "name": name, **more, "plugins": list(plugins)}))
+    path.write_text(
+        json.dumps({"cniVersion": "1.0.0", "name": name, **more, "plugins": list(plugins)})
+    )
 
 
 def _ipam(node: FakeNode) -> dict[str, Any]:
@@ -102,7 +111,9 @@ def write_sockets(proc: Path, *listening: str) -> None:
     (proc / "1/mountinfo").touch()
     head = "Num       RefCount Protocol Flags    Type St Inode Path\n"
     line = "0000000000000000: 00000002 00000000 00010000 0001 01 {} {}\n"
-    (proc / "1/net/unix").write_text(head + "".join(line.format(number, one) for number, one in enumerate(listening)))
+    (proc / "1/net/unix").write_text(
+        head + "".join(line.format(number, one) for number, one in enumerate(listening))
+    )
 
 
 def write_kubeconfig(host: Host, server: str) -> None:
@@ -122,7 +133,10 @@ def _write_results(cache: Path, node: FakeNode, sandbox: PodSandbox) -> None:
     because otherwise only a daemon that ran before the leak would know the pod of a leaked address.
     """
     bridge = {"name": node.network, "type": "bridge", "bridge": "cbr0", "ipam": _ipam(node)}
-    address = {"ip": f"{sandbox.ip}/{node.cidr.prefixlen}", "gateway": str(node.cidr.network_address + 1)}
+    address = {
+        "ip": f"{sandbox.ip}/{node.cidr.prefixlen}",
+        "gateway": str(node.cidr.network_address + 1),
+    }
     loopback = {"name": "kubenet-loopback", "type": "loopback"}
     for ifname, config, ip4 in (
         ("eth0", bridge, address | {"routes": [{"dst": "0.0.0.0/0"}]}),
@@ -131,7 +145,9 @@ def _write_results(cache: Path, node: FakeNode, sandbox: PodSandbox) -> None:
         tree = {
             "kind": "cniCacheV1",
             "containerId": sandbox.id,
-            "config": base64.b64encode(json.dumps({"cniVersion": "0.1.0", **config}).encode()).decode(),
+            "config": base64.b64encode(
+                json.dumps({"cniVersion": "0.1.0", **config}).encode()
+            ).decode(),
             "ifName": ifname,
             "networkName": config["name"],
             "cniArgs": [["K8S_POD_NAMESPACE", sandbox.namespace], ["K8S_POD_NAME", sandbox.pod]],
@@ -166,15 +182,21 @@ def _write_proc(host: Host, node: FakeNode) -> None:
         (_KUBELET, "kubelet", node.kubelet_started, node.kubelet_flags(socket)),
     ):
         _write_process(proc, pid, command, started.timestamp() - booted, node.ip, 0)
-        (proc / f"{pid}/cmdline").write_text("".join(f"{word}\0" for word in (f"/usr/bin/{command}", *flags)))
+        (proc / f"{pid}/cmdline").write_text(
+            "".join(f"{word}\0" for word in (f"/usr/bin/{command}", *flags))
+        )
     for number, sandbox in enumerate(node.running, 1):
         # A pod of the node's network lives in the node's own namespace.
         namespace = number if sandbox.ip else 0
         seconds = sandbox.made.timestamp() - booted
-        _write_process(proc, _FIRST_SANDBOX + number, "pause", seconds, sandbox.ip or node.ip, namespace)
+        _write_process(
+            proc, _FIRST_SANDBOX + number, "pause", seconds, sandbox.ip or node.ip, namespace
+        )
 
 
-def _write_process(proc: Path, pid: int, command: str, seconds: float, ip: str, namespace: int) -> None:
+def _write_process(
+    proc: Path, pid: int, command: str, seconds: float, ip: str, namespace: int
+) -> None:
     thread = proc / f"{pid}/task/{pid}"
     thread.mkdir(parents=True)
     fields = ["S", "1", str(pid), str(pid), *["0"] * 15, str(int(seconds * _TICKS)), *["0"] * 30]

@@ -43,12 +43,16 @@ class FakeNode:
     docker_started: datetime
     kubelet_started: datetime
     running: tuple[PodSandbox, ...]  # Pods with a running sandbox and container
-    leaked: tuple[PodSandbox, ...] = ()  # Sandboxes that left only host-local's file and libcni's results
+    leaked: tuple[
+        PodSandbox, ...
+    ] = ()  # Sandboxes that left only host-local's file and libcni's results
     pending: tuple[tuple[str, str], ...] = ()  # Namespace and name of pods that wait for an address
     network: str = "kubenet"  # The network from which its pods have their addresses
     data_dir: str = ""  # `dataDir` in the configuration of that network; empty: not set
     runtime: str = "docker://19.3.15"
-    network_plugin: str = ""  # The kubelet's `--network-plugin`; empty: the one that made its pods' network
+    network_plugin: str = (
+        ""  # The kubelet's `--network-plugin`; empty: the one that made its pods' network
+    )
     unschedulable: bool = False
     evicted: int = 0  # Pods that the kubelet evicted, which the API server still lists
     exited: int = 0  # Sandboxes that have exited and still have all their annotations, which are `EXITED_BYTES` long
@@ -115,7 +119,11 @@ def the_incident(now: datetime) -> FakeNode:
     chance = random.Random(4)  # noqa: S311 (reproducible names and times)
     leaked = tuple(
         PodSandbox(
-            id_, namespace, pod, f"10.253.6.{last}", now - timedelta(days=chance.randint(2, 19), hours=chance.random())
+            id_,
+            namespace,
+            pod,
+            f"10.253.6.{last}",
+            now - timedelta(days=chance.randint(2, 19), hours=chance.random()),
         )
         for last, namespace, pod, id_ in map(str.split, _LEAKED_IN_SEED_004.splitlines())
     )
@@ -131,10 +139,18 @@ def the_incident(now: datetime) -> FakeNode:
         kubelet_started=kubelet_started,
         running=(
             *_running(addresses(cidr, taken), kubelet_started, chance),
-            *(_host_network(name, kubelet_started, chance) for name in ("kube-proxy", "node-exporter")),
+            *(
+                _host_network(name, kubelet_started, chance)
+                for name in ("kube-proxy", "node-exporter")
+            ),
         ),
         leaked=leaked,
-        pending=(("saas-o2o-public-tomcat-dev", "saas-o2o-public-notification-task-tomcat-dev-7c76c6984d-hjn4l"),),
+        pending=(
+            (
+                "saas-o2o-public-tomcat-dev",
+                "saas-o2o-public-notification-task-tomcat-dev-7c76c6984d-hjn4l",
+            ),
+        ),
     )
 
 
@@ -183,4 +199,7 @@ def _digits(*parts: str) -> str:
 
 def _letters(text: str) -> str:
     # The alphabet of Kubernetes' random suffixes.
-    return "".join("bcdfghjklmnpqrstvwxz2456789"[byte % 27] for byte in hashlib.sha256(text.encode()).digest()[:5])
+    return "".join(
+        "bcdfghjklmnpqrstvwxz2456789"[byte % 27]
+        for byte in hashlib.sha256(text.encode()).digest()[:5]
+    )

@@ -16,14 +16,19 @@ def messages(package: str, table: dict[str, dict[str, tuple[int, str]]]) -> dict
 
     A type is a scalar, `enum`, `map` (of strings), or a message of the table; `*` before it makes it repeated.
     """
-    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"{package}.proto", package=package, syntax="proto3"
+    )
     for name, fields in table.items():
         message = file.message_type.add(name=name)
         for field, (number, kind) in fields.items():
             _add(message, f".{package}", field, number, kind)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in table}
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
+        for name in table
+    }
 
 
 def _add(message: Any, package: str, field: str, number: int, kind: str) -> None:

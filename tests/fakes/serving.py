@@ -41,7 +41,12 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")  # as Go's servers answer whoever asked for it
         super().end_headers()
 
-    def send(self, body: bytes, content_type: str = "application/json", status: HTTPStatus = HTTPStatus.OK) -> None:
+    def send(
+        self,
+        body: bytes,
+        content_type: str = "application/json",
+        status: HTTPStatus = HTTPStatus.OK,
+    ) -> None:
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))

@@ -135,7 +135,9 @@ class FakeKubectl:
         (self.home / "daemonsets").write_text(json.dumps({"items": objects}))
 
     def calls(self, verb: str) -> list[list[str]]:
-        lines = (self.home / "calls").read_text().splitlines() if (self.home / "calls").exists() else []
+        lines = (
+            (self.home / "calls").read_text().splitlines() if (self.home / "calls").exists() else []
+        )
         return [call for call in map(json.loads, lines) if call[0] == verb]
 
     def asked(self) -> list[str]:
@@ -152,9 +154,13 @@ class FakeKubectl:
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
 
-    def start(self, *arguments: str, before: Sequence[str] = (), **popen: Any) -> "subprocess.Popen[str]":
+    def start(
+        self, *arguments: str, before: Sequence[str] = (), **popen: Any
+    ) -> "subprocess.Popen[str]":
         """Run the program as a process. `before`: a command that starts it."""
-        environ = environment(PATH=f"{self.home}{os.pathsep}{os.environ['PATH']}", PYTHONPATH=str(ROOT), COLUMNS="100")
+        environ = environment(
+            PATH=f"{self.home}{os.pathsep}{os.environ['PATH']}", PYTHONPATH=str(ROOT), COLUMNS="100"
+        )
         return subprocess.Popen(  # noqa: S603 (ours)
             [*before, sys.executable, "-c", _MAIN, *arguments],
             stdin=popen.pop("stdin", subprocess.DEVNULL),
@@ -191,9 +197,22 @@ def agent_pod(
     created: str = "2026-03-26T19:00:00Z",
 ) -> dict[str, Any]:
     """Return the part of a pod that is read. `waiting`: why its first container waits."""
-    metadata = {"namespace": namespace, "name": pod or f"nodeleak-{node}", "creationTimestamp": created}
-    state = {"waiting": {"reason": waiting}} if waiting else {"running": {}} if phase == "Running" else {}
-    statuses = [{"name": name, "state": state if number == 0 else {}} for number, name in enumerate(containers)]
+    metadata = {
+        "namespace": namespace,
+        "name": pod or f"nodeleak-{node}",
+        "creationTimestamp": created,
+    }
+    state = (
+        {"waiting": {"reason": waiting}}
+        if waiting
+        else {"running": {}}
+        if phase == "Running"
+        else {}
+    )
+    statuses = [
+        {"name": name, "state": state if number == 0 else {}}
+        for number, name in enumerate(containers)
+    ]
     return {
         "metadata": metadata | ({"deletionTimestamp": deleted} if deleted else {}),
         "spec": {"nodeName": node, "containers": [{"name": name} for name in containers]},
@@ -228,7 +247,12 @@ def status(node: str = "worker-1", **changes: Any) -> dict[str, Any]:
 
 
 def finding(severity: str, detector: str, count: int = 1) -> dict[str, Any]:
-    return {"severity": severity, "detector": detector, "count": count, "oldest": "2026-03-26T19:16:59Z"}
+    return {
+        "severity": severity,
+        "detector": detector,
+        "count": count,
+        "oldest": "2026-03-26T19:16:59Z",
+    }
 
 
 def clean(*verdicts: str, reason: str = "not_confirmed", **changes: Any) -> dict[str, Any]:

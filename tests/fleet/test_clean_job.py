@@ -53,10 +53,20 @@ def test_the_job_of_each_daemon_set_needs_only_a_writable_store_and_it_and_the_r
         applied, dry = job(kubectl, source, "--apply"), job(kubectl, source)
         assert {kubernetes_validate.validate(applied, version, strict=True) for version in VERSIONS}
         assert not {"ports", "livenessProbe", "readinessProbe"} & container(applied).keys()
-        spec, labels = applied["spec"]["template"]["spec"], applied["spec"]["template"]["metadata"]["labels"]
-        assert (spec["nodeName"], spec["restartPolicy"], spec["hostNetwork"]) == ("worker-1", "Never", True)
+        spec, labels = (
+            applied["spec"]["template"]["spec"],
+            applied["spec"]["template"]["metadata"]["labels"],
+        )
+        assert (spec["nodeName"], spec["restartPolicy"], spec["hostNetwork"]) == (
+            "worker-1",
+            "Never",
+            True,
+        )
         before, after, unchanged = (
-            {mount["name"]: mount.get("readOnly", False) for mount in container(owner)["volumeMounts"]}
+            {
+                mount["name"]: mount.get("readOnly", False)
+                for mount in container(owner)["volumeMounts"]
+            }
             for owner in (source, applied, dry)
         )
         assert (after, unchanged) == (before | {"cni": False}, before)
@@ -66,21 +76,42 @@ def test_the_job_of_each_daemon_set_needs_only_a_writable_store_and_it_and_the_r
     page = (Path(__file__).parents[2] / "docs" / "kubectl.md").read_text()
     (roles,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     for version in VERSIONS:
-        assert {kubernetes_validate.validate(role, version, strict=True) for role in yaml.safe_load_all(roles)}
+        assert {
+            kubernetes_validate.validate(role, version, strict=True)
+            for role in yaml.safe_load_all(roles)
+        }
 
 
 def test_the_command_has_the_settings_of_the_daemon_set_and_names_the_networks_unless_it_does(
     kubectl: FakeKubectl,
 ) -> None:
-    settings = ["run", "--cleanup-network=cbr0", "--max-share", "10%", "--settle=1h", "--interval=5s"]
+    settings = [
+        "run",
+        "--cleanup-network=cbr0",
+        "--max-share",
+        "10%",
+        "--settle=1h",
+        "--interval=5s",
+    ]
     cases: list[tuple[dict[str, Any], tuple[str, ...], list[str]]] = [
         (daemon_set(), ("--apply",), ["clean", "--apply", "--cleanup-network=auto"]),
         (daemon_set(), (), ["clean"]),
-        (daemon_set(), ("--apply", *MAX), ["clean", "--max", "3", "--apply", "--cleanup-network=auto"]),
-        (*(daemon_set(), ("--apply", "--", "--cleanup-network=cbr0")), ["clean", "--cleanup-network=cbr0", "--apply"]),
+        (
+            daemon_set(),
+            ("--apply", *MAX),
+            ["clean", "--max", "3", "--apply", "--cleanup-network=auto"],
+        ),
+        (
+            *(daemon_set(), ("--apply", "--", "--cleanup-network=cbr0")),
+            ["clean", "--cleanup-network=cbr0", "--apply"],
+        ),
         (daemon_set("overlays/cleanup-exec"), ("--apply",), ["clean", "--apply"]),
         # What is not seen may name networks, and a Job must not allow more.
-        (daemon_set(envFrom=[{"configMapRef": {"name": "nodeleak"}}]), ("--apply",), ["clean", "--apply"]),
+        (
+            daemon_set(envFrom=[{"configMapRef": {"name": "nodeleak"}}]),
+            ("--apply",),
+            ["clean", "--apply"],
+        ),
         (
             *(daemon_set(args=settings), ("--apply", "--", "--settle=2h")),
             ["clean", "--cleanup-network=cbr0", "--max-share", "10%", "--settle=2h", "--apply"],
@@ -116,7 +147,10 @@ def job_pod(**state: Any) -> dict[str, Any]:
     """Return the Job's pod with the state of its container, beside a sidecar that never ends."""
     statuses = [{"name": "mesh", "state": {"running": {}}}, {"name": "nodeleak", "state": state}]
     phase = "Pending" if "waiting" in state else "Running"
-    return {"metadata": {"name": "nodeleak-clean-x1-abc"}, "status": {"phase": phase, "containerStatuses": statuses}}
+    return {
+        "metadata": {"name": "nodeleak-clean-x1-abc"},
+        "status": {"phase": phase, "containerStatuses": statuses},
+    }
 
 
 PULLING = {"reason": "ErrImagePull", "message": "no such host"}
@@ -131,9 +165,17 @@ def run_job(kubectl: FakeKubectl, *looks: Any, timeout: str = "1m") -> Done:
 
 
 def test_run_creates_the_job_and_ends_with_its_log_and_exit_code(kubectl: FakeKubectl) -> None:
-    done = run_job(kubectl, None, job_pod(waiting=PULLING), job_pod(running={}), job_pod(terminated={"exitCode": 4}))
+    done = run_job(
+        kubectl,
+        None,
+        job_pod(waiting=PULLING),
+        job_pod(running={}),
+        job_pod(terminated={"exitCode": 4}),
+    )
     assert (done.code, done.out) == (4, "2 released\n\\x1b[2J\n")
-    assert json.loads((kubectl.home / "created").read_text()) == job(kubectl, daemon_set(), "--apply", *MAX)
+    assert json.loads((kubectl.home / "created").read_text()) == job(
+        kubectl, daemon_set(), "--apply", *MAX
+    )
     assert done.err.splitlines() == [
         "nodeleak: created Job nodeleak-clean-x1 in namespace kube-system",
         "nodeleak: pod nodeleak-clean-x1-abc waits: ErrImagePull: no such host",
@@ -144,11 +186,19 @@ def test_run_creates_the_job_and_ends_with_its_log_and_exit_code(kubectl: FakeKu
 
 def test_a_job_that_does_not_start_says_why(kubectl: FakeKubectl) -> None:
     pending = {"metadata": {"name": "p"}, "status": {"phase": "Pending"}}
-    not_mounted = {"reason": "FailedMount", "message": "no such volume", "lastTimestamp": "2026-03-26T19:20:00Z"}
+    not_mounted = {
+        "reason": "FailedMount",
+        "message": "no such volume",
+        "lastTimestamp": "2026-03-26T19:20:00Z",
+    }
     scheduled = {"reason": "Scheduled", "lastTimestamp": "2026-03-26T19:19:00Z"}
     cases: list[tuple[Any, list[Any], str]] = [
         (job_pod(waiting=PULLING), [], "pod nodeleak-clean-x1-abc: ErrImagePull: no such host"),
-        (None, [{"reason": "FailedCreate", "message": "forbidden"}], "it has no pod: FailedCreate: forbidden"),
+        (
+            None,
+            [{"reason": "FailedCreate", "message": "forbidden"}],
+            "it has no pod: FailedCreate: forbidden",
+        ),
         (pending, [not_mounted, scheduled], "pod p: FailedMount: no such volume"),
     ]
     for look, events, why in cases:
@@ -160,5 +210,10 @@ def test_a_job_that_does_not_start_says_why(kubectl: FakeKubectl) -> None:
             f"nodeleak: Job nodeleak-clean-x1 did not end within 1 s: {why}",
         ]
     status = {"phase": "Failed", "reason": "OutOfmemory", "message": "the node is full"}
-    done = run_job(kubectl, {"metadata": {"name": "p"}, "status": status})  # which the kubelet refused
-    assert (done.code, done.err.splitlines()[-1]) == (3, "nodeleak: pod p failed: OutOfmemory: the node is full")
+    done = run_job(
+        kubectl, {"metadata": {"name": "p"}, "status": status}
+    )  # which the kubelet refused
+    assert (done.code, done.err.splitlines()[-1]) == (
+        3,
+        "nodeleak: pod p failed: OutOfmemory: the node is full",
+    )

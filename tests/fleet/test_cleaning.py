@@ -17,7 +17,9 @@ def add(kubectl: FakeKubectl, *documents: dict[str, Any], **more: Any) -> None:
         kubectl.node(f"worker-{number}", output=json.dumps(document), **more)
 
 
-def test_nodes_are_cleaned_in_waves_until_an_unexpected_result_and_it_says_how_to_go_on(kubectl: FakeKubectl) -> None:
+def test_nodes_are_cleaned_in_waves_until_an_unexpected_result_and_it_says_how_to_go_on(
+    kubectl: FakeKubectl,
+) -> None:
     add(kubectl, clean("released"), clean("refused", "released", reason="over_budget"), clean())
     done = kubectl.run(*APPLY, "--", "--max", "3")
     assert done.code == 0
@@ -33,7 +35,14 @@ def test_nodes_are_cleaned_in_waves_until_an_unexpected_result_and_it_says_how_t
     assert kubectl.calls("exec")[0][-6:] == ["clean", "--apply", "--max", "3", "-o", "json"]
     assert sorted(kubectl.asked()[:2]) == ["worker-1", "worker-2"]
     kubectl.clear()
-    add(kubectl, clean("released"), clean("failed"), clean("released"), clean("released"), clean("released"))
+    add(
+        kubectl,
+        clean("released"),
+        clean("failed"),
+        clean("released"),
+        clean("released"),
+        clean("released"),
+    )
     done = kubectl.run(*APPLY, "--", "--max=3")
     assert done.code == 4
     assert "worker-2: UNEXPECTED: 10.244.1.2 in cbr0: failed: why failed" in done.out.splitlines()
@@ -45,7 +54,9 @@ def test_nodes_are_cleaned_in_waves_until_an_unexpected_result_and_it_says_how_t
     assert sorted(kubectl.asked()) == ["worker-1", "worker-2"]
 
 
-def test_a_node_whose_result_is_not_known_stops_and_is_not_asked_again(kubectl: FakeKubectl) -> None:
+def test_a_node_whose_result_is_not_known_stops_and_is_not_asked_again(
+    kubectl: FakeKubectl,
+) -> None:
     released = json.dumps(clean("released"))
     answers: list[dict[str, Any]] = [
         {"error": "Error from server: pod is gone\n", "own_code": 1},
@@ -58,17 +69,24 @@ def test_a_node_whose_result_is_not_known_stops_and_is_not_asked_again(kubectl: 
         kubectl.node(node, **answer)
         kubectl.node(following, output=released)
         timeout = "1s" if "until" in answer else "1m"
-        done = kubectl.run("clean", node, following, "--apply", "--yes", "--max-nodes=1", f"--timeout={timeout}")
+        done = kubectl.run(
+            "clean", node, following, "--apply", "--yes", "--max-nodes=1", f"--timeout={timeout}"
+        )
         assert (done.code, kubectl.asked()[number - 1 :]) == (4, [node])
         assert "1 unexpected, 1 not asked" in done.err
         assert f"it is not known what it released: kubectl nodeleak journal {node}" in done.out
 
 
-def test_a_node_without_agent_is_skipped_and_hides_no_unexpected_result(kubectl: FakeKubectl) -> None:
+def test_a_node_without_agent_is_skipped_and_hides_no_unexpected_result(
+    kubectl: FakeKubectl,
+) -> None:
     kubectl.node("worker-1", pods=[])
     kubectl.node("worker-2", pods=[agent_pod("worker-2", waiting="\x1b[2JErrImagePull")])
     alone = kubectl.run(*APPLY, "-o", "json")
-    assert (alone.code, [node["node"] for node in json.loads(alone.out)["nodes"]]) == (3, ["worker-1", "worker-2"])
+    assert (alone.code, [node["node"] for node in json.loads(alone.out)["nodes"]]) == (
+        3,
+        ["worker-1", "worker-2"],
+    )
     add(kubectl, clean("released"))
     done = kubectl.run(*APPLY, "-o", "json")
     assert done.code == 3
@@ -82,7 +100,10 @@ def test_a_node_without_agent_is_skipped_and_hides_no_unexpected_result(kubectl:
     assert last == {"node": "worker-3", "exit_code": 0, "document": clean("released")}
     add(kubectl, clean("failed"), clean("released"))
     done = kubectl.run(*APPLY[:-1], "--max-nodes=1", "-o", "json")
-    assert (done.code, "1 unexpected, 2 skipped (worker-1, worker-2), 1 not asked" in done.err) == (4, True)
+    assert (done.code, "1 unexpected, 2 skipped (worker-1, worker-2), 1 not asked" in done.err) == (
+        4,
+        True,
+    )
     assert [(node["exit_code"], node.get("error")) for node in json.loads(done.out)["nodes"]][2:] == [
         (0, None), (0, None), (None, "not asked: cleaning stopped before it"),
     ]  # fmt: skip
@@ -91,16 +112,36 @@ def test_a_node_without_agent_is_skipped_and_hides_no_unexpected_result(kubectl:
 def test_only_a_release_a_refusal_and_nothing_to_release_are_expected(kubectl: FakeKubectl) -> None:
     odd = [{"network": "cbr0", "free_before": "x", "free_after": 0}]
     documents: dict[str, tuple[Any, str]] = {
-        "halted": (clean(halted="container 950b9e02 reappeared"), "cleanup halted: container 950b9e02 reappeared"),
-        "source": (clean(unavailable=[{"source": "pods", "why": "timed out"}]), "pods unavailable: timed out"),
+        "halted": (
+            clean(halted="container 950b9e02 reappeared"),
+            "cleanup halted: container 950b9e02 reappeared",
+        ),
+        "source": (
+            clean(unavailable=[{"source": "pods", "why": "timed out"}]),
+            "pods unavailable: timed out",
+        ),
         "dry": (clean("refused", applied=False), "it was a dry run"),
-        "newer": ({"schema": "nodeleak.clean/v2"}, "answered with schema nodeleak.clean/v2, and this command reads"),
+        "newer": (
+            {"schema": "nodeleak.clean/v2"},
+            "answered with schema nodeleak.clean/v2, and this command reads",
+        ),
         "empty": ({"schema": "nodeleak.clean/v1"}, "cannot read its nodeleak.clean/v1"),
         "odd-network": (clean("released", networks=odd), "cannot read"),
         "odd-addresses": (clean("released", addresses=1), "cannot read"),
     }
-    for verdict in ("changed", "gone", "busy", "interrupted", "failed", "would_release", "something"):
-        documents[verdict] = clean("released", verdict), f"10.244.1.3 in cbr0: {verdict}: why {verdict}"
+    for verdict in (
+        "changed",
+        "gone",
+        "busy",
+        "interrupted",
+        "failed",
+        "would_release",
+        "something",
+    ):
+        documents[verdict] = (
+            clean("released", verdict),
+            f"10.244.1.3 in cbr0: {verdict}: why {verdict}",
+        )
     for node, (document, _) in documents.items():
         kubectl.node(node, output=json.dumps(document))
     usage = "nodeleak: --cleanup-network: not set"
@@ -108,15 +149,23 @@ def test_only_a_release_a_refusal_and_nothing_to_release_are_expected(kubectl: F
     kubectl.node("disk", output=json.dumps(clean("released")), code=74)
     done = kubectl.run(*APPLY[:-1], "--max-nodes=50")
     lines = dict(line.split(": UNEXPECTED: ") for line in done.out.splitlines())
-    shown = {node: why for node, (_, why) in documents.items()} | {"usage": usage, "disk": "exit code 74"}
-    assert (lines.keys(), [why for node, why in shown.items() if why not in lines[node]]) == (shown.keys(), [])
+    shown = {node: why for node, (_, why) in documents.items()} | {
+        "usage": usage,
+        "disk": "exit code 74",
+    }
+    assert (lines.keys(), [why for node, why in shown.items() if why not in lines[node]]) == (
+        shown.keys(),
+        [],
+    )
     assert f"9 addresses released, 0 nodes done, {len(shown)} unexpected" in done.err
 
 
 # The question, and interruptions
 
 
-def test_it_asks_once_and_begins_after_yes_and_needs_one_without_a_terminal(kubectl: FakeKubectl) -> None:
+def test_it_asks_once_and_begins_after_yes_and_needs_one_without_a_terminal(
+    kubectl: FakeKubectl,
+) -> None:
     add(kubectl, clean("released"))
     done = kubectl.run("clean", "--all", "--apply")
     assert (done.code, kubectl.asked(), "add --yes" in done.err) == (2, [], True)

@@ -83,11 +83,19 @@ def test_somebody_who_logs_in_on_the_terminal_has_time(kubectl: FakeKubectl) -> 
 def test_a_context_that_does_not_come_is_an_error_and_not_none(kubectl: FakeKubectl) -> None:
     kubectl.node("worker-1", own_code=1)
     kubectl.replace(f'[ "$1" = config ] && exec {kubectl.home}/config; exec "$0-before" "$@"')
-    config, command = kubectl.home / "config", ("clean", "--all", "--apply", "--yes", "--timeout=1s")
+    config, command = (
+        kubectl.home / "config",
+        ("clean", "--all", "--apply", "--yes", "--timeout=1s"),
+    )
     config.write_text("#!/bin/sh\nexec sleep 30\n")
     config.chmod(0o755)
     done = kubectl.run(*command)
-    assert (done.code, done.err) == (3, "nodeleak: cannot read the current context: kubectl did not end within 3 s\n")
+    assert (done.code, done.err) == (
+        3,
+        "nodeleak: cannot read the current context: kubectl did not end within 3 s\n",
+    )
     assert kubectl.asked() == []
     config.write_text("#!/bin/sh\nexit 1\n")  # there is none
-    assert kubectl.run(*command).err.startswith("nodeleak: release leaked addresses on 1 node (worker-1), in 1 wave\n")
+    assert kubectl.run(*command).err.startswith(
+        "nodeleak: release leaked addresses on 1 node (worker-1), in 1 wave\n"
+    )

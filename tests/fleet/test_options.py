@@ -20,7 +20,11 @@ def test_the_overview_lists_every_command_and_each_help_fits_a_screen(
         done = kubectl.run(name, "--help")
         assert (done.code, done.out.startswith(f"usage: kubectl nodeleak {name} ")) == (0, True)
         lines = done.out.splitlines()
-        assert (len(lines) <= 40, max(map(len, lines)) <= 100, kubectl.run("help", name)) == (True, True, done)
+        assert (len(lines) <= 40, max(map(len, lines)) <= 100, kubectl.run("help", name)) == (
+            True,
+            True,
+            done,
+        )
 
 
 def test_a_mistake_is_named_with_its_remedy(kubectl: FakeKubectl) -> None:

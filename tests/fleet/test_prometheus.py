@@ -50,12 +50,19 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run a Prometheus that has scraped every agent; give its URL."""
     server = PageServer(("127.0.0.1", 0), Pages)
     address = f"127.0.0.1:{server.server_address[1]}"
-    labels = [{"__metrics_path__": f"/{page}", "instance": instance, "node": name} for page, instance, name in AGENTS]
+    labels = [
+        {"__metrics_path__": f"/{page}", "instance": instance, "node": name}
+        for page, instance, name in AGENTS
+    ]
     targets = [{"targets": [address], "labels": of_target} for of_target in labels]
     home = tmp_path_factory.mktemp("prometheus") / "home"
     with serving(server), running_prometheus(home, "", "1s", "nodeleak", targets) as running:
         query = "/api/v1/query?query=nodeleak_build_info"
-        until(lambda: len(running.get(query)["result"]) == len(AGENTS), "Prometheus has scraped every agent", 60)
+        until(
+            lambda: len(running.get(query)["result"]) == len(AGENTS),
+            "Prometheus has scraped every agent",
+            60,
+        )
         yield running.url
 
 
@@ -71,18 +78,25 @@ def cluster(kubectl: FakeKubectl) -> FakeKubectl:
 
 def test_the_table_is_that_of_the_agents(cluster: FakeKubectl, prometheus: str) -> None:
     done = cluster.run("status", f"--prometheus={prometheus}/")
-    no_metrics = "Prometheus has no metrics of its agent; to ask the agent itself: kubectl nodeleak status"
+    no_metrics = (
+        "Prometheus has no metrics of its agent; to ask the agent itself: kubectl nodeleak status"
+    )
     why = {
         "worker-4": "no report: the agent has not finished its first sync",
         "worker-5": "Prometheus has several agents of this node: nodeleak 10.0.0.55:9747, nodeleak 10.0.0.5:9747",
     }
     unread = "worker-3 0.1.0 kubenet 251/253 0 AGE incomplete: containers unavailable: kubectl nodeleak scan says why"
-    assert [" ".join(re.sub(r" +\d+d ", " AGE ", line).split()) for line in done.out.splitlines()] == [
+    assert [
+        " ".join(re.sub(r" +\d+d ", " AGE ", line).split()) for line in done.out.splitlines()
+    ] == [
         *("8 nodes: 6 unknown, 1 warning, 1 ok", "", "NODE AGENT NETWORK FREE LEAKED AGE FINDINGS"),
         unread,
         f"worker-4 no report - - - - {why['worker-4']}",
         f"worker-5 ambiguous - - - - {why['worker-5']}",
-        *(f"{node} no metrics - - - - {no_metrics} {node}" for node in ("worker-6", "worker-7", "worker-8")),
+        *(
+            f"{node} no metrics - - - - {no_metrics} {node}"
+            for node in ("worker-6", "worker-7", "worker-8")
+        ),
         "worker-2 0.1.0 kubenet 248/253 3 AGE warning: 3 leaked_reservation",
         "worker-1 0.1.0 kubenet 251/253 0 AGE none",
     ]
@@ -91,18 +105,26 @@ def test_the_table_is_that_of_the_agents(cluster: FakeKubectl, prometheus: str) 
     assert [call[1] for call in cluster.calls("get")] == ["nodes"]
 
 
-def test_as_json_a_node_has_the_document_of_its_agent(cluster: FakeKubectl, prometheus: str) -> None:
-    done = cluster.run("status", "worker-2", f"--prometheus={prometheus}", "-o", "json", "--exit-code")
+def test_as_json_a_node_has_the_document_of_its_agent(
+    cluster: FakeKubectl, prometheus: str
+) -> None:
+    done = cluster.run(
+        "status", "worker-2", f"--prometheus={prometheus}", "-o", "json", "--exit-code"
+    )
     (node,) = json.loads(done.out)["nodes"]
     assert (done.code, node["node"], node["exit_code"]) == (1, "worker-2", 0)
     assert node["document"].keys() == status().keys()
-    assert node["document"]["findings"] == [finding("warning", "leaked_reservation", 3) | {"oldest": None}]
+    assert node["document"]["findings"] == [
+        finding("warning", "leaked_reservation", 3) | {"oldest": None}
+    ]
     network = {"name": "kubenet", "usable": 253, "free": 248, "leaked": 3, "unknown": 0}
     assert node["document"]["networks"] == [network]
     done = cluster.run("status", f"--prometheus={prometheus}", '--prometheus-cluster=a"b')
     assert done.out.splitlines()[0] == "8 nodes: 8 unknown", "other clusters are left out"
     done = cluster.run("status", f"--prometheus={prometheus}/", "-l", "pool=nothing")
-    assert (done.code, done.out, "nodeleak: no node matches" in done.err) == (2, "", True), "it does not mean all"
+    assert (done.code, done.out, "nodeleak: no node matches" in done.err) == (2, "", True), (
+        "it does not mean all"
+    )
 
 
 HEAD = b"HTTP/1.1 %s\r\nContent-Type: application/json\r\n"
@@ -111,10 +133,16 @@ IN_CHUNKS = HEAD + b"Transfer-Encoding: chunked\r\n\r\nff\r\nabc"
 
 
 def test_an_answer_that_is_none_is_an_error(cluster: FakeKubectl) -> None:
-    failed = http(json.dumps({"status": "error", "error": "query timed out"}), "503 Service Unavailable")
+    failed = http(
+        json.dumps({"status": "error", "error": "query timed out"}), "503 Service Unavailable"
+    )
     none = "no answer from {}: "
     answers: list[tuple[Callable[[FakeServer], Iterable[bytes]], str, str]] = [
-        (lambda _: [http("no such page")], "{}: ", "no answer of Prometheus' HTTP API: is this the address of a Prom"),
+        (
+            lambda _: [http("no such page")],
+            "{}: ",
+            "no answer of Prometheus' HTTP API: is this the address of a Prom",
+        ),
         (lambda _: [failed], "{}: ", "the query failed: query timed out"),
         (hang, none, "timed out"),
         (lambda _: [IN_CHUNKS % b"200 OK"], none, "broken"),
@@ -143,7 +171,9 @@ Sample = tuple[dict[str, str], float]
 
 def answer(*samples: Sample, **more: object) -> str:
     result = [{"metric": labels, "value": [1000.0, str(value)]} for labels, value in samples]
-    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}, **more})
+    return json.dumps(
+        {"status": "success", "data": {"resultType": "vector", "result": result}, **more}
+    )
 
 
 def agent(name: str = "worker-1", **labels: str) -> dict[str, str]:
@@ -154,11 +184,15 @@ def agent(name: str = "worker-1", **labels: str) -> dict[str, str]:
 def of_agents(*agents: dict[str, str]) -> dict[str, list[Sample]]:
     """Return the samples of agents without findings, by query."""
     values = {"nodeleak_build_info": 1.0, "nodeleak_last_sync_timestamp_seconds": 990.0}
-    samples = [({**labels, "__name__": name}, value) for labels in agents for name, value in values.items()]
+    samples = [
+        ({**labels, "__name__": name}, value) for labels in agents for name, value in values.items()
+    ]
     return {"value": samples, "sources": [(labels, 11.0) for labels in agents]}
 
 
-def asked(kubectl: FakeKubectl, samples: dict[str, list[Sample]], *options: str, **more: object) -> Done:
+def asked(
+    kubectl: FakeKubectl, samples: dict[str, list[Sample]], *options: str, **more: object
+) -> Done:
     """Ask a Prometheus that has these samples for each query. `more`: in every answer."""
 
     def answers(request: Request) -> Iterable[bytes]:
@@ -170,14 +204,39 @@ def asked(kubectl: FakeKubectl, samples: dict[str, list[Sample]], *options: str,
 
 def test_the_state_of_a_node(kubectl: FakeKubectl) -> None:
     cases: dict[str, tuple[str, dict[str, str], str, str]] = {
-        "cleanup": ("value", {"__name__": "nodeleak_cleanup_halted"}, "findings", "critical: cleanup halted"),
-        "shared": ("finding", {"severity": "critical", "detector": "shared_ip"}, "findings", "critical: shared_ip"),
+        "cleanup": (
+            "value",
+            {"__name__": "nodeleak_cleanup_halted"},
+            "findings",
+            "critical: cleanup halted",
+        ),
+        "shared": (
+            "finding",
+            {"severity": "critical", "detector": "shared_ip"},
+            "findings",
+            "critical: shared_ip",
+        ),
         "failed": ("failed", {"stage": "check"}, "incomplete", "incomplete: a check unavailable"),
-        "no-pods": ("unavailable", {"source": "pods"}, "incomplete", "incomplete: pods unavailable"),
-        "severity": ("finding", {"severity": "disaster", "detector": "x"}, "", "cannot read its metrics: "),
+        "no-pods": (
+            "unavailable",
+            {"source": "pods"},
+            "incomplete",
+            "incomplete: pods unavailable",
+        ),
+        "severity": (
+            "finding",
+            {"severity": "disaster", "detector": "x"},
+            "",
+            "cannot read its metrics: ",
+        ),
         "stalled": ("stalled", {}, "stalled", "stalled: the last report is 10s old"),
         "version": ("", {}, "", "Prometheus stores no nodeleak_source_up"),
-        "note": ("finding", {"severity": "info", "detector": "exhausted_range"}, "ok", "info: exhausted_range"),
+        "note": (
+            "finding",
+            {"severity": "info", "detector": "exhausted_range"},
+            "ok",
+            "info: exhausted_range",
+        ),
         "healthy": ("", {}, "ok", "none"),
     }
     samples = of_agents(*map(agent, cases))
@@ -188,9 +247,15 @@ def test_the_state_of_a_node(kubectl: FakeKubectl) -> None:
     table = asked(kubectl, samples).out.splitlines()
     assert table[0] == "9 nodes: 2 critical, 5 unknown, 1 info, 1 ok"
     assert [line.split()[0] for line in table[3:]] == list(cases)
-    assert [text for line, (_, _, _, text) in zip(table[3:], cases.values(), strict=True) if text not in line] == []
+    assert [
+        text
+        for line, (_, _, _, text) in zip(table[3:], cases.values(), strict=True)
+        if text not in line
+    ] == []
     gone: dict[str, list[Sample]] = {"finding": [(agent("healthy"), 1.0)]}
-    assert "healthy  no metrics" in asked(kubectl, gone, "healthy").out, "an agent that is gone has no findings"
+    assert "healthy  no metrics" in asked(kubectl, gone, "healthy").out, (
+        "an agent that is gone has no findings"
+    )
     for entry in json.loads(asked(kubectl, samples, "-o", "json").out)["nodes"]:
         assert entry.get("document", {"state": ""})["state"] == cases[entry["node"]][2]
 
@@ -201,12 +266,17 @@ def test_an_answer_that_hides_or_lacks_something_is_an_error(kubectl: FakeKubect
         asked(kubectl, of_agents(agent(**{name: "prod", f"exported_{name}": "own"}))).fails(
             3, f"gives the agents the label {name}, which hides"
         )
-    for partial, why in (({"warnings": ["a store is down"]}, "a store is down"), ({"isPartial": True}, "partial")):
+    for partial, why in (
+        ({"warnings": ["a store is down"]}, "a store is down"),
+        ({"isPartial": True}, "partial"),
+    ):
         done = asked(kubectl, of_agents(agent()), **partial)
         assert (done.code, done.out) == (3, "")
         assert re.search(f"the answer is incomplete: .*{why}", done.err)
     done = asked(kubectl, of_agents(agent(cluster="a"), agent("worker-2", cluster="b")))
-    assert (done.code, done.out, "--prometheus-cluster=NAME" in done.err) == (2, "", True), "agents of several clusters"
+    assert (done.code, done.out, "--prometheus-cluster=NAME" in done.err) == (2, "", True), (
+        "agents of several clusters"
+    )
 
 
 def test_the_cluster_is_chosen_in_every_query(cluster: FakeKubectl) -> None:
@@ -214,7 +284,9 @@ def test_the_cluster_is_chosen_in_every_query(cluster: FakeKubectl) -> None:
     with FakeServer(lambda _: [http(answer())]) as server:
         cluster.run("status", f"--prometheus={server.url}", "--prometheus-cluster=a$b")
     assert len(server.requests) == 6
-    assert all(unquote_plus(request.target).count('cluster="a$b"') == 1 for request in server.requests)
+    assert all(
+        unquote_plus(request.target).count('cluster="a$b"') == 1 for request in server.requests
+    )
 
 
 def test_the_prometheus_of_another_cluster_is_not_believed(kubectl: FakeKubectl) -> None:
@@ -228,4 +300,6 @@ def test_the_prometheus_of_another_cluster_is_not_believed(kubectl: FakeKubectl)
             assert asked(kubectl, samples).out.startswith("2 nodes: ")
             continue
         for chosen in ((), ("worker-1",), ("-l", "zone=a")) if ours == 2 else ((),):
-            asked(kubectl, samples, *chosen).fails(3, f"the status is unknown: {others} of {ours + others} agents")
+            asked(kubectl, samples, *chosen).fails(
+                3, f"the status is unknown: {others} of {ours + others} agents"
+            )

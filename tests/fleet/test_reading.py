@@ -27,7 +27,12 @@ def test_a_node_that_does_not_answer_in_time_delays_no_other(kubectl: FakeKubect
 def test_so_many_agents_are_asked_at_once(kubectl: FakeKubectl) -> None:
     flags = [kubectl.home / f"flag-{number}" for number in range(3)]
     for number, flag in enumerate(flags):
-        kubectl.node(f"worker-{number}", flag=str(flag), until=str(kubectl.home / "go"), output=json.dumps(status()))
+        kubectl.node(
+            f"worker-{number}",
+            flag=str(flag),
+            until=str(kubectl.home / "go"),
+            output=json.dumps(status()),
+        )
     child = kubectl.start("status", "--parallel=2")
     until(lambda: sum(flag.exists() for flag in flags) == 2, "two agents are asked", 60)
     assert len(kubectl.calls("exec")) == 2
@@ -59,23 +64,47 @@ def test_without_kubectl_or_with_an_error_of_it_nothing_is_known(
     monkeypatch.setenv("PATH", str(kubectl.home))
     done = kubectl.run("status")
     assert (done.code, done.out) == (3, "")
-    assert done.err == "nodeleak: cannot run kubectl: No such file or directory: install it, or add it to PATH\n"
+    assert (
+        done.err
+        == "nodeleak: cannot run kubectl: No such file or directory: install it, or add it to PATH\n"
+    )
 
 
-def test_the_text_of_one_node_is_as_it_is_and_that_of_several_has_their_names(kubectl: FakeKubectl) -> None:
+def test_the_text_of_one_node_is_as_it_is_and_that_of_several_has_their_names(
+    kubectl: FakeKubectl,
+) -> None:
     kubectl.node("worker-1", output="OK: no findings\n\x1b[2J\n")
-    forged = "".join(f"command terminated with exit code {code}\n" for code in ("0", "256", "9" * 5000))
-    kubectl.node("worker-2", output="Critical\n\n2 findings\n", code=3, error=f"nodeleak: incomplete\n{forged}")
+    forged = "".join(
+        f"command terminated with exit code {code}\n" for code in ("0", "256", "9" * 5000)
+    )
+    kubectl.node(
+        "worker-2",
+        output="Critical\n\n2 findings\n",
+        code=3,
+        error=f"nodeleak: incomplete\n{forged}",
+    )
     done = kubectl.run("timeline", "worker-1")
-    assert (done.code, done.out, kubectl.asked()) == (0, "OK: no findings\n\\x1b[2J\n", ["worker-1"])
+    assert (done.code, done.out, kubectl.asked()) == (
+        0,
+        "OK: no findings\n\\x1b[2J\n",
+        ["worker-1"],
+    )
     done = kubectl.run("scan", "--all", "--parallel=1", "--", "--verbose")
     assert done.code == kubectl.run("scan", "worker-2").code == 3
     text = "worker-1: OK: no findings\nworker-1: \\x1b[2J\nworker-2: Critical\nworker-2: \nworker-2: 2 findings\n"
     assert (done.out, done.err.splitlines()[0]) == (text, "worker-2: nodeleak: incomplete")
-    for command in ("scan --all -- --verbose", "clean worker-1 -- --max 3", "restore worker-1 -- --last --apply"):
+    for command in (
+        "scan --all -- --verbose",
+        "clean worker-1 -- --max 3",
+        "restore worker-1 -- --last --apply",
+    ):
         kubectl.run(*command.split())
         passed = command.partition(" -- ")[2].split()
-        assert kubectl.calls("exec")[-1][-len(passed) - 2 :] == ["nodeleak", command.split()[0], *passed]
+        assert kubectl.calls("exec")[-1][-len(passed) - 2 :] == [
+            "nodeleak",
+            command.split()[0],
+            *passed,
+        ]
 
 
 def test_a_node_on_either_side_of_an_option_is_asked_by_name(kubectl: FakeKubectl) -> None:
@@ -88,7 +117,9 @@ def test_a_node_on_either_side_of_an_option_is_asked_by_name(kubectl: FakeKubect
     assert "--field-selector=spec.nodeName=worker-2" in pods[-1]
 
 
-def test_no_or_an_unknown_node_and_agents_in_several_namespaces_are_a_mistake(kubectl: FakeKubectl) -> None:
+def test_no_or_an_unknown_node_and_agents_in_several_namespaces_are_a_mistake(
+    kubectl: FakeKubectl,
+) -> None:
     kubectl.node("worker-1", output=json.dumps(status()))
     for arguments, why in (
         ("scan worker-1 worker-9", 'unknown node "worker-9"'),
@@ -126,8 +157,13 @@ def test_documents_are_merged_and_one_agent_cannot_spoil_that_of_all(kubectl: Fa
         kubectl.node(f"worker-{number}", output=f"{json.dumps(status())[:-1]}, {change}}}")
     kubectl.node("worker-3", output=json.dumps(status()))
     for command in (["status"], ["scan", "--all"]):
-        nodes = json.loads(kubectl.run(*command, "-o", "json").out, parse_constant=pytest.fail)["nodes"]
-        assert ({node["node"] for node in nodes if "document" in node}, len(nodes)) == ({"worker-3"}, 4)
+        nodes = json.loads(kubectl.run(*command, "-o", "json").out, parse_constant=pytest.fail)[
+            "nodes"
+        ]
+        assert ({node["node"] for node in nodes if "document" in node}, len(nodes)) == (
+            {"worker-3"},
+            4,
+        )
 
 
 def test_a_closed_pipe_is_no_error_and_hides_none(kubectl: FakeKubectl) -> None:

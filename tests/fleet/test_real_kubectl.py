@@ -38,7 +38,9 @@ def answer(node: str, command: Sequence[str]) -> Ran:
     """`status` of worker-3 is worst; `scan` fails on worker-2; the journal is long."""
     match node, command[1]:
         case "worker-3", "status":
-            worst = status(node, state="findings", findings=[finding("critical", "exhausted_range")])
+            worst = status(
+                node, state="findings", findings=[finding("critical", "exhausted_range")]
+            )
             return Ran(json.dumps(worst))
         case _, "status":
             return Ran(json.dumps(status(node)))
@@ -55,10 +57,17 @@ def cluster() -> FakeCluster:
     found = shutil.which("kubectl")
     needs(found is not None, "kubectl 1.31 or newer, whose exec uses WebSockets")
     version = subprocess.run(  # noqa: S603 (the operator's own kubectl)
-        [str(found), "version", "--client", "-o", "json"], capture_output=True, text=True, env=environment(), check=True
+        [str(found), "version", "--client", "-o", "json"],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=True,
     ).stdout
     minor = re.match(r"v1\.(\d+)", json.loads(version)["clientVersion"]["gitVersion"])
-    needs(minor is not None and int(minor[1]) >= 31, "kubectl 1.31 or newer, whose exec uses WebSockets")
+    needs(
+        minor is not None and int(minor[1]) >= 31,
+        "kubectl 1.31 or newer, whose exec uses WebSockets",
+    )
     return FakeCluster(NODES, answer)
 
 
@@ -68,22 +77,43 @@ def served(cluster: FakeCluster) -> Iterator[FakeCluster]:
         yield cluster
 
 
-def run(cluster: FakeCluster, home: Path, *arguments: str, user: str = "{token: none}", authority: str = "") -> Done:
+def run(
+    cluster: FakeCluster,
+    home: Path,
+    *arguments: str,
+    user: str = "{token: none}",
+    authority: str = "",
+) -> Done:
     """Run the program as kubectl does: as a plugin on PATH."""
-    (home / "config").write_text(_KUBECONFIG.format(url=cluster.url, user=user, authority=authority))
+    (home / "config").write_text(
+        _KUBECONFIG.format(url=cluster.url, user=user, authority=authority)
+    )
     plugin = home / "kubectl-nodeleak"
-    plugin.write_text(f"#!{sys.executable}\nimport sys\nfrom agent.fleet.command import main\nsys.exit(main())\n")
+    plugin.write_text(
+        f"#!{sys.executable}\nimport sys\nfrom agent.fleet.command import main\nsys.exit(main())\n"
+    )
     plugin.chmod(0o755)
     path = f"{home}{os.pathsep}{os.environ['PATH']}"
-    env = environment(PATH=path, HOME=str(home), KUBECONFIG=str(home / "config"), PYTHONPATH=str(ROOT))
+    env = environment(
+        PATH=path, HOME=str(home), KUBECONFIG=str(home / "config"), PYTHONPATH=str(ROOT)
+    )
     command = ["kubectl", "nodeleak", *arguments]
     done = subprocess.run(  # noqa: S603 (the operator's own kubectl)
-        command, capture_output=True, text=True, env=env, cwd=home, check=False, timeout=120, stdin=subprocess.DEVNULL
+        command,
+        capture_output=True,
+        text=True,
+        env=env,
+        cwd=home,
+        check=False,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
     )
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def test_a_status_needs_two_requests_for_each_node_and_two_lists(served: FakeCluster, tmp_path: Path) -> None:
+def test_a_status_needs_two_requests_for_each_node_and_two_lists(
+    served: FakeCluster, tmp_path: Path
+) -> None:
     done = run(served, tmp_path, "status")
     assert done.out == (
         "3 nodes: 1 critical, 2 ok\n"
@@ -99,7 +129,9 @@ def test_a_status_needs_two_requests_for_each_node_and_two_lists(served: FakeClu
     assert served.requests == {"list nodes": 1, "list pods": 1, "get pods": 3, "exec pods": 3}
 
 
-def test_a_status_through_the_api_server_needs_one_list_and_six_queries(served: FakeCluster, tmp_path: Path) -> None:
+def test_a_status_through_the_api_server_needs_one_list_and_six_queries(
+    served: FakeCluster, tmp_path: Path
+) -> None:
     asked: list[str] = []
 
     def proxied(path: str) -> dict[str, Any]:
@@ -118,17 +150,26 @@ def test_a_status_through_the_api_server_needs_one_list_and_six_queries(served: 
     assert all(path.startswith("/api/v1/query?query=") for path in asked)
 
 
-def test_what_a_command_prints_and_its_exit_code_are_those_of_the_node(served: FakeCluster, tmp_path: Path) -> None:
+def test_what_a_command_prints_and_its_exit_code_are_those_of_the_node(
+    served: FakeCluster, tmp_path: Path
+) -> None:
     done = run(served, tmp_path, "scan", "worker-1", "worker-2", "--", "--verbose")
     assert (done.code, done.err) == (3, "worker-2: nodeleak: a warning\n")
-    assert sorted(done.out.splitlines()) == ["worker-1: nodeleak scan --verbose", "worker-2: Incomplete"]
+    assert sorted(done.out.splitlines()) == [
+        "worker-1: nodeleak scan --verbose",
+        "worker-2: Incomplete",
+    ]
     (node,) = json.loads(run(served, tmp_path, "journal", "worker-1", "-o", "json").out)["nodes"]
     assert node["document"]["padding"] == "é" * 200_000, "a long document arrives whole"
 
 
-def test_a_connection_that_breaks_is_no_success_and_a_context_is_used(served: FakeCluster, tmp_path: Path) -> None:
+def test_a_connection_that_breaks_is_no_success_and_a_context_is_used(
+    served: FakeCluster, tmp_path: Path
+) -> None:
     """Some versions of kubectl end with exit code 0."""
-    served.run = lambda _node, _command: Ran('{"schema": "nodeleak.clean/v1", "applied"', broken=True)
+    served.run = lambda _node, _command: Ran(
+        '{"schema": "nodeleak.clean/v1", "applied"', broken=True
+    )
     done = run(served, tmp_path, "clean", "worker-1", "--apply", "--yes")
     done.shows(4, "worker-1: UNEXPECTED: ")
     assert "release leaked addresses on 1 node of here (worker-1), in 1 wave" in done.err
@@ -140,13 +181,19 @@ def test_a_connection_that_breaks_is_no_success_and_a_context_is_used(served: Fa
     assert served.requests == {}
 
 
-def test_a_credential_plugin_runs_once_for_each_kubectl(cluster: FakeCluster, tmp_path: Path) -> None:
+def test_a_credential_plugin_runs_once_for_each_kubectl(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
     context, certificate = self_signed(tmp_path)
     credential = {"apiVersion": _CREDENTIAL, "kind": "ExecCredential", "status": {"token": "t"}}
     plugin = tmp_path / "plugin"
-    plugin.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\necho '{json.dumps(credential)}'\n")
+    plugin.write_text(
+        f"#!/bin/sh\necho asked >> {tmp_path}/asked\necho '{json.dumps(credential)}'\n"
+    )
     plugin.chmod(0o755)
-    user = f"{{exec: {{apiVersion: {_CREDENTIAL}, command: {plugin}, interactiveMode: IfAvailable}}}}"
+    user = (
+        f"{{exec: {{apiVersion: {_CREDENTIAL}, command: {plugin}, interactiveMode: IfAvailable}}}}"
+    )
     with cluster.serve(context):
         done = run(cluster, tmp_path, "status", user=user, authority=str(certificate))
     assert done.out.splitlines()[0] == "3 nodes: 1 critical, 2 ok", done.out

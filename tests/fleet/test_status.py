@@ -8,7 +8,10 @@ from tests.cli.commands import Done
 from tests.fleet.kubectl import FakeKubectl, agent_pod, finding, status
 
 SCHEMA = "nodeleak.status/v1"
-CRITICAL, LEAKS = finding("critical", "exhausted_range"), finding("warning", "leaked_reservation", 7)
+CRITICAL, LEAKS = (
+    finding("critical", "exhausted_range"),
+    finding("warning", "leaked_reservation", 7),
+)
 INFO = finding("info", "left_over_network")
 
 
@@ -35,10 +38,19 @@ def test_a_document_has_a_rank_and_a_text(kubectl: FakeKubectl) -> None:
             {"state": "findings", "findings": [CRITICAL, LEAKS]},
             "critical: exhausted_range; warning: 7 leaked_reservation",
         ),
-        "halted": ({"state": "findings", "cleanup": halted}, "critical: cleanup halted: a container reappeared"),
-        "incomplete-1": ({"state": "incomplete", "findings": [CRITICAL]}, f"{no_reason}; critical: exhausted_range"),
+        "halted": (
+            {"state": "findings", "cleanup": halted},
+            "critical: cleanup halted: a container reappeared",
+        ),
+        "incomplete-1": (
+            {"state": "incomplete", "findings": [CRITICAL]},
+            f"{no_reason}; critical: exhausted_range",
+        ),
         "fatal": ({"state": "findings", "findings": [finding("fatal", "x")]}, "fatal: x"),
-        "incomplete-2": ({"state": "incomplete", "unavailable": [pods]}, "incomplete: pods unavailable: timed out"),
+        "incomplete-2": (
+            {"state": "incomplete", "unavailable": [pods]},
+            "incomplete: pods unavailable: timed out",
+        ),
         "incomplete-3": ({"state": "incomplete"}, no_reason),
         "incomplete-4": (
             warning | {"unavailable": [pods]},
@@ -47,7 +59,10 @@ def test_a_document_has_a_rank_and_a_text(kubectl: FakeKubectl) -> None:
         "no-finding": ({"state": "findings"}, "none"),
         "stalled": ({"state": "stalled", "report": old}, "stalled: the last report is 6m40s old"),
         "least-free": (warning | {"networks": [network(free=3)]}, "warning: 7 leaked_reservation"),
-        "more-leaks": (warning | {"networks": [network(leaked=2)]}, "warning: 7 leaked_reservation"),
+        "more-leaks": (
+            warning | {"networks": [network(leaked=2)]},
+            "warning: 7 leaked_reservation",
+        ),
         "leaks": (warning, "warning: 7 leaked_reservation"),
         "info": ({"findings": [INFO]}, "info: left_over_network"),
         "worker-9": ({}, "none"),
@@ -74,7 +89,11 @@ def test_a_node_without_a_usable_answer_is_unknown(kubectl: FakeKubectl) -> None
     answers: dict[str, tuple[dict[str, Any], str, str]] = {
         "forbidden": ({"own_code": 1, "error": f"{forbidden}\n"}, "no answer", forbidden),
         "text": ({"output": "OK\n"}, "no answer", no_json),
-        "starting": ({"output": json.dumps(no_report), "code": 69}, "no report", "no report: starting"),
+        "starting": (
+            {"output": json.dumps(no_report), "code": 69},
+            "no report",
+            "no report: starting",
+        ),
         "away": ({"status": "NotReady", "output": "OK"}, "no answer", f"{no_json} (node NotReady)"),
     }
     documents: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -96,11 +115,19 @@ def test_a_node_without_a_usable_answer_is_unknown(kubectl: FakeKubectl) -> None
     done = kubectl.run("status", "-o", "wide")
     assert (done.code, done.out.splitlines()[0]) == (3, "10 nodes: 10 unknown")
     for node, (_, agent, text) in answers.items():
-        assert (rows(done)[node]["AGENT"], text in rows(done)[node]["FINDINGS"]) == (agent, True), node
+        assert (rows(done)[node]["AGENT"], text in rows(done)[node]["FINDINGS"]) == (agent, True), (
+            node
+        )
     kubectl.clear()
     pods = {
-        "pending": (agent_pod("pending", phase="Pending", ready="", waiting="ImagePullBackOff"), "ImagePullBackOff"),
-        "waiting": (agent_pod("waiting", waiting="CrashLoopBackOff", ready="False"), "CrashLoopBackOff"),
+        "pending": (
+            agent_pod("pending", phase="Pending", ready="", waiting="ImagePullBackOff"),
+            "ImagePullBackOff",
+        ),
+        "waiting": (
+            agent_pod("waiting", waiting="CrashLoopBackOff", ready="False"),
+            "CrashLoopBackOff",
+        ),
         "failed": (agent_pod("failed", phase="Failed", ready=""), "Failed"),
         "new": (agent_pod("new", phase="", ready=""), "no status yet"),
     }
@@ -108,7 +135,10 @@ def test_a_node_without_a_usable_answer_is_unknown(kubectl: FakeKubectl) -> None
         kubectl.node(node, pods=[pod])
     kubectl.node("worker-1", pods=[])
     found = rows(kubectl.run("status", "-o", "wide"))
-    assert (found["worker-1"]["AGENT"], found["worker-1"]["FINDINGS"]) == ("missing", "no agent pod on this node")
+    assert (found["worker-1"]["AGENT"], found["worker-1"]["FINDINGS"]) == (
+        "missing",
+        "no agent pod on this node",
+    )
     for node, (_, why) in pods.items():
         text = f"agent pod kube-system/nodeleak-{node} is not running: {why}"
         assert (found[node]["AGENT"], found[node]["FINDINGS"]) == ("not running", text)
@@ -118,15 +148,24 @@ def test_a_node_without_a_usable_answer_is_unknown(kubectl: FakeKubectl) -> None
 def test_the_container_of_the_agent_that_runs_is_asked(kubectl: FakeKubectl) -> None:
     containers = {"a": ["istio-proxy", "nodeleak"], "b": ["agent"], "c": ["agent", "sidecar"]}
     for node, names in containers.items():
-        kubectl.node(node, pods=[agent_pod(node, containers=names)], output=json.dumps(status(node)))
+        kubectl.node(
+            node, pods=[agent_pod(node, containers=names)], output=json.dumps(status(node))
+        )
     sidecar_waits = agent_pod("d", ready="False", containers=["nodeleak", "mesh"])
     sidecar_waits["status"]["phase"] = "Pending"
-    sidecar_waits["status"]["containerStatuses"][1]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    sidecar_waits["status"]["containerStatuses"][1]["state"] = {
+        "waiting": {"reason": "CrashLoopBackOff"}
+    }
     kubectl.node("d", pods=[sidecar_waits], output=json.dumps(status("d")))
     found = rows(kubectl.run("status", "--parallel=1"))
     asked = [call[call.index("--container") + 1] for call in kubectl.calls("exec")]
     assert asked == ["nodeleak", "agent", "agent", "nodeleak"]
-    assert [row["AGENT"] for row in found.values()] == ["0.1.0", "0.1.0", "0.1.0", "0.1.0 not ready"]
+    assert [row["AGENT"] for row in found.values()] == [
+        "0.1.0",
+        "0.1.0",
+        "0.1.0",
+        "0.1.0 not ready",
+    ]
     kubectl.clear()
     newer = {"created": "2026-03-27T00:00:00Z"}
     others: list[dict[str, Any]] = [
@@ -144,8 +183,13 @@ def test_the_container_of_the_agent_that_runs_is_asked(kubectl: FakeKubectl) -> 
     assert not any("old" in node for node in kubectl.asked())
 
 
-def test_the_table_has_a_row_for_each_network_and_the_versions_and_json_the_documents(kubectl: FakeKubectl) -> None:
-    storage, no_report = network("storage", usable=None, free=None, leaked=None, unknown=3), {"schema": SCHEMA}
+def test_the_table_has_a_row_for_each_network_and_the_versions_and_json_the_documents(
+    kubectl: FakeKubectl,
+) -> None:
+    storage, no_report = (
+        network("storage", usable=None, free=None, leaked=None, unknown=3),
+        {"schema": SCHEMA},
+    )
     no_report |= {"state": "no_report", "why": "x"}
     kubectl.node("worker-1", output=json.dumps(status(networks=[network(leaked=7), storage])))
     kubectl.node("worker-2", pods=[])
@@ -173,7 +217,10 @@ def test_the_table_has_a_row_for_each_network_and_the_versions_and_json_the_docu
 
 def test_the_wide_table_shows_pods_cleanup_and_long_texts(kubectl: FakeKubectl) -> None:
     why = f"\x1b[2J{'x' * 150}"
-    unavailable: dict[str, Any] = {"state": "incomplete", "unavailable": [{"source": "pods", "why": why}]}
+    unavailable: dict[str, Any] = {
+        "state": "incomplete",
+        "unavailable": [{"source": "pods", "why": why}],
+    }
     auto = status()["cleanup"] | {"mode": "auto", "why_not": []}
     kubectl.node("worker-1", output=json.dumps(status(**unavailable)))
     kubectl.node("worker-2", output=json.dumps(status(cleanup=auto | {"release_possible": True})))
@@ -194,11 +241,20 @@ def test_the_wide_table_shows_pods_cleanup_and_long_texts(kubectl: FakeKubectl) 
 
 def test_status_asks_each_agent_once_in_its_pod(kubectl: FakeKubectl) -> None:
     kubectl.node("worker-1", output=json.dumps(status()))
-    done = kubectl.run("status", "--context=staging", "--kubeconfig=/k", "-n", "agents", "-l", "pool=web")
+    done = kubectl.run(
+        "status", "--context=staging", "--kubeconfig=/k", "-n", "agents", "-l", "pool=web"
+    )
     assert done.code == 0
     (call,) = kubectl.calls("exec")
     assert call == [
-        *("exec", "--context=staging", "--kubeconfig=/k", "--namespace", "kube-system", "nodeleak-worker-1"),
+        *(
+            "exec",
+            "--context=staging",
+            "--kubeconfig=/k",
+            "--namespace",
+            "kube-system",
+            "nodeleak-worker-1",
+        ),
         *("--container", "nodeleak", "--", "nodeleak", "status", "-o", "json"),
     ]
     nodes, pods = kubectl.calls("get")
@@ -210,7 +266,10 @@ def test_status_asks_each_agent_once_in_its_pod(kubectl: FakeKubectl) -> None:
 def test_the_exit_code_says_on_request_whether_there_are_findings(kubectl: FakeKubectl) -> None:
     for severity, code in (("critical", 1), ("warning", 1), ("info", 0)):
         kubectl.node(severity, output=json.dumps(status(findings=[finding(severity, "x")])))
-        assert [kubectl.run("status", severity, *more).code for more in ((), ("--exit-code",))] == [0, code]
+        assert [kubectl.run("status", severity, *more).code for more in ((), ("--exit-code",))] == [
+            0,
+            code,
+        ]
 
 
 def test_an_output_that_kubectl_lost_is_requested_again_once(kubectl: FakeKubectl) -> None:
@@ -220,5 +279,9 @@ def test_an_output_that_kubectl_lost_is_requested_again_once(kubectl: FakeKubect
     done = kubectl.run("status", "--parallel=1")
     assert (done.code, done.out.splitlines()[0]) == (3, "4 nodes: 2 unknown, 2 ok")
     for node in ("worker-2-0", "worker-2-30"):
-        assert rows(done)[node]["FINDINGS"].startswith("kubectl exec ended without the whole output")
-    assert sorted(kubectl.asked()) == sorted(2 * [f"worker-{lost}-{kept}" for lost in (1, 2) for kept in (0, 30)])
+        assert rows(done)[node]["FINDINGS"].startswith(
+            "kubectl exec ended without the whole output"
+        )
+    assert sorted(kubectl.asked()) == sorted(
+        2 * [f"worker-{lost}-{kept}" for lost in (1, 2) for kept in (0, 30)]
+    )

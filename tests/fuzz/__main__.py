@@ -20,7 +20,10 @@ _BATCH = 50
 def _run(fuzzer: Fuzzer, seconds: float, first_seed: int) -> tuple[int, str]:
     """Run one fuzzer for so many seconds; return how often the input was read, and the first failure."""
     executions, batch, failure, start = 0, 0, "", time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="nf-") as directory, fuzzer.open(Path(directory)) as parse:
+    with (
+        tempfile.TemporaryDirectory(prefix="nf-") as directory,
+        fuzzer.open(Path(directory)) as parse,
+    ):
 
         @settings(
             max_examples=_BATCH, database=None, deadline=None, suppress_health_check=list(HealthCheck),
@@ -39,24 +42,35 @@ def _run(fuzzer: Fuzzer, seconds: float, first_seed: int) -> tuple[int, str]:
                 failure = traceback.format_exc()
             batch += 1
     result = "FAILED" if failure else "ok"
-    print(f"{fuzzer.name:22} {time.monotonic() - start:4.0f} s {executions:8} executions: {result}", flush=True)
+    print(
+        f"{fuzzer.name:22} {time.monotonic() - start:4.0f} s {executions:8} executions: {result}",
+        flush=True,
+    )
     return executions, failure
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="for each fuzzer (default: 60)")
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the first batch; default: the time")
+    parser.add_argument(
+        "--seed", type=int, default=int(time.time()), help="of the first batch; default: the time"
+    )
     names = [fuzzer.name for fuzzer in FUZZERS]
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"fuzzers; default: all of {', '.join(names)}")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"fuzzers; default: all of {', '.join(names)}"
+    )
     arguments = parser.parse_args()
     warnings.simplefilter("error")
     warnings.simplefilter("ignore", HypothesisWarning)  # a failing content may be long
-    warnings.simplefilter("ignore", ResourceWarning)  # docker's package forgets a client that could not be made
+    warnings.simplefilter(
+        "ignore", ResourceWarning
+    )  # docker's package forgets a client that could not be made
     if unknown := set(arguments.names).difference(names):
         parser.error(f"unknown fuzzer {', '.join(sorted(unknown))}")
     chosen = [fuzzer for fuzzer in FUZZERS if fuzzer.name in (arguments.names or names)]
-    print(f"{len(chosen)} fuzzers, {arguments.seconds:g} s each, --seed={arguments.seed}", flush=True)
+    print(
+        f"{len(chosen)} fuzzers, {arguments.seconds:g} s each, --seed={arguments.seed}", flush=True
+    )
     results = {fuzzer.name: _run(fuzzer, arguments.seconds, arguments.seed) for fuzzer in chosen}
     failed = {name: failure for name, (_, failure) in results.items() if failure}
     for name, failure in failed.items():

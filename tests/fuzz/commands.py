@@ -28,7 +28,9 @@ from tests.fuzz import sources
 from tests.fuzz.fuzzer import SAMPLES, Fuzzer, Opening, Parse, Refused
 from tests.wire import FakeServer, Request, http
 
-_CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")  # What a terminal interprets
+_CONTROL: Final = re.compile(
+    r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]"
+)  # What a terminal interprets
 
 
 def _run(main: Callable[[list[str]], int], *arguments: str) -> str:
@@ -72,7 +74,13 @@ def _released_result(directory: Path) -> Iterator[Parse]:
     (leaked,) = incident.leaked[:1]
     node = replace(incident, leaked=(leaked,), running=incident.running[:2])
     built = host.build(directory / "node", node)
-    options = ("--apply", "--cleanup-network=kubenet", "--api=off", "--probe=off", "--confirm-after=1ms")
+    options = (
+        "--apply",
+        "--cleanup-network=kubenet",
+        "--api=off",
+        "--probe=off",
+        "--confirm-after=1ms",
+    )
 
     def parse(content: bytes) -> None:
         (built.cache / f"kubenet-{leaked.id}-eth0").write_bytes(content)
@@ -104,7 +112,9 @@ def _node_answer(directory: Path) -> Iterator[Parse]:
             kubectl.node("worker-2", output=text, code=3)
             kubectl.node("worker-3", error=text, own_code=1)
             if _run(kubectl_nodeleak, "status").splitlines()[0].endswith(" ok"):
-                assert json.loads(text)["state"] == "ok", "a node is healthy only if its agent says so"
+                assert json.loads(text)["state"] == "ok", (
+                    "a node is healthy only if its agent says so"
+                )
 
         yield parse
 
@@ -131,12 +141,17 @@ def _prometheus(directory: Path) -> Iterator[Parse]:
 
 @contextmanager
 def _requests(directory: Path) -> Iterator[Parse]:  # noqa: ARG001 (it needs none)
-    exporter = HttpExporter(("127.0.0.1", 0), CollectorRegistry(), lambda: True, Page(lambda: ((), ())))
+    exporter = HttpExporter(
+        ("127.0.0.1", 0), CollectorRegistry(), lambda: True, Page(lambda: ((), ()))
+    )
     exporter.start()
     printed = StringIO()
 
     def parse(content: bytes) -> None:
-        with redirect_stderr(printed), socket.create_connection(("127.0.0.1", exporter.port), timeout=10) as client:
+        with (
+            redirect_stderr(printed),
+            socket.create_connection(("127.0.0.1", exporter.port), timeout=10) as client,
+        ):
             try:
                 client.sendall(content)
                 client.shutdown(socket.SHUT_WR)
@@ -162,7 +177,11 @@ _RECORDINGS: Final = (
 
 FUZZERS: Final[tuple[Fuzzer, ...]] = (
     *sources.FUZZERS,
-    Fuzzer("recording", _command("node.json", "scan", "--recording={}/node.json"), recordings=_RECORDINGS),
+    Fuzzer(
+        "recording",
+        _command("node.json", "scan", "--recording={}/node.json"),
+        recordings=_RECORDINGS,
+    ),
     Fuzzer("journal-entry", _command("journal/1.json", "journal", "--state-dir={}")),
     Fuzzer("released-result", _released_result),
     Fuzzer("node-answer", _node_answer),

@@ -28,7 +28,9 @@ _HERE: Final = Path(__file__).parent
 SAMPLES: Final = _HERE / "samples"
 _MOST_TIME: Final = 4000
 """Times that of the reference, which takes about half a millisecond. Quadratic time is far above it."""
-_MOST_BYTES: Final = 20 << 20  # A reader reserves as much as the largest file that it accepts, before it knows the size
+_MOST_BYTES: Final = (
+    20 << 20
+)  # A reader reserves as much as the largest file that it accepts, before it knows the size
 _BYTES_PER_BYTE: Final = 100
 _MEASURED: Final = 16  # Memory is measured for one content in so many: it makes a parser slow
 
@@ -42,7 +44,9 @@ class Fuzzer:
     name: str
     open: Opening  # Returns what reads one content; gets a directory of its own. It may raise SourceError and Refused.
     as_json: bool = True
-    in_thread: bool = False  # Whether the content is read in a thread of its own, whose stack has more room
+    in_thread: bool = (
+        False  # Whether the content is read in a thread of its own, whose stack has more room
+    )
     recordings: Sequence[str] = ()  # Recorded nodes that are samples
 
     @property
@@ -74,7 +78,9 @@ class Fuzzer:
             assert spent <= _MOST_TIME * _reference(), f"{spent:.2f} s for {len(each)} bytes"
             if crc32(each) % _MEASURED == 0:
                 peak = _peak(read)
-                assert peak <= _MOST_BYTES + _BYTES_PER_BYTE * len(each), f"{peak} bytes for {len(each)}"
+                assert peak <= _MOST_BYTES + _BYTES_PER_BYTE * len(each), (
+                    f"{peak} bytes for {len(each)}"
+                )
 
     def _read(self, parse: Parse, content: bytes) -> None:
         with suppress(SourceError, Refused):
@@ -91,7 +97,9 @@ def _timed(what: Callable[[], None]) -> float:
 @cache
 def _reference() -> float:
     """Return the time that `json.loads` takes for 64 KiB here: the bounds are multiples of it."""
-    text = json.dumps([{"name": f"item-{number}", "value": [number, None, True]} for number in range(1300)])
+    text = json.dumps(
+        [{"name": f"item-{number}", "value": [number, None, True]} for number in range(1300)]
+    )
     return min(_timed(lambda: json.loads(text)) for _ in range(20))
 
 

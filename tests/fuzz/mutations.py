@@ -83,7 +83,12 @@ def _json_mutated(draw: st.DrawFn, seeds: Sequence[bytes]) -> bytes:
         path = draw(st.sampled_from(paths))
         key = f"\u241f{number}\u241f"
         raw[json.dumps(key)] = draw(st.sampled_from(_VALUES))
-        tree = _changed(tree, path, draw(st.sampled_from(("replace", "replace", "replace", "remove", "repeat"))), key)
+        tree = _changed(
+            tree,
+            path,
+            draw(st.sampled_from(("replace", "replace", "replace", "remove", "repeat"))),
+            key,
+        )
     text = json.dumps(tree, separators=draw(st.sampled_from([(",", ":"), (", ", ": ")])))
     for placeholder, value in raw.items():
         text = text.replace(placeholder, value)
@@ -92,7 +97,13 @@ def _json_mutated(draw: st.DrawFn, seeds: Sequence[bytes]) -> bytes:
 
 def _paths(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     yield path
-    parts = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    parts = (
+        tree.items()
+        if isinstance(tree, dict)
+        else enumerate(tree)
+        if isinstance(tree, list)
+        else ()
+    )
     for key, part in parts:
         yield from _paths(part, (*path, key))
 
@@ -137,9 +148,13 @@ _BYTE_CHANGES: Final[Sequence[Callable[[bytes, int, int, bytes], bytes]]] = (
         if start < len(content)
         else content
     ),
-    lambda content, start, _, piece: content[:start] + re.sub(rb"[0-9]+", lambda _: piece, content[start:], count=1),
+    lambda content, start, _, piece: (
+        content[:start] + re.sub(rb"[0-9]+", lambda _: piece, content[start:], count=1)
+    ),
     lambda content, start, _, piece: (
         content[:start] + re.sub(rb"[0-9]+", b"9" * (1 << piece[0] % 12), content[start:], count=1)
     ),
-    lambda content, start, _, __: re.sub(rb"(?m)^.*\n", lambda line: line[0] * 3, content, count=1 + start % 7),
+    lambda content, start, _, __: re.sub(
+        rb"(?m)^.*\n", lambda line: line[0] * 3, content, count=1 + start % 7
+    ),
 )

@@ -21,7 +21,16 @@ from agent.config import load
 from agent.model.documents import Recording, dumps, loads
 from agent.model.snapshot import Known, NotRequested, Unavailable
 from agent.sources.collector import Sources
-from tests.builders import CLOUD_DISK, DISK, NOW, dark_node, node, node_using, registration, waiting_pod
+from tests.builders import (
+    CLOUD_DISK,
+    DISK,
+    NOW,
+    dark_node,
+    node,
+    node_using,
+    registration,
+    waiting_pod,
+)
 from tests.fakes import cri, host, nodes
 from tests.fakes.grpc_server import Call, FakeGrpcServer
 from tests.fuzz.fuzzer import SAMPLES, Fuzzer, Opening, Parse
@@ -31,7 +40,9 @@ _DOCKERS: Final = replace(nodes.healthy(NOW, 2, "10.0.0.0/29"), ownerless=1)
 _CONTAINERDS: Final = replace(_DOCKERS, runtime="containerd://1.7.24")
 _SANDBOX: Final = nodes.the_incident(NOW).reserved[0].id
 _VOLUME: Final = "kubelet/pods/u-1/volumes/kubernetes.io~csi/pvc-1"
-_SNAPSHOT: Final = node(waiting_pod(), node=[node_using(DISK, CLOUD_DISK, provider_id="")], registration=registration())
+_SNAPSHOT: Final = node(
+    waiting_pod(), node=[node_using(DISK, CLOUD_DISK, provider_id="")], registration=registration()
+)
 """What was read before: there is a reason to read every source."""
 
 
@@ -72,7 +83,9 @@ def _read(sources: Sources, *names: str) -> None:
         is_reading = name == "reservations" or isinstance(value, (Known, Unavailable, NotRequested))
         found[name] = value if is_reading else Known(value)
     more = ("api_skew", "server_version", "damaged_results")
-    recorded = replace(dark_node(), **found, **{name: sources[name](_SNAPSHOT) for name in more if name in sources})
+    recorded = replace(
+        dark_node(), **found, **{name: sources[name](_SNAPSHOT) for name in more if name in sources}
+    )
     recording = Recording(timedelta(0), timedelta(0), (recorded,))
     assert loads(dumps(recording)) == recording
 
@@ -105,9 +118,16 @@ def _file(
 
 def _as_config(content: bytes, _: Path) -> bytes:
     """The content is the configuration in a result of libcni's."""
-    cached = {"kind": "cniCacheV1", "containerId": _SANDBOX, "ifName": "eth0", "networkName": "kubenet"}
+    cached = {
+        "kind": "cniCacheV1",
+        "containerId": _SANDBOX,
+        "ifName": "eth0",
+        "networkName": "kubenet",
+    }
     result = {"cniVersion": "0.4.0", "ips": []}
-    return json.dumps(cached | {"config": base64.b64encode(content).decode(), "result": result}).encode()
+    return json.dumps(
+        cached | {"config": base64.b64encode(content).decode(), "result": result}
+    ).encode()
 
 
 @contextmanager
@@ -116,7 +136,9 @@ def _reservation_name(directory: Path) -> Iterator[Parse]:
 
     def parse(content: bytes) -> None:
         name = re.sub(rb"[\0/]", b"", content)[:255]
-        if name in {b"", b".", b".."} or os.path.exists(path := bytes(named.host.store) + b"/" + name):  # noqa: PTH110
+        if name in {b"", b".", b".."} or os.path.exists(  # noqa: PTH110
+            path := bytes(named.host.store) + b"/" + name
+        ):
             return
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
         try:
@@ -129,14 +151,22 @@ def _reservation_name(directory: Path) -> Iterator[Parse]:
 
 _CACHED: Final = f"var/lib/cni/cache/results/kubenet-{_SANDBOX}-eth0"
 _CMDLINE: Final = "proc/340113/cmdline"
-_WITH_CNI: Final = {_CMDLINE: "/usr/bin/kubelet\0--container-runtime=docker\0--network-plugin=cni\0"}
+_WITH_CNI: Final = {
+    _CMDLINE: "/usr/bin/kubelet\0--container-runtime=docker\0--network-plugin=cni\0"
+}
 _FLANNEL: Final = '{"cniVersion": "1.0.0", "name": "cbr0", "plugins": [{"type": "flannel"}]}'
 _FILES: Final = (
     _file("reservation", "var/lib/cni/networks/kubenet/10.244.1.7", "reservations", as_json=False),
     Fuzzer("reservation-name", _reservation_name, as_json=False),
     _file("cni-result", _CACHED, "cni_results"),
     _file("cni-config", _CACHED, "cni_results", written=_as_config),
-    _file("cni-conflist", "etc/cni/net.d/10-cbr0.conflist", "networks", "reservations", others=_WITH_CNI),
+    _file(
+        "cni-conflist",
+        "etc/cni/net.d/10-cbr0.conflist",
+        "networks",
+        "reservations",
+        others=_WITH_CNI,
+    ),
     _file("kubelet-checkpoint", f"var/lib/dockershim/sandbox/{ID}", "checkpoints"),
     _file("device-checkpoint", "device-plugins/kubelet_internal_checkpoint", "device_plugins"),
     _file("proc-fib_trie", "proc/net-1/fib_trie", "addresses", as_json=False),
@@ -209,12 +239,19 @@ def _containerd(method: str, answer: Callable[[Call, bytes], None] = Call.answer
 
 
 def _with_networks(call: Call, content: bytes) -> None:
-    call.answer(cri.PROTO["Status"](info={"cniconfig": content.decode(errors="replace")}).SerializeToString())
+    call.answer(
+        cri.PROTO["Status"](
+            info={"cniconfig": content.decode(errors="replace")}
+        ).SerializeToString()
+    )
 
 
 def _with_plugin(call: Call, content: bytes) -> None:
     plugin = {"Source": content.decode(errors="replace")}
-    _with_networks(call, json.dumps({"Networks": [{"Config": {"Name": "kubenet", "Plugins": [plugin]}}]}).encode())
+    _with_networks(
+        call,
+        json.dumps({"Networks": [{"Config": {"Name": "kubenet", "Plugins": [plugin]}}]}).encode(),
+    )
 
 
 def _in_any_frame(call: Call, content: bytes) -> None:
@@ -237,13 +274,27 @@ _RUNTIMES: Final = (
     Fuzzer("cri-status", _containerd("PodSandboxStatus"), as_json=False),
     Fuzzer("cri-networks", _containerd("Status", _with_networks), in_thread=True),
     Fuzzer("cri-plugin", _containerd("Status", _with_plugin), in_thread=True),
-    Fuzzer("containerd-records", _containerd("/containerd.services.containers.v1.Containers/List"), as_json=False),
-    Fuzzer("containerd-sandboxes", _containerd("/containerd.services.sandbox.v1.Store/List"), as_json=False),
-    Fuzzer("containerd-namespaces", _containerd("/containerd.services.namespaces.v1.Namespaces/List"), as_json=False),
+    Fuzzer(
+        "containerd-records",
+        _containerd("/containerd.services.containers.v1.Containers/List"),
+        as_json=False,
+    ),
+    Fuzzer(
+        "containerd-sandboxes",
+        _containerd("/containerd.services.sandbox.v1.Store/List"),
+        as_json=False,
+    ),
+    Fuzzer(
+        "containerd-namespaces",
+        _containerd("/containerd.services.namespaces.v1.Namespaces/List"),
+        as_json=False,
+    ),
 )
 
 
-_NODES: Final = '{"items":[{"metadata":{"name":"worker-2"},"spec":{"providerID":"fake:///worker-2"}}]}'
+_NODES: Final = (
+    '{"items":[{"metadata":{"name":"worker-2"},"spec":{"providerID":"fake:///worker-2"}}]}'
+)
 _NOTHING: Final = '{"metadata":{"resourceVersion":"5"},"items":[]}'
 _Content = Callable[[], bytes]
 _Response = Callable[[Request, _Content], bytes]
@@ -315,11 +366,15 @@ def _as_object(request: Request, content: _Content) -> bytes:
 
 
 def _as_status(request: Request, content: _Content) -> bytes:
-    return _at("-status")(request, lambda: json.dumps({"data": {"status": str(content(), errors="replace")}}).encode())
+    return _at("-status")(
+        request, lambda: json.dumps({"data": {"status": str(content(), errors="replace")}}).encode()
+    )
 
 
 def _as_date(_: Request, content: _Content) -> bytes:
-    return http(_NOTHING).replace(b"\r\n", b"\r\nDate: " + re.sub(rb"[\r\n]", b"", content()) + b"\r\n", 1)
+    return http(_NOTHING).replace(
+        b"\r\n", b"\r\nDate: " + re.sub(rb"[\r\n]", b"", content()) + b"\r\n", 1
+    )
 
 
 def _as_event(_: Request, content: _Content) -> bytes:

@@ -33,7 +33,9 @@ class Store:
 
     def __init__(self) -> None:
         self.events: dict[str, dict[str, Any]] = {}
-        self.sent: list[dict[str, Any]] = []  # The Event that each request was about, as it was afterwards
+        self.sent: list[
+            dict[str, Any]
+        ] = []  # The Event that each request was about, as it was afterwards
         self.conditions: list[dict[str, Any]] = []
 
     def __call__(self, request: Request) -> Answer:
@@ -72,7 +74,10 @@ class Agent:
             lambda *words: self.warned.append(words),
             retry_after,
         )
-        self._events, self._condition = EventExporter(self.delivery), ConditionExporter(self.delivery)
+        self._events, self._condition = (
+            EventExporter(self.delivery),
+            ConditionExporter(self.delivery),
+        )
         self._syncs = Syncs()
         self.thread = threading.Thread(target=self.delivery.run)
 
@@ -117,11 +122,15 @@ class Agent:
         return dict(found)
 
     def patches(self, result: str) -> float | None:
-        return self.registry.get_sample_value("nodeleak_node_condition_patches_total", {"result": result})
+        return self.registry.get_sample_value(
+            "nodeleak_node_condition_patches_total", {"result": result}
+        )
 
 
 @contextmanager
-def started(url: str, timeout: float = 5.0, retry_after: float = 0.1, store: Store | None = None) -> Iterator[Agent]:
+def started(
+    url: str, timeout: float = 5.0, retry_after: float = 0.1, store: Store | None = None
+) -> Iterator[Agent]:
     with TemporaryDirectory() as directory:
         credentials = kubeconfig(Path(directory) / "kubeconfig", url)
         agent = Agent(credentials, timeout, retry_after, store or Store())

@@ -14,7 +14,9 @@ from tests.strategies import nodes
 EXHAUSTED, SCARCE, AVAILABLE, UNKNOWN = (
     f"CNIAddresses{word}" for word in ("Exhausted", "Scarce", "Available", "Unknown")
 )
-TINY = Node("worker-1", ("10.244.1.0/29",), 6)  # Five addresses for at most five pods with one; the pods have two
+TINY = Node(
+    "worker-1", ("10.244.1.0/29",), 6
+)  # Five addresses for at most five pods with one; the pods have two
 FULL = tuple(reservation(f"10.244.1.{n}") for n in (4, 5, 6))
 SMALLER = node(FULL[0], node=[TINY])  # A leak takes the address of a pod that may come
 WIDE = Node("worker-1", ("10.244.1.0/24",), 110)
@@ -35,14 +37,26 @@ def test_the_condition_of_a_node() -> None:
     for snapshot, status, reason, message in (
         (node(), "False", AVAILABLE, "kubenet: 251 of 253 addresses are free"),
         # A range smaller than the pod limit is no pressure.
-        (node(node=[replace(TINY, max_pods=110)]), "False", AVAILABLE, "kubenet: 3 of 5 addresses are free"),
+        (
+            node(node=[replace(TINY, max_pods=110)]),
+            "False",
+            AVAILABLE,
+            "kubenet: 3 of 5 addresses are free",
+        ),
         (no_range, "False", AVAILABLE, "kubenet: no address is reserved"),
         (SMALLER, "True", SCARCE, "kubenet: 2 free addresses for 3 more pods"),
         (node(*FULL, node=[TINY]), "True", EXHAUSTED, "kubenet: no free addresses"),
-        *((without(node(), source), "Unknown", UNKNOWN, source) for source in ("reservations", "node", "pods")),
+        *(
+            (without(node(), source), "Unknown", UNKNOWN, source)
+            for source in ("reservations", "node", "pods")
+        ),
     ):
         (condition,) = conditions(*[snapshot] * 3)
-        assert (condition["type"], condition["status"], condition["reason"]) == ("CNIAddressPressure", status, reason)
+        assert (condition["type"], condition["status"], condition["reason"]) == (
+            "CNIAddressPressure",
+            status,
+            reason,
+        )
         assert condition["message"].startswith(message)
     assert conditions(SMALLER) == [], "a candidate leaves the condition as it is"
     # A full network is reported though another one is unavailable.
@@ -54,7 +68,10 @@ def test_the_condition_of_a_node() -> None:
     why = NotRequested("reservations", "no kubenet on this node: its runtime is containerd://1.6.4")
     for stored_status, expected in (("", []), ("True", [UNKNOWN])):
         elsewhere = replace(WIDE, runtime="containerd://1.6.4", address_pressure=stored_status)
-        assert reasons(replace(node(node=[elsewhere]), reservations=(NetworkStore("kubenet", why),))) == expected
+        assert (
+            reasons(replace(node(node=[elsewhere]), reservations=(NetworkStore("kubenet", why),)))
+            == expected
+        )
 
 
 @given(nodes())

@@ -8,7 +8,18 @@ from tests.builders import node
 from tests.fakes.serving import Handler, Threads, serving
 from tests.kube_events.agent import Store, no, started
 from tests.kube_events.syncs import leak
-from tests.wire import HTML, Answer, FakeServer, Request, established, hang, http, kubeconfig, refusing_port, until
+from tests.wire import (
+    HTML,
+    Answer,
+    FakeServer,
+    Request,
+    established,
+    hang,
+    http,
+    kubeconfig,
+    refusing_port,
+    until,
+)
 
 EVENTS = "/api/v1/namespaces/default/events"
 LATER = timedelta(minutes=5)
@@ -29,7 +40,10 @@ def test_an_event_is_created_then_patched_by_every_process_and_created_again_onc
             assert (event["count"], event["message"]) == (
                 2, "2 findings in kubenet: 10.244.1.2 leaked | 10.244.1.3 leaked"
             )  # fmt: skip
-            assert (event["firstTimestamp"], event["lastTimestamp"]) == ("2026-03-26T20:00:00Z", "2026-03-26T20:05:00Z")
+            assert (event["firstTimestamp"], event["lastTimestamp"]) == (
+                "2026-03-26T20:00:00Z",
+                "2026-03-26T20:05:00Z",
+            )
         with started(server.url) as after:
             after.deliver(leak(3), later=LATER * 2)
             (event,) = store.events.values()
@@ -42,7 +56,13 @@ def test_an_event_is_created_then_patched_by_every_process_and_created_again_onc
             (event,) = store.events.values()
             assert (event["count"], event["firstTimestamp"]) == (1, "2026-03-26T20:20:00Z")
             assert after.sent() == 3
-        assert [request.method for request in server.requests] == ["POST", "PATCH", "POST", *["PATCH"] * 3, "POST"]
+        assert [request.method for request in server.requests] == [
+            "POST",
+            "PATCH",
+            "POST",
+            *["PATCH"] * 3,
+            "POST",
+        ]
     assert before.dropped == after.dropped == {}
 
 
@@ -103,7 +123,10 @@ def test_a_throttled_request_is_made_once_more_and_then_dropped() -> None:
         store, busy = Store(), [no("429 Too Many Requests", "slow down")]
 
         def answers(
-            request: Request, store: Store = store, busy: list[bytes] = busy, method: str = throttled
+            request: Request,
+            store: Store = store,
+            busy: list[bytes] = busy,
+            method: str = throttled,
         ) -> Answer:
             return [busy.pop()] if busy and request.method == method else store(request)
 
@@ -111,7 +134,9 @@ def test_a_throttled_request_is_made_once_more_and_then_dropped() -> None:
             for number in range(2):
                 agent.deliver(leak(2), later=LATER * number)
             assert agent.sent() == 2
-        assert [request.method for request in server.requests] == sorted(["POST", "PATCH", throttled], reverse=True)
+        assert [request.method for request in server.requests] == sorted(
+            ["POST", "PATCH", throttled], reverse=True
+        )
         assert (agent.dropped, agent.warned, len(store.events)) == ({}, [], 1)
     # One throttled twice is dropped, and stop interrupts the wait.
     always_busy = [no("429 Too Many Requests", "slow down")]
@@ -120,7 +145,10 @@ def test_a_throttled_request_is_made_once_more_and_then_dropped() -> None:
         assert agent.dropped == {"throttled": 1}
         assert len(server.requests) == 2
     assert agent.warned == [("event", "throttled", "API server: 429 slow down")]
-    with FakeServer(lambda _: always_busy) as server, started(server.url, retry_after=3600.0) as agent:
+    with (
+        FakeServer(lambda _: always_busy) as server,
+        started(server.url, retry_after=3600.0) as agent,
+    ):
         agent.export(leak(2))
         until(lambda: server.requests, "it is asked")
         agent.delivery.stop()

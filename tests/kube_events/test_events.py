@@ -36,7 +36,9 @@ def test_only_a_confirmed_finding_has_an_event() -> None:
         assert [agent.events_of(syncs.report(lost)) for _ in range(2)] == [[], []]
         (event,) = agent.events_of(syncs.report(lost))
     message = event.pop("message")
-    assert message.startswith("10.244.1.9 is reserved for container 999999999999, which no longer exists")
+    assert message.startswith(
+        "10.244.1.9 is reserved for container 999999999999, which no longer exists"
+    )
     assert event == {
         "apiVersion": "v1",
         "kind": "Event",
@@ -56,14 +58,25 @@ def test_only_a_confirmed_finding_has_an_event() -> None:
 
 def test_leaks_of_a_network_are_one_event_with_their_number_and_five_of_them() -> None:
     listed = " | ".join(f"10.244.1.{n} leaked" for n in range(2, 7))
-    for last, text in ((9, f"7 findings in kubenet: {listed} | and 2 more"), (7, f"5 findings in kubenet: {listed}")):
+    for last, text in (
+        (9, f"7 findings in kubenet: {listed} | and 2 more"),
+        (7, f"5 findings in kubenet: {listed}"),
+    ):
         assert events_of(*(leak(n) for n in range(2, last)))[0]["message"] == text
     # Networks, resources and detectors have events of their own.
     late = Finding("late_device_plugin", KVM, "late", resource=KVM)
     several = events_of(leak(2), leak(3), leak(2, network="storage"), late)
-    assert [event["reason"] for event in several] == ["LateDevicePlugin", "LeakedReservation", "LeakedReservation"]
+    assert [event["reason"] for event in several] == [
+        "LateDevicePlugin",
+        "LeakedReservation",
+        "LeakedReservation",
+    ]
     # Informational findings are normal events.
-    for severities, kind in (((INFO,), "Normal"), ((CRITICAL,), "Warning"), ((INFO, WARNING), "Warning")):
+    for severities, kind in (
+        ((INFO,), "Normal"),
+        ((CRITICAL,), "Warning"),
+        ((INFO, WARNING), "Warning"),
+    ):
         (event,) = events_of(*(leak(n, severity=severity) for n, severity in enumerate(severities)))
         assert event["type"] == kind
 
@@ -71,11 +84,19 @@ def test_leaks_of_a_network_are_one_event_with_their_number_and_five_of_them() -
 def test_an_affected_pod_has_an_event_in_its_namespace() -> None:
     sharing = node(sandbox("4" * 64, "shop/cart"), pod("shop/cart", "10.244.1.2"))
     with stored() as agent:
-        events = [event for event in agent.events_of(scanned(sharing)) if event["reason"] == "SharedIp"]
+        events = [
+            event for event in agent.events_of(scanned(sharing)) if event["reason"] == "SharedIp"
+        ]
         on_node, *on_pods = (event["involvedObject"] for event in events)
         assert on_node == ON_NODE
         assert on_pods == [
-            {"apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": name, "uid": f"uid of shop/{name}"}
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": "shop",
+                "name": name,
+                "uid": f"uid of shop/{name}",
+            }
             for name in ("web", "cart")
         ]
         paths = [path.partition(".nodeleak.")[0] for path in agent.store.events if "/shop/" in path]
@@ -84,13 +105,21 @@ def test_an_affected_pod_has_an_event_in_its_namespace() -> None:
 
 def test_which_pods_have_an_event() -> None:
     waits = Finding("detached_volume", "volume v", "m", affected=("uid of shop/web",))
-    unreserved = Finding("unreserved_pod_ip", "10.244.1.2 of pod shop/web", "m", identity=("uid of shop/web",))
-    storm = node(*(refused_pod(f"shop/render-{n}", controller="ReplicaSet/render") for n in range(7)))
+    unreserved = Finding(
+        "unreserved_pod_ip", "10.244.1.2 of pod shop/web", "m", identity=("uid of shop/web",)
+    )
+    storm = node(
+        *(refused_pod(f"shop/render-{n}", controller="ReplicaSet/render") for n in range(7))
+    )
     for why, report, expected in (
         ("one that waits for a volume", confirmed(waits), ["Node", "Pod"]),
         ("one without a reservation", confirmed(unreserved), ["Node", "Pod"]),
         ("none where pods are unknown", confirmed(unreserved, pods=unavailable("pods")), ["Node"]),
-        ("not the successor of a leaked address's pod", confirmed(replace(leak(9), pod="shop/web")), ["Node"]),
+        (
+            "not the successor of a leaked address's pod",
+            confirmed(replace(leak(9), pod="shop/web")),
+            ["Node"],
+        ),
         ("each of many", scanned(storm), ["Node", *["Pod"] * 7]),
     ):
         with stored() as agent:
@@ -99,22 +128,38 @@ def test_which_pods_have_an_event() -> None:
 
 def test_releases_of_a_network_are_one_event_with_their_number() -> None:
     cleaned = cleaning(
-        released(*DUAL), *(released(candidate) for candidate in many(5)), refused(CANDIDATE), outcome(Verdict.GONE)
+        released(*DUAL),
+        *(released(candidate) for candidate in many(5)),
+        refused(CANDIDATE),
+        outcome(Verdict.GONE),
     )
     with stored() as agent:
         (event,) = agent.events_of(replace(confirmed(), cleaning=cleaned))
-        (single,) = agent.events_of(replace(confirmed(later=INTERVAL), cleaning=cleaning(released())))
-    assert (event["involvedObject"], event["reason"], event["type"]) == (ON_NODE, "ReleasedReservation", "Normal")
-    assert event["message"].startswith("released leaked addresses in kubenet (7): 10.244.1.9 (of pod shop/cart) | ")
+        (single,) = agent.events_of(
+            replace(confirmed(later=INTERVAL), cleaning=cleaning(released()))
+        )
+    assert (event["involvedObject"], event["reason"], event["type"]) == (
+        ON_NODE,
+        "ReleasedReservation",
+        "Normal",
+    )
+    assert event["message"].startswith(
+        "released leaked addresses in kubenet (7): 10.244.1.9 (of pod shop/cart) | "
+    )
     assert event["message"].endswith(" | and 2 more")
-    assert single["message"] == "released leaked addresses in kubenet (1): 10.244.1.9 (of pod shop/cart)"
+    assert (
+        single["message"]
+        == "released leaked addresses in kubenet (1): 10.244.1.9 (of pod shop/cart)"
+    )
 
 
 @given(st.text(st.sampled_from("abz09-."), min_size=1, max_size=253))
 @example("-" * 251)
 def test_an_events_name_is_valid(name: str) -> None:
     affected = pod(f"shop/a{name[:251]}z")
-    _, on_pod = events_of(Finding("shared_ip", "s", "m", identity=(affected.uid,)), pods=(affected,))
+    _, on_pod = events_of(
+        Finding("shared_ip", "s", "m", identity=(affected.uid,)), pods=(affected,)
+    )
     named = on_pod["metadata"]["name"]
     assert len(named) <= 253
     assert named.startswith("a")
@@ -152,7 +197,9 @@ def messages(events: list[dict[str, Any]]) -> list[str]:
 
 def test_a_lasting_event_is_sent_again_after_five_minutes_or_when_it_is_more_severe() -> None:
     with stored() as agent:
-        sent = [number for number in range(41) if agent.deliver(numbered(1), later=INTERVAL * number)]
+        sent = [
+            number for number in range(41) if agent.deliver(numbered(1), later=INTERVAL * number)
+        ]
         assert agent.dropped == {}
     assert sent == [0, 20, 40]
     # One that has become more severe does not wait.
@@ -184,7 +231,9 @@ def test_what_is_critical_is_sent_first() -> None:
     with stored() as agent:
         agent.deliver(*warnings)
         both, token = (numbered(25), numbered(26, CRITICAL)), timedelta(seconds=12)
-        assert messages(agent.deliver(*both, later=token)) == ["finding 26"], "before those that were never sent"
+        assert messages(agent.deliver(*both, later=token)) == ["finding 26"], (
+            "before those that were never sent"
+        )
         assert messages(agent.deliver(*both, later=token * 2)) == ["finding 25"]
 
 
@@ -207,7 +256,9 @@ def test_the_releases_of_every_sync_are_sent_and_come_first() -> None:
         for number in range(3):
             (event,) = agent.events_of(replace(confirmed(later=INTERVAL * number), cleaning=gone))
             assert event["reason"] == "ReleasedReservation"
-        report = replace(confirmed(*(numbered(n) for n in range(29)), later=INTERVAL * 20), cleaning=gone)
+        report = replace(
+            confirmed(*(numbered(n) for n in range(29)), later=INTERVAL * 20), cleaning=gone
+        )
         assert agent.events_of(report)[0]["reason"] == "ReleasedReservation"
         assert agent.dropped == {"rate_limited": 5}
     # One over the limit is counted each time.
@@ -219,7 +270,10 @@ def test_the_releases_of_every_sync_are_sent_and_come_first() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.timedeltas(timedelta(0), timedelta(minutes=20)), st.sets(st.integers(0, 60))), max_size=30)
+    st.lists(
+        st.tuples(st.timedeltas(timedelta(0), timedelta(minutes=20)), st.sets(st.integers(0, 60))),
+        max_size=30,
+    )
 )
 def test_the_limits_hold_for_any_events(syncs: list[tuple[timedelta, set[int]]]) -> None:
     now, sent = timedelta(0), list[tuple[timedelta, str]]()
@@ -232,5 +286,10 @@ def test_the_limits_hold_for_any_events(syncs: list[tuple[timedelta, set[int]]])
     for index, (at, message) in enumerate(sent):
         later = sent[index:]
         for end, _ in later:
-            assert sum(moment <= end for moment, _ in later) <= 25 + (end - at) / timedelta(seconds=12) + 1
-        assert not [moment for moment, other in later[1:] if other == message and moment - at < EVERY]
+            assert (
+                sum(moment <= end for moment, _ in later)
+                <= 25 + (end - at) / timedelta(seconds=12) + 1
+            )
+        assert not [
+            moment for moment, other in later[1:] if other == message and moment - at < EVERY
+        ]

@@ -19,7 +19,18 @@ from agent.model.ranges import Range
 from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Unavailable
 from tests import builders as b
-from tests.builders import CIDR, GONE, KVM, KVM_SOCKET, NOW, node, refused_pod, registered, sandbox, the_node
+from tests.builders import (
+    CIDR,
+    GONE,
+    KVM,
+    KVM_SOCKET,
+    NOW,
+    node,
+    refused_pod,
+    registered,
+    sandbox,
+    the_node,
+)
 from tests.checks.reported import resources_of
 
 MARK = "qz{}zq"
@@ -53,7 +64,9 @@ class Filler:
 
     def _object(self, kind: Any, of: Any) -> Any:
         hints = {name: of if kind is Known else hint for name, hint in get_type_hints(kind).items()}
-        return kind(**{name: self.value(hints[name], f"{kind.__name__}.{name}") for name in recorded(kind)})
+        return kind(
+            **{name: self.value(hints[name], f"{kind.__name__}.{name}") for name in recorded(kind)}
+        )
 
     def _scalar(self, kind: Any, place: str) -> Any:
         if issubclass(kind, StrEnum):
@@ -86,8 +99,12 @@ def test_no_text_of_any_field_is_kept() -> None:
     # Every type of the model is reached.
     filler = Filler("{0}", Known)
     filler.value(Recording)
-    unread = {f"{kind}.{field}" for kind in ("Unavailable", "NotRequested") for field in ("source", "why")}
-    texts = {f"{kind.__name__}.{name}" for kind in types_of(Recording) for name in recorded(kind, str)}
+    unread = {
+        f"{kind}.{field}" for kind in ("Unavailable", "NotRequested") for field in ("source", "why")
+    }
+    texts = {
+        f"{kind.__name__}.{name}" for kind in types_of(Recording) for name in recorded(kind, str)
+    }
     assert texts - filler.places == unread
 
 
@@ -107,10 +124,18 @@ def types_of(kind: Any) -> Iterator[Any]:
 
 
 def test_no_address_of_any_field_is_kept_and_every_field_is_read_back() -> None:
-    for form in ("{0}", "cannot connect to https://{0}:6443: {0}", "docker://{0}", "'{0}'", "[{0}]"):
+    for form in (
+        "{0}",
+        "cannot connect to https://{0}:6443: {0}",
+        "docker://{0}",
+        "'{0}'",
+        "[{0}]",
+    ):
         for address in ADDRESSES:
             for reading in (Known, Unavailable):
-                recording: Recording = Filler(form.format(address).replace("{", "{{"), reading).value(Recording)
+                recording: Recording = Filler(
+                    form.format(address).replace("{", "{{"), reading
+                ).value(Recording)
                 assert form != "{0}" or "/" in str(address) or loads(dumps(recording)) == recording
                 hidden = dumps(anonymous(recording))
                 assert [part for part in ("203.0.113", "2a00", "1450") if part in hidden] == []
@@ -126,10 +151,12 @@ def test_equal_names_stay_equal_even_that_of_a_node_which_is_an_address() -> Non
         pod.name for pod in hidden.pods.known()
     }
     assert hidden.node_name == the_node(hidden).name != plain.node_name
-    before, after = (sorted(snapshot.containers.known(), key=lambda box: box.pod) for snapshot in (plain, hidden))
-    assert [container.created for container in before] == [container.created for container in after], (
-        "sorted names stay sorted"
+    before, after = (
+        sorted(snapshot.containers.known(), key=lambda box: box.pod) for snapshot in (plain, hidden)
     )
+    assert [container.created for container in before] == [
+        container.created for container in after
+    ], "sorted names stay sorted"
     named = replace(node(node=[Node("10.12.97.31", (CIDR,), 110)]), node_name="10.12.97.31")
     (hidden,) = anonymous(b.recorded(named)).snapshots
     assert "10.12.97" not in dumps(anonymous(b.recorded(named)))
@@ -137,12 +164,17 @@ def test_equal_names_stay_equal_even_that_of_a_node_which_is_an_address() -> Non
     # Times, counts and attributes of files are kept.
     assert (hidden.taken_at, hidden.uptime) == (plain.taken_at, plain.uptime)
     files = (snapshot.reservations[0].reading.known() for snapshot in (plain, hidden))
-    attributes = ([(file.inode, file.size, file.mtime_ns) for file in reserved] for reserved in files)
+    attributes = (
+        [(file.inode, file.size, file.mtime_ns) for file in reserved] for reserved in files
+    )
     assert next(attributes) == next(attributes)
 
 
 def test_no_reason_and_only_the_number_of_a_version_is_kept() -> None:
-    for why in ("cannot read /etc/acme: permission denied", "docker: no complete response within 30 s"):
+    for why in (
+        "cannot read /etc/acme: permission denied",
+        "docker: no complete response within 30 s",
+    ):
         (hidden,) = anonymous(b.recorded(replace(node(), pods=Unavailable("pods", why)))).snapshots
         assert isinstance(hidden.pods, Unavailable)
         assert hidden.pods.source == "pods"
@@ -174,8 +206,12 @@ def test_names_that_decide_are_kept_of_migrated_volumes_and_of_controllers() -> 
 
 
 def test_networks_of_the_runtime_keep_what_decides_their_ranges() -> None:
-    sets = tuple((WrittenRange(subnet),) for subnet in ("usePodCidr", "usePodCidrIPv6", "10.9.1.1/24"))
-    named = RuntimeNetwork("secret-net", ("flannel", "secret-plugin"), "host-local", "/secret/dir", sets)
+    sets = tuple(
+        (WrittenRange(subnet),) for subnet in ("usePodCidr", "usePodCidrIPv6", "10.9.1.1/24")
+    )
+    named = RuntimeNetwork(
+        "secret-net", ("flannel", "secret-plugin"), "host-local", "/secret/dir", sets
+    )
     (hidden,) = anonymous(b.recorded(node(networks=[named]))).snapshots
     (network,) = hidden.networks.known()
     assert (network.ipam, network.plugins[0]) == ("host-local", "flannel")
@@ -190,11 +226,18 @@ networks_of_ranges = st.integers(2, 30).flatmap(
 )
 
 
-@given(st.lists(networks_of_ranges, min_size=1, max_size=4), st.lists(st.integers(0, 2**32 - 1), max_size=6))
+@given(
+    st.lists(networks_of_ranges, min_size=1, max_size=4),
+    st.lists(st.integers(0, 2**32 - 1), max_size=6),
+)
 @example([ip_network("0.0.0.0/2"), ip_network("128.0.0.0/2")], [2**32 - 1])
 @example([ip_network("240.0.0.0/4")], [0])
-def test_ranges_keep_their_size_and_their_addresses(networks: list[Any], numbers: list[int]) -> None:
-    ips = [str(IPv4Address(number)) for number in numbers] + [str(network[2]) for network in networks]
+def test_ranges_keep_their_size_and_their_addresses(
+    networks: list[Any], numbers: list[int]
+) -> None:
+    ips = [str(IPv4Address(number)) for number in numbers] + [
+        str(network[2]) for network in networks
+    ]
     cidrs = tuple(map(str, networks))
     ranges = tuple((Range(network[1], network[-2], network[1]),) for network in networks)
     plain = node(
@@ -204,7 +247,9 @@ def test_ranges_keep_their_size_and_their_addresses(networks: list[Any], numbers
     )
     (hidden,) = anonymous(b.recorded(plain)).snapshots
     moved = [ip for pod in hidden.pods.known() for ip in pod.ips][-len(ips) :]
-    new_ranges = [range_ for result in hidden.cni_results.known() for (range_,) in result.ranges][-len(ranges) :]
+    new_ranges = [range_ for result in hidden.cni_results.known() for (range_,) in result.ranges][
+        -len(ranges) :
+    ]
     for (old,), new in zip(ranges, new_ranges, strict=True):
         assert new.usable == old.usable
         assert [ip_address(ip) in old for ip in ips] == [ip_address(ip) in new for ip in moved]
@@ -230,12 +275,17 @@ def test_a_socket_that_is_named_after_its_resource_still_is() -> None:
         ),
     )
     text = dumps(anonymous(b.recorded(plain)))
-    assert [name for name in ("acme", "a100", "vms", "vm-1", "VirtualMachineInstance", "dev0") if name in text] == []
+    assert [
+        name
+        for name in ("acme", "a100", "vms", "vm-1", "VirtualMachineInstance", "dev0")
+        if name in text
+    ] == []
     (hidden,) = loads(text).snapshots
     before, after = resources_of(plain), resources_of(hidden)
     assert {resource: before[resource]["socket"] for resource in before} == resources
     plugins = hidden.device_plugins.known()
     assert {resource: after[resource]["socket"] for resource in after} == {
-        registered.resource: socket.name for registered, socket in zip(plugins.registered, plugins.sockets, strict=True)
+        registered.resource: socket.name
+        for registered, socket in zip(plugins.registered, plugins.sockets, strict=True)
     }
     assert after[KVM]["socket"] == KVM_SOCKET

@@ -13,10 +13,20 @@ from agent.model.anonymize import anonymous
 from agent.model.devices import TransitionKind
 from agent.model.documents import Damaged, dumps, loads
 from agent.model.snapshot import NotRequested, Unavailable
-from tests.builders import device_plugins, node, recorded, refused_pod, reservation, scanned, transition
+from tests.builders import (
+    device_plugins,
+    node,
+    recorded,
+    refused_pod,
+    reservation,
+    scanned,
+    transition,
+)
 
 NODE = node(
-    reservation("10.244.1.9"), refused_pod("vms/vm-1"), device_plugins=device_plugins(transition(TransitionKind.LOST))
+    reservation("10.244.1.9"),
+    refused_pod("vms/vm-1"),
+    device_plugins=device_plugins(transition(TransitionKind.LOST)),
 )
 
 
@@ -41,9 +51,15 @@ def test_a_damaged_recording_is_reported_with_the_position() -> None:
     for text, complaint in (
         ("", "not JSON: 'nodeleak record' writes recordings"),
         ("[" * 100_000, "not JSON"),
-        *((text, "its schema is not") for text in ("[]", "null", "{}", '{"schema": "nodeleak.scan/v1"}')),
+        *(
+            (text, "its schema is not")
+            for text in ("[]", "null", "{}", '{"schema": "nodeleak.scan/v1"}')
+        ),
         (changed("grace", lost=True), "recording.grace: missing"),
-        (changed(*FILE, "ip", lost=True), "recording.snapshots[0].reservations[0].reading[2].ip: missing"),
+        (
+            changed(*FILE, "ip", lost=True),
+            "recording.snapshots[0].reservations[0].reading[2].ip: missing",
+        ),
         *(
             (changed(*path, value=value), complaint)
             for path, value, complaint in (
@@ -52,21 +68,48 @@ def test_a_damaged_recording_is_reported_with_the_position() -> None:
                 (("snapshots", 0), 7, "recording.snapshots[0]: expected an object, found 7"),
                 (("grace",), "5m", 'recording.grace: expected timedelta, found "5m"'),
                 (("grace",), True, "recording.grace: expected timedelta, found true"),
-                *((("grace",), number, "recording.grace: expected timedelta") for number in (1e300, float("nan"))),
+                *(
+                    (("grace",), number, "recording.grace: expected timedelta")
+                    for number in (1e300, float("nan"))
+                ),
                 ((*FILE, "inode"), "7", 'reading[2].inode: expected int, found "7"'),
                 ((*FILE, "inode"), True, "reading[2].inode: expected int, found true"),
-                ((*FIRST, "taken_at"), "yesterday", 'taken_at: expected datetime, found "yesterday"'),
+                (
+                    (*FIRST, "taken_at"),
+                    "yesterday",
+                    'taken_at: expected datetime, found "yesterday"',
+                ),
                 ((*FIRST, "taken_at"), "2026-03-26T20:00:00", "taken_at: expected datetime"),
                 ((*FIRST, "taken_at"), "0001-01-01T00:00:00+14:00", "taken_at: expected datetime"),
                 ((*FIRST, "taken_at"), 5, "taken_at: expected datetime, found 5"),
-                ((*FILE, "ip"), "::ffff:1.2.3.4", '[2].ip: "::ffff:1.2.3.4" is not an address in canonical form'),
+                (
+                    (*FILE, "ip"),
+                    "::ffff:1.2.3.4",
+                    '[2].ip: "::ffff:1.2.3.4" is not an address in canonical form',
+                ),
                 ((*FILE, "ip"), "fe80::1%eth0", "is not an address in canonical form"),
-                ((*FIRST, "pods"), [], "pods: expected known, unavailable or not_requested, found []"),
-                ((*FIRST, "pods"), "x" * 5000, "pods: expected known, unavailable or not_requested"),
+                (
+                    (*FIRST, "pods"),
+                    [],
+                    "pods: expected known, unavailable or not_requested, found []",
+                ),
+                (
+                    (*FIRST, "pods"),
+                    "x" * 5000,
+                    "pods: expected known, unavailable or not_requested",
+                ),
                 ((*FIRST, "pods"), {"known": 1}, "pods: expected a list, found 1"),
                 ((*FIRST, "pods", "known", 0, "ips"), "10.0.0.1", "pods[0].ips: expected a list"),
-                ((*HISTORY, "what"), "exploded", 'history[0].what: expected TransitionKind, found "exploded"'),
-                ((*RANGE, "first"), "banana", "cni_results[0].ranges[0][0].first: 'banana' does not appear to be"),
+                (
+                    (*HISTORY, "what"),
+                    "exploded",
+                    'history[0].what: expected TransitionKind, found "exploded"',
+                ),
+                (
+                    (*RANGE, "first"),
+                    "banana",
+                    "cni_results[0].ranges[0][0].first: 'banana' does not appear to be",
+                ),
             )
         ),
     ):
@@ -95,11 +138,20 @@ def test_a_recording_of_an_older_version_is_read_and_says_what_it_lacks() -> Non
     for pod in snapshot["pods"]["known"]:
         for field in ("rejection", "wants", "controller", "scheduled", "claims", "volumes"):
             del pod[field]
-    for field in ("uid", "created", "provider_id", "taints", "ready", "controller_attach", "volumes_in_use"):
+    for field in (
+        "uid",
+        "created",
+        "provider_id",
+        "taints",
+        "ready",
+        "controller_attach",
+        "volumes_in_use",
+    ):
         del snapshot["node"]["known"][field]
     (old,) = loads(json.dumps(tree)).snapshots
     assert {getattr(old, source) for source in sources} == {
-        NotRequested(source, "the snapshot was taken by a version that did not read it") for source in sources
+        NotRequested(source, "the snapshot was taken by a version that did not read it")
+        for source in sources
     }
     assert [pod.rejection for pod in old.pods.known()] == [None] * 4
     assert old.server_version == ""

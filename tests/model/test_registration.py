@@ -21,7 +21,9 @@ MINUTE = timedelta(minutes=1)
 
 def seen(state: Path, *nodes: Node) -> LastSeen:
     """See a Node again and again, a minute apart, while no pods are listed."""
-    tracker = RegistrationTracker("worker-1", Expected.AUTO, state, lambda *_: {}, state / "proc", lambda: None)
+    tracker = RegistrationTracker(
+        "worker-1", Expected.AUTO, state, lambda *_: {}, state / "proc", lambda: None
+    )
     for number, present in enumerate(nodes):
         last = tracker.read(Known(present), Known(()), NOW + number * MINUTE).known().last
     assert last is not None
@@ -34,7 +36,10 @@ def test_another_provider_id_has_the_previous_one_and_its_time(tmp_path: Path) -
     for ids, earlier, minute in (*((ids, "", None) for ids in same), *others):
         last = seen(tmp_path, *(worker(provider_id=provider_id) for provider_id in ids))
         assert last.provider_id == ids[-1]
-        assert (last.earlier_id, last.changed) == (earlier, None if minute is None else NOW + minute * MINUTE)
+        assert (last.earlier_id, last.changed) == (
+            earlier,
+            None if minute is None else NOW + minute * MINUTE,
+        )
 
 
 def test_a_drained_node_stays_drained_until_it_is_uncordoned(tmp_path: Path) -> None:
@@ -63,14 +68,23 @@ def test_a_record_is_read_back_and_any_other_text_is_damaged() -> None:
         '"at": "2026-03-26T20:00:00+00:00", "earlier_id": "", "changed": null}'
     )
     assert load_last_seen(text) == LastSeen("worker-1", "u-1", A, NOW)
-    for text in ("", "[]", "{}", '{"schema": "nodeleak.node/v1"}', "[" * 9000, '{"schema": "other"}'):
+    for text in (
+        "",
+        "[]",
+        "{}",
+        '{"schema": "nodeleak.node/v1"}',
+        "[" * 9000,
+        '{"schema": "other"}',
+    ):
         with pytest.raises(Damaged):
             load_last_seen(text)
 
 
 @given(
     st.dictionaries(
-        st.sampled_from(["name", "uid", "provider_id", "at", "changed", "removal", "gone", "in_use"]),
+        st.sampled_from(
+            ["name", "uid", "provider_id", "at", "changed", "removal", "gone", "in_use"]
+        ),
         st.none() | st.text() | st.integers(),
     )
 )

@@ -36,7 +36,12 @@ def accepted(document: Any) -> Any:
 
 def test_the_shape_is_kept_and_unknown_keys_are_dropped() -> None:
     assert accepted(GOOD) == GOOD
-    assert accepted({**GOOD, "apply": True, "networks": [{**GOOD["networks"][0], "verdict": "released"}]}) == GOOD
+    assert (
+        accepted(
+            {**GOOD, "apply": True, "networks": [{**GOOD["networks"][0], "verdict": "released"}]}
+        )
+        == GOOD
+    )
 
 
 def test_anything_else_is_malformed() -> None:
@@ -61,4 +66,8 @@ def test_control_characters_are_escaped_everywhere() -> None:
         assert tree["networks"][0]["name"].isprintable()
         assert tree["cleanup"]["networks"][0].isprintable()
         assert no_report(hostile)["why"].isprintable()
-    assert no_report("it is down") == {"schema": "nodeleak.status/v1", "state": "no_report", "why": "it is down"}
+    assert no_report("it is down") == {
+        "schema": "nodeleak.status/v1",
+        "state": "no_report",
+        "why": "it is down",
+    }

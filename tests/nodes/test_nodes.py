@@ -24,7 +24,12 @@ def document(recording: str) -> Any:
 
 def counts(network: dict[str, Any]) -> dict[str, int]:
     states = {state: count for state, count in (network["states"] or {}).items() if count}
-    return {"usable": network["usable"], "reserved": network["reserved"], "free": network["free"], **states}
+    return {
+        "usable": network["usable"],
+        "reserved": network["reserved"],
+        "free": network["free"],
+        **states,
+    }
 
 
 def diagnosis(tree: Any) -> dict[str, Any]:
@@ -32,7 +37,9 @@ def diagnosis(tree: Any) -> dict[str, Any]:
     return {
         **{network["name"]: counts(network) for network in tree["networks"]},
         "complete": tree["complete"],
-        "findings": sorted(" ".join(finding[key] for key in told if finding[key]) for finding in tree["findings"]),
+        "findings": sorted(
+            " ".join(finding[key] for key in told if finding[key]) for finding in tree["findings"]
+        ),
         "unavailable": [source["source"] for source in tree["unavailable"]],
         "insufficient_data": sorted(
             gap["detector"] for gap in tree["insufficient_data"] if not gap["why"].endswith(NOT_YET)
@@ -49,10 +56,20 @@ def test_the_diagnosis_is_the_expected_one() -> None:
         assert diagnosis(tree) == {"unavailable": [], "insufficient_data": []} | expected, path.stem
         text = nodeleak("scan", "--recording=-", given=recording).out
         assert [words for words in says if words not in text] == [], path.stem
-        leaked = [f"{entry['network']}/{entry['ip']}" for entry in tree["reservations"] if entry["state"] == "leaked"]
-        found = [entry["subject"] for entry in tree["findings"] if entry["detector"] == "leaked_reservation"]
+        leaked = [
+            f"{entry['network']}/{entry['ip']}"
+            for entry in tree["reservations"]
+            if entry["state"] == "leaked"
+        ]
+        found = [
+            entry["subject"]
+            for entry in tree["findings"]
+            if entry["detector"] == "leaked_reservation"
+        ]
         assert found == leaked, path.stem
-        assert sum(counts(network).get("leaked", 0) for network in tree["networks"]) == len(leaked), path.stem
+        assert sum(counts(network).get("leaked", 0) for network in tree["networks"]) == len(
+            leaked
+        ), path.stem
 
 
 def test_without_names_the_diagnosis_is_the_same() -> None:
@@ -60,7 +77,10 @@ def test_without_names_the_diagnosis_is_the_same() -> None:
         tree = document(recording)
         told = ("detector", "severity", "cause", "pod_outcome", "strength", "since", "count")
         return (
-            [(entry["state"], bool(entry["pod"]), entry["cause"]) for entry in tree["reservations"]],
+            [
+                (entry["state"], bool(entry["pod"]), entry["cause"])
+                for entry in tree["reservations"]
+            ],
             Counter(tuple(finding[key] for key in told) for finding in tree["findings"]),
             [counts(network) for network in tree["networks"]],
             [gap["detector"] for gap in tree["insufficient_data"]],

@@ -24,15 +24,27 @@ def setting_up(world: World) -> Iterator[Move]:
     for index, sandbox in enumerate(world.sandboxes):
         match sandbox.setup:
             case "new" if sandbox.asked:
-                yield f"{sandbox.pod}: docker create", changed(world, index, setup="created", container="created")
+                yield (
+                    f"{sandbox.pod}: docker create",
+                    changed(world, index, setup="created", container="created"),
+                )
             case "created":
-                yield f"{sandbox.pod}: the checkpoint is written", changed(world, index, setup="noted", checkpoint=True)
+                yield (
+                    f"{sandbox.pod}: the checkpoint is written",
+                    changed(world, index, setup="noted", checkpoint=True),
+                )
             case "noted":
-                yield f"{sandbox.pod}: docker start", changed(world, index, setup="started", container="running")
+                yield (
+                    f"{sandbox.pod}: docker start",
+                    changed(world, index, setup="started", container="running"),
+                )
             case "started" | "writing":
                 yield from adding(world, index)
             case "reserved" if sandbox.container != "running":
-                yield f"{sandbox.pod}: ADD finds no namespace to configure", changed(world, index, setup="failed")
+                yield (
+                    f"{sandbox.pod}: ADD finds no namespace to configure",
+                    changed(world, index, setup="failed"),
+                )
             case "reserved":
                 configured = changed(world, index, setup="ready", configured=sandbox.ips)
                 yield f"{sandbox.pod}: ADD configures {', '.join(sandbox.ips)}", configured
@@ -55,7 +67,9 @@ def adding(world: World, index: int) -> Iterator[Move]:
     elif sandbox.setup == "writing":
         more = len(sandbox.ips) < len(sandbox.families or world.families)
         created = world.file(sandbox.ips[-1], sandbox.network)
-        files = (file._replace(content=sandbox.id) if file == created else file for file in world.files)
+        files = (
+            file._replace(content=sandbox.id) if file == created else file for file in world.files
+        )
         written = world._replace(files=tuple(sorted(files)), lock="")
         after = changed(written, index, setup="started" if more else "reserved")
         yield f"{sandbox.pod}: ADD writes {sandbox.ips[-1]} and unlocks", after
@@ -66,30 +80,46 @@ def host_local_dies(world: World) -> Iterator[Move]:
     for index, sandbox in enumerate(world.sandboxes):
         if sandbox.setup == "writing" and world.may("host-local dies"):
             died = changed(world, index, setup="failed", ips=sandbox.ips[:-1])._replace(lock="")
-            yield f"{sandbox.pod}: host-local dies before it writes {sandbox.ips[-1]}", spent(died, "host-local dies")
+            yield (
+                f"{sandbox.pod}: host-local dies before it writes {sandbox.ips[-1]}",
+                spent(died, "host-local dies"),
+            )
 
 
 def tearing_down(world: World) -> Iterator[Move]:
     """StopPodSandbox and RemovePodSandbox, for deleted pods and for sandboxes that look dead to the kubelet."""
     for index, sandbox in enumerate(world.sandboxes):
-        if not sandbox.known or not (sandbox.orphaned or sandbox.setup in {"ready", "failed", "killed"}):
+        if not sandbox.known or not (
+            sandbox.orphaned or sandbox.setup in {"ready", "failed", "killed"}
+        ):
             continue
         match sandbox.teardown:
             case "" if (
-                sandbox.leaves or sandbox.setup != "ready" or not sandbox.listed or sandbox.container == "exited"
+                sandbox.leaves
+                or sandbox.setup != "ready"
+                or not sandbox.listed
+                or sandbox.container == "exited"
             ):
                 if not world.ready:
                     untorn = changed(world, index, teardown="untorn")
                     yield f"{sandbox.pod}: no DEL, the kubelet has no pod CIDR", untorn
                 elif not world.lock:
-                    torn = changed(without_sandbox(world, sandbox.id), index, teardown="torn", ips=())
+                    torn = changed(
+                        without_sandbox(world, sandbox.id), index, teardown="torn", ips=()
+                    )
                     yield f"{sandbox.pod}: DEL", torn
             case "torn" | "untorn":
                 yield _stop(world, index, sandbox)
             case "stopped":
-                yield f"{sandbox.pod}: docker rm", changed(world, index, teardown="removed", container="")
+                yield (
+                    f"{sandbox.pod}: docker rm",
+                    changed(world, index, teardown="removed", container=""),
+                )
             case "removed":
-                yield f"{sandbox.pod}: the checkpoint is removed", changed(world, index, teardown="", checkpoint=False)
+                yield (
+                    f"{sandbox.pod}: the checkpoint is removed",
+                    changed(world, index, teardown="", checkpoint=False),
+                )
             case _:
                 pass
 
@@ -100,13 +130,19 @@ def other_runtime(world: World) -> Iterator[Move]:
         if sandbox.asked:
             continue
         if sandbox.setup == "new" and world.runtime != DOCKER:
-            yield f"{sandbox.pod}: containerd run", changed(world, index, setup="started", container="running")
+            yield (
+                f"{sandbox.pod}: containerd run",
+                changed(world, index, setup="started", container="running"),
+            )
         elif sandbox.setup == "ready" and sandbox.leaves and not world.lock:
             torn = without_sandbox(world, sandbox.id)
             ended = changed(torn, index, setup="failed", container="", ips=(), configured=())
             yield f"{sandbox.pod}: DEL by containerd, and its end", ended
     if world.may(MIGRATION):
-        yield MIGRATION, spent(world, MIGRATION)._replace(runtime=OTHER, kubelet_started=world.clock)
+        yield (
+            MIGRATION,
+            spent(world, MIGRATION)._replace(runtime=OTHER, kubelet_started=world.clock),
+        )
 
 
 def _stop(world: World, index: int, sandbox: Sandbox) -> Move:
@@ -115,7 +151,9 @@ def _stop(world: World, index: int, sandbox: Sandbox) -> Move:
         dropped = changed(world, index, teardown="", checkpoint=False)
         return f"{sandbox.pod}: docker knows no such container, the checkpoint is dropped", dropped
     after = "stopped" if sandbox.teardown == "torn" else ""
-    return f"{sandbox.pod}: docker stop", changed(world, index, teardown=after, container="exited", configured=())
+    return f"{sandbox.pod}: docker stop", changed(
+        world, index, teardown=after, container="exited", configured=()
+    )
 
 
 def kubelet_restarts(world: World) -> Iterator[Move]:
@@ -132,7 +170,11 @@ def kubelet_restarts(world: World) -> Iterator[Move]:
 
 
 def _killed(world: World, index: int, sandbox: Sandbox) -> World:
-    if world.may("plugins survive the kubelet") and sandbox.setup in {"started", "writing", "reserved"}:
+    if world.may("plugins survive the kubelet") and sandbox.setup in {
+        "started",
+        "writing",
+        "reserved",
+    }:
         return changed(world, index, orphaned=True)
     if sandbox.setup == "writing":
         world = world._replace(lock="")
@@ -143,7 +185,12 @@ def _killed(world: World, index: int, sandbox: Sandbox) -> World:
 def operator_removes(world: World) -> Iterator[Move]:
     """`docker rm -f` of a running pod."""
     for index, sandbox in enumerate(world.sandboxes):
-        if sandbox.setup == "ready" and sandbox.listed and sandbox.container == "running" and world.may("docker rm -f"):
+        if (
+            sandbox.setup == "ready"
+            and sandbox.listed
+            and sandbox.container == "running"
+            and world.may("docker rm -f")
+        ):
             removed = spent(changed(world, index, container=""), "docker rm -f")
             yield f"{sandbox.pod}: an operator's docker rm -f", removed
 
@@ -160,7 +207,9 @@ def runtime_is_wiped(world: World) -> Iterator[Move]:
                 named = sandbox.id if sandbox.record else ""
                 held = (Pinned(ip, named) for ip in sandbox.configured if ip in sandbox.ips)
                 after = after._replace(pinned=(*after.pinned, *held))
-                after = changed(after, index, container="", record=False, checkpoint=False, configured=())
+                after = changed(
+                    after, index, container="", record=False, checkpoint=False, configured=()
+                )
         yield WIPE, after
 
 
@@ -184,14 +233,24 @@ def late_del(world: World) -> Iterator[Move]:
 def docker_forgets(world: World) -> Iterator[Move]:
     """docker restarts, or loses containers without a restart. Its list lacks some or all of them for a while."""
     there = [index for index, sandbox in enumerate(world.sandboxes) if sandbox.listed]
-    for why, started in (("docker restarts", world.clock), ("docker forgets", world.runtime_started)):
+    for why, started in (
+        ("docker restarts", world.clock),
+        ("docker forgets", world.runtime_started),
+    ):
         if world.may(why):
-            for some in chain.from_iterable(combinations(there, many) for many in range(1, len(there) + 1)):
+            for some in chain.from_iterable(
+                combinations(there, many) for many in range(1, len(there) + 1)
+            ):
                 after = spent(world, why)._replace(runtime_started=started)
                 for index in some:
                     after = changed(after, index, hidden=True)
-                yield f"{why}, without {', '.join(world.sandboxes[index].pod for index in some)}", after
-    if any(sandbox.hidden and sandbox.container for sandbox in world.sandboxes) and world.may("docker remembers"):
+                yield (
+                    f"{why}, without {', '.join(world.sandboxes[index].pod for index in some)}",
+                    after,
+                )
+    if any(sandbox.hidden and sandbox.container for sandbox in world.sandboxes) and world.may(
+        "docker remembers"
+    ):
         after = spent(world, "docker remembers")
         for index in range(len(world.sandboxes)):
             after = changed(after, index, hidden=False)
@@ -216,7 +275,12 @@ def time_passes(world: World) -> Iterator[Move]:
         ("the wall clock is set back", 0, -3600),
     ):
         if world.may(rare) and not (clock and adding):
-            yield rare, spent(world, rare)._replace(clock=world.clock + clock, jumped=world.jumped + jumped)
+            yield (
+                rare,
+                spent(world, rare)._replace(
+                    clock=world.clock + clock, jumped=world.jumped + jumped
+                ),
+            )
 
 
 RARE: Final[dict[Actor, frozenset[str]]] = {
@@ -227,7 +291,9 @@ RARE: Final[dict[Actor, frozenset[str]]] = {
     namespaces_are_unmounted: frozenset({WIPE, KILL}),
     late_del: frozenset({"late DEL"}),
     docker_forgets: frozenset({"docker restarts", "docker forgets"}),
-    time_passes: frozenset({"ten minutes pass", "the wall clock is set forward", "the wall clock is set back"}),
+    time_passes: frozenset(
+        {"ten minutes pass", "the wall clock is set forward", "the wall clock is set back"}
+    ),
 }
 """Actors that do nothing unless one of these events may still happen."""
 ALL_ACTORS: Final[tuple[Actor, ...]] = (setting_up, tearing_down, other_runtime, *RARE)

@@ -22,15 +22,23 @@ def setting_up(world: World) -> Iterator[Move]:
     for index, sandbox in enumerate(world.sandboxes):
         match sandbox.setup:
             case "new":
-                begun = changed(world, index, setup="started", record=world.record_first, mounted=True)
-                yield f"{sandbox.pod}: {'its record' if world.record_first else 'its network namespace'}", begun
+                begun = changed(
+                    world, index, setup="started", record=world.record_first, mounted=True
+                )
+                yield (
+                    f"{sandbox.pod}: {'its record' if world.record_first else 'its network namespace'}",
+                    begun,
+                )
             case "started" | "writing":
                 yield from adding(world, index)
             case "reserved" if sandbox.orphaned:
                 # Nobody waits for it: its address stays in the namespace if that stays mounted.
                 ended = changed(world, index, setup="killed" if sandbox.mounted else "failed")
                 held = map(Pinned, sandbox.ips if sandbox.mounted else ())
-                yield f"{sandbox.pod}: ADD ends, and nobody waits", ended._replace(pinned=(*world.pinned, *held))
+                yield (
+                    f"{sandbox.pod}: ADD ends, and nobody waits",
+                    ended._replace(pinned=(*world.pinned, *held)),
+                )
             case "reserved":
                 configured = changed(world, index, setup="configured", configured=sandbox.ips)
                 yield f"{sandbox.pod}: ADD configures {', '.join(sandbox.ips)}", configured
@@ -46,10 +54,14 @@ def tearing_down(world: World) -> Iterator[Move]:
     for index, sandbox in enumerate(world.sandboxes):
         match sandbox.teardown:
             case "" if sandbox.setup == "ready" and sandbox.leaves and sandbox.listed:
-                stopped = changed(world, index, teardown="stopped", container="exited", configured=())
+                stopped = changed(
+                    world, index, teardown="stopped", container="exited", configured=()
+                )
                 yield f"{sandbox.pod}: its processes are stopped", stopped
                 yield from _del(world, index, sandbox)
-            case "" if (killed := sandbox.orphaned or sandbox.setup == "killed") or sandbox.setup == "failed":
+            case "" if (
+                killed := sandbox.orphaned or sandbox.setup == "killed"
+            ) or sandbox.setup == "failed":
                 # Killed during ADD, it has no result of it, and many versions skip DEL then: this is a leak.
                 if killed and sandbox.mounted:
                     yield (
@@ -62,7 +74,10 @@ def tearing_down(world: World) -> Iterator[Move]:
             case "torn" if sandbox.container:
                 yield f"{sandbox.pod}: it leaves the list", changed(world, index, container="")
             case "torn":
-                yield f"{sandbox.pod}: its record is removed", changed(world, index, teardown="gone", record=False)
+                yield (
+                    f"{sandbox.pod}: its record is removed",
+                    changed(world, index, teardown="gone", record=False),
+                )
             case _:
                 pass
 
@@ -73,8 +88,12 @@ def _del(world: World, index: int, sandbox: Sandbox) -> Iterator[Move]:
         return
     mine = [file for file in world.files if file.content == sandbox.id]
     left = sandbox.ips if sandbox.orphaned else ()  # its ADD counts them
-    held = tuple(namespace for namespace in world.pinned if namespace.ip not in {file.ip for file in mine})
-    torn = changed(without(world, mine), index, teardown="torn", ips=left, configured=(), mounted=False)
+    held = tuple(
+        namespace for namespace in world.pinned if namespace.ip not in {file.ip for file in mine}
+    )
+    torn = changed(
+        without(world, mine), index, teardown="torn", ips=left, configured=(), mounted=False
+    )
     yield f"{sandbox.pod}: DEL", torn._replace(pinned=held)
 
 
@@ -97,10 +116,19 @@ def runtime_is_killed(world: World) -> Iterator[Move]:
         return
     after = spent(world, KILL)._replace(runtime_started=world.clock)
     for index, sandbox in enumerate(world.sandboxes):
-        if sandbox.setup in {"started", "writing", "reserved", "configured"} and not sandbox.orphaned:
+        if (
+            sandbox.setup in {"started", "writing", "reserved", "configured"}
+            and not sandbox.orphaned
+        ):
             after = _killed(after, index, sandbox)
-    there = [index for index, sandbox in enumerate(after.sandboxes) if sandbox.setup == "ready" and sandbox.listed]
-    for not_loaded in chain.from_iterable(combinations(there, many) for many in range(len(there) + 1)):
+    there = [
+        index
+        for index, sandbox in enumerate(after.sandboxes)
+        if sandbox.setup == "ready" and sandbox.listed
+    ]
+    for not_loaded in chain.from_iterable(
+        combinations(there, many) for many in range(len(there) + 1)
+    ):
         loaded = after
         for index in not_loaded:
             loaded = changed(loaded, index, hidden=True)

@@ -25,8 +25,12 @@ class Scenario:
     restores: str = ""  # The journal entry that the last of the cleaners restores instead; empty: all are cleaners
     begun: int = 0  # How many operations the first cleaner has done before anything else happens
     laws: tuple[Law, ...] = LAWS
-    check_recovery: bool = True  # Whether to check the result of one cleaner that runs alone, from every state
-    releases: bool = True  # Whether anything is released in some order. If not, the scenario proves only that.
+    check_recovery: bool = (
+        True  # Whether to check the result of one cleaner that runs alone, from every state
+    )
+    releases: bool = (
+        True  # Whether anything is released in some order. If not, the scenario proves only that.
+    )
 
 
 class Counterexample(Exception):
@@ -110,12 +114,18 @@ class Explorer:
                     following.append(after)
             frontier = following
         read, recoveries = sum(map(len, {*self._trees})), len(self._recovered)
-        return Explored(len(reached_from), moves, read, self._removals, recoveries, self._tree.halted)
+        return Explored(
+            len(reached_from), moves, read, self._removals, recoveries, self._tree.halted
+        )
 
     def moves(self, state: State) -> Iterator[tuple[Label, State]]:
         node, positions = state
         if node.moves is None:
-            node.moves = [(label, self._node(after)) for actor in self._actors for label, after in actor(node.world)]
+            node.moves = [
+                (label, self._node(after))
+                for actor in self._actors
+                for label, after in actor(node.world)
+            ]
         for label, moved in node.moves:
             yield label, (moved, positions)
         for index, position in enumerate(positions):
@@ -125,7 +135,9 @@ class Explorer:
             if position > 0 and node.world.may("the cleaner is killed"):
                 # The kernel releases its locks, and the next cleaner starts from the beginning.
                 who = _who(index)
-                held: dict[str, Any] = {name: "" for name in ("lock", "exclusive") if getattr(node.world, name) == who}
+                held: dict[str, Any] = {
+                    name: "" for name in ("lock", "exclusive") if getattr(node.world, name) == who
+                }
                 killed = self._node(spent(node.world, "the cleaner is killed")._replace(**held))
                 yield f"{who} is killed", (killed, _placed(positions, index, 0))
 
@@ -141,7 +153,9 @@ class Explorer:
             self._operated[key] = list(self._operate(node.world, index, position))
         return self._operated[key]
 
-    def _operate(self, world: World, index: int, position: int) -> Iterator[tuple[Label, Node, int]]:
+    def _operate(
+        self, world: World, index: int, position: int
+    ) -> Iterator[tuple[Label, Node, int]]:
         tree, who = self._trees[index], _who(index)
         question = tree.question(position)
         if question is None:
@@ -163,7 +177,9 @@ class Explorer:
     def _check_recovery(self, state: State) -> str:
         """Stop everything else, run one cleaner to its end, and check the result."""
         node, positions = state
-        busy = node.world.lock or node.world.exclusive or any(position > 0 for position in positions)
+        busy = (
+            node.world.lock or node.world.exclusive or any(position > 0 for position in positions)
+        )
         if busy or not self._scenario.check_recovery:
             return ""
         before = node.world._replace(left=())
@@ -188,7 +204,9 @@ def _describe(label: Label) -> str:
     if isinstance(label, str):
         return label
     who, (name, *of) = label
-    return " ".join((f"{who}: {name}", *(str(getattr(argument, "name", argument))[:24] for argument in of)))
+    return " ".join(
+        (f"{who}: {name}", *(str(getattr(argument, "name", argument))[:24] for argument in of))
+    )
 
 
 def _steps(reached_from: dict[State, tuple[State | None, Label]], state: State) -> list[str]:

@@ -40,7 +40,9 @@ def _lost(world: World, sandbox: Sandbox, ips: Iterable[str]) -> str:
 
 def owned_once(world: World) -> str:
     """No two live sandboxes have the same address."""
-    held = [(sandbox.network, ip) for sandbox in world.sandboxes if sandbox.exists for ip in sandbox.ips]
+    held = [
+        (sandbox.network, ip) for sandbox in world.sandboxes if sandbox.exists for ip in sandbox.ips
+    ]
     twice = {address for address in held if held.count(address) > 1}
     return f"two live sandboxes have {min(twice)[1]}" if twice else ""
 
@@ -60,7 +62,11 @@ def restored(world: World) -> str:
     """A restored sandbox is in place, and a released one is not, until it is released again."""
     last = {entry.container_id: entry for entry in world.journal}
     for entry in last.values():
-        mine = [file for file in world.files if entry.container_id and file.content == entry.container_id]
+        mine = [
+            file
+            for file in world.files
+            if entry.container_id and file.content == entry.container_id
+        ]
         if entry.restored and len(mine) < len(entry.reservations):
             return f"the sandbox {entry.container_id[:2]} is restored according to the journal, and is not in place"
         if entry.released and entry.verdict is Verdict.RELEASED and mine:
@@ -74,7 +80,12 @@ def kept(world: World) -> str:
 
 
 LAWS: tuple[Law, ...] = (reserved, owned_once, answering, journaled, restored, kept)
-IN_USE: tuple[Law, ...] = (in_use, owned_once, journaled, kept)  # The laws for nodes where docker returns a wrong list
+IN_USE: tuple[Law, ...] = (
+    in_use,
+    owned_once,
+    journaled,
+    kept,
+)  # The laws for nodes where docker returns a wrong list
 
 
 def whole(world: World) -> str:
@@ -82,8 +93,14 @@ def whole(world: World) -> str:
     for entry in world.journal:
         if entry.unfinished:
             return f"entry {entry.name} is unfinished"
-        mine = {file.ip for file in world.files if entry.container_id and file.content == entry.container_id}
-        if mine and any(world.file(image.name) is None for image in entry.reservations if image.name not in mine):
+        mine = {
+            file.ip
+            for file in world.files
+            if entry.container_id and file.content == entry.container_id
+        }
+        if mine and any(
+            world.file(image.name) is None for image in entry.reservations if image.name not in mine
+        ):
             return f"the sandbox {entry.container_id[:2]} is partly released"
     return ""
 

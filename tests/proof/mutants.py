@@ -46,7 +46,11 @@ class OwnersFirst(InMemory):
 
 def always(**answers: object) -> type[InMemory]:
     """Return a node that gives these answers without being asked."""
-    return type("Always", (InMemory,), {name: lambda *_, answer=answer: answer for name, answer in answers.items()})
+    return type(
+        "Always",
+        (InMemory,),
+        {name: lambda *_, answer=answer: answer for name, answer in answers.items()},
+    )
 
 
 DOCKER_NOT_RECHECKED = always(has_container=False)
@@ -73,21 +77,35 @@ def changing(of: type[Any], name: str, change: Callable[[Any], Any]) -> type[Any
 
 RUNTIME_IGNORED = changing(InMemory, "processes", lambda found: replace(found, runtime=None))
 """Does not see what the kubelet names as its runtime."""
-DIRECTORY_IGNORED = changing(InMemory, "checkpoints", lambda found: () if isinstance(found, Unavailable) else found)
+DIRECTORY_IGNORED = changing(
+    InMemory, "checkpoints", lambda found: () if isinstance(found, Unavailable) else found
+)
 """Reads a missing checkpoint directory as an empty one."""
 PODS_IGNORED = changing(
     InMemory,
     "pods",
-    lambda found: Known(tuple(replace(pod, ips=()) for pod in found.value)) if isinstance(found, Known) else found,
+    lambda found: (
+        Known(tuple(replace(pod, ips=()) for pod in found.value))
+        if isinstance(found, Known)
+        else found
+    ),
 )
 NOT_RECOVERED = changing(
-    InMemoryJournal, "read", lambda journal: Journal(tuple(entry for entry in journal.entries if not entry.unfinished))
+    InMemoryJournal,
+    "read",
+    lambda journal: Journal(tuple(entry for entry in journal.entries if not entry.unfinished)),
 )
 """Does not see unfinished entries."""
 ACTIVITY_IGNORED = changing(InMemoryJournal, "read", lambda journal: Unnoticed(journal.entries))
 """Does not see what others have done since the snapshot."""
-NOT_JOURNALED = type("NotJournaled", (InMemoryJournal,), dict.fromkeys(("begin", "update"), lambda *_: None))
-FORGETFUL = type("Forgetful", (InMemoryJournal,), {"begin": lambda self, entry, _: self._ask("begin_anyway", entry)})
+NOT_JOURNALED = type(
+    "NotJournaled", (InMemoryJournal,), dict.fromkeys(("begin", "update"), lambda *_: None)
+)
+FORGETFUL = type(
+    "Forgetful",
+    (InMemoryJournal,),
+    {"begin": lambda self, entry, _: self._ask("begin_anyway", entry)},
+)
 """Drops the oldest entry for another one."""
 
 
@@ -133,9 +151,13 @@ class NotExclusive(InMemoryJournal):
 
 def made_of(*changes: type[InMemory | InMemoryJournal]) -> Assembly:
     """Return a cleaner with all of these changes."""
-    node = type("Node", (*(change for change in changes if issubclass(change, InMemory)), InMemory), {})
+    node = type(
+        "Node", (*(change for change in changes if issubclass(change, InMemory)), InMemory), {}
+    )
     journal_store = type(
-        "JournalStore", (*(change for change in changes if issubclass(change, InMemoryJournal)), InMemoryJournal), {}
+        "JournalStore",
+        (*(change for change in changes if issubclass(change, InMemoryJournal)), InMemoryJournal),
+        {},
     )
 
     def assemble(ask: Answered, setup: Setup) -> Parts:

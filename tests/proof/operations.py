@@ -32,7 +32,9 @@ MISSING: Final = FileNotFoundError(2, "No such file or directory")
 TAKEN: Final = FileExistsError(17, "File exists")
 BROKEN: Final = OSError(5, "Input/output error")
 UNANSWERED: Final = SourceError("unavailable")  # An answer that is an exception is raised
-NO_DIRECTORY: Final = Unavailable("checkpoints", "none of these exists: the checkpoint directories", missing=True)
+NO_DIRECTORY: Final = Unavailable(
+    "checkpoints", "none of these exists: the checkpoint directories", missing=True
+)
 
 UNAVAILABILITY: Final = "a source is unavailable"
 FAILURE: Final = "the disk fails"
@@ -41,7 +43,11 @@ FAILURE: Final = "the disk fails"
 def perform(question: Question, world: World, who: str) -> Iterator[Done]:
     """Do one operation."""
     name, *of = question
-    done = (_READINGS[name](world, *of), world) if name in _READINGS else _CHANGES[name](world, who, *of)
+    done = (
+        (_READINGS[name](world, *of), world)
+        if name in _READINGS
+        else _CHANGES[name](world, who, *of)
+    )
     yield done
     if name in _MAY_BE_UNAVAILABLE and world.may(UNAVAILABILITY):
         yield UNANSWERED, spent(world, UNAVAILABILITY)
@@ -52,8 +58,18 @@ def perform(question: Question, world: World, who: str) -> Iterator[Done]:
 
 
 _MAY_FAIL: Final = {"begin", "update", "remove", "put_back"}
-_MAY_BE_LATE: Final = {"begin", "update"}  # A disk that hangs: the write counts as failed, and is done
-_RECHECK: Final = {"has_container", "has_record", "has_checkpoint", "holder_of", "is_mounted", "probe"}
+_MAY_BE_LATE: Final = {
+    "begin",
+    "update",
+}  # A disk that hangs: the write counts as failed, and is done
+_RECHECK: Final = {
+    "has_container",
+    "has_record",
+    "has_checkpoint",
+    "holder_of",
+    "is_mounted",
+    "probe",
+}
 _MAY_BE_UNAVAILABLE: Final = _RECHECK | {
     "checkpoints", "containers", "records", "named_namespaces", "processes", "addresses",
 }  # fmt: skip
@@ -69,14 +85,19 @@ def _moment(clock: int, jumped: int) -> Moment:
 
 @cache
 def _stores(files: tuple[File, ...], networks: tuple[str, ...]) -> tuple[NetworkStore, ...]:
-    found = {name: tuple(_reservation(file) for file in files if file.network == name) for name in networks}
+    found = {
+        name: tuple(_reservation(file) for file in files if file.network == name)
+        for name in networks
+    }
     return tuple(NetworkStore(name, Known(reserved)) for name, reserved in found.items())
 
 
 @cache
 def _reservation(file: File) -> Reservation:
     ifname, size = ("eth0", len(_bytes(file.content))) if file.content else ("", 0)
-    return Reservation(file.network, file.ip, file.content, ifname, file.inode, size, _nanoseconds(file.mtime))
+    return Reservation(
+        file.network, file.ip, file.content, ifname, file.inode, size, _nanoseconds(file.mtime)
+    )
 
 
 @cache
@@ -100,15 +121,25 @@ def _checkpoints(some: tuple[tuple[str, str], ...]) -> tuple[Checkpoint, ...]:
 
 @cache
 def _containers(some: tuple[tuple[str, str, str], ...]) -> tuple[Container, ...]:
-    return tuple(Container(id_, state, 0, pod, f"uid of {pod}", sandbox=True) for id_, state, pod in some)
+    return tuple(
+        Container(id_, state, 0, pod, f"uid of {pod}", sandbox=True) for id_, state, pod in some
+    )
 
 
 @cache
 def _start_times(kubelet: int, runtime: int, jumped: int, named: str | None) -> ProcessStartTimes:
     """The kernel records start times by the boot clock: when the wall clock is set, they move with it."""
-    booted, kubelets, runtimes = (START + timedelta(seconds=jumped + at) for at in (0, kubelet, runtime))
+    booted, kubelets, runtimes = (
+        START + timedelta(seconds=jumped + at) for at in (0, kubelet, runtime)
+    )
     return ProcessStartTimes(
-        booted - UPTIME, "boot", kubelets, runtimes, runtime=named, containerd=runtimes, crio=runtimes
+        booted - UPTIME,
+        "boot",
+        kubelets,
+        runtimes,
+        runtime=named,
+        containerd=runtimes,
+        crio=runtimes,
     )
 
 
@@ -119,7 +150,12 @@ def _addresses(ips: tuple[str, ...]) -> tuple[Address, ...]:
 
 @cache
 def _pods(some: tuple[tuple[str, tuple[str, ...]], ...]) -> Known[tuple[Pod, ...]]:
-    return Known(tuple(Pod(name, name, "Running", host_network=False, deleting=False, ips=ips) for name, ips in some))
+    return Known(
+        tuple(
+            Pod(name, name, "Running", host_network=False, deleting=False, ips=ips)
+            for name, ips in some
+        )
+    )
 
 
 _READINGS: Final[dict[str, Callable[..., Answer]]] = {
@@ -128,27 +164,55 @@ _READINGS: Final[dict[str, Callable[..., Answer]]] = {
     "moment": lambda world: _moment(world.clock, world.jumped),
     "reservations": lambda world, networks: _stores(world.files, networks),
     "checkpoints": lambda world: (
-        _checkpoints(tuple((sandbox.id, sandbox.pod) for sandbox in world.sandboxes if sandbox.checkpoint))
+        _checkpoints(
+            tuple((sandbox.id, sandbox.pod) for sandbox in world.sandboxes if sandbox.checkpoint)
+        )
         if world.directory
         else NO_DIRECTORY
     ),
     "containers": lambda world: _containers(
-        tuple((sandbox.id, sandbox.container, sandbox.pod) for sandbox in world.sandboxes if sandbox.listed)
+        tuple(
+            (sandbox.id, sandbox.container, sandbox.pod)
+            for sandbox in world.sandboxes
+            if sandbox.listed
+        )
     ),
     "records": lambda world, ids: _containers(
-        tuple((sandbox.id, "being created", sandbox.pod) for sandbox in world.sandboxes if sandbox.recorded(ids))
+        tuple(
+            (sandbox.id, "being created", sandbox.pod)
+            for sandbox in world.sandboxes
+            if sandbox.recorded(ids)
+        )
     ),
-    "named_namespaces": lambda world: tuple(sorted({pinned.named for pinned in world.pinned if pinned.named})),
-    "processes": lambda world: _start_times(world.kubelet_started, world.runtime_started, world.jumped, world.runtime),
-    "addresses": lambda world: _addresses(tuple(ip for sandbox in world.sandboxes for ip in sandbox.active)),
-    "pods": lambda world: _pods(tuple((box.pod, box.status) for box in world.sandboxes if box.status)),
+    "named_namespaces": lambda world: tuple(
+        sorted({pinned.named for pinned in world.pinned if pinned.named})
+    ),
+    "processes": lambda world: _start_times(
+        world.kubelet_started, world.runtime_started, world.jumped, world.runtime
+    ),
+    "addresses": lambda world: _addresses(
+        tuple(ip for sandbox in world.sandboxes for ip in sandbox.active)
+    ),
+    "pods": lambda world: _pods(
+        tuple((box.pod, box.status) for box in world.sandboxes if box.status)
+    ),
     # The recheck.
-    "has_container": lambda world, id_: any(sandbox.id == id_ and sandbox.listed for sandbox in world.sandboxes),
+    "has_container": lambda world, id_: any(
+        sandbox.id == id_ and sandbox.listed for sandbox in world.sandboxes
+    ),
     "has_record": lambda world, id_: any(sandbox.recorded((id_,)) for sandbox in world.sandboxes),
-    "has_checkpoint": lambda world, id_: any(sandbox.id == id_ and sandbox.checkpoint for sandbox in world.sandboxes),
-    "holder_of": lambda world, ips: any(set(ips).intersection(sandbox.active) for sandbox in world.sandboxes),
-    "probe": lambda world, ips: tuple(ip for ip in ips if any(pinned.ip == ip for pinned in world.pinned)),
-    "is_mounted": lambda world, id_: id_ != "" and any(pinned.named == id_ for pinned in world.pinned),
+    "has_checkpoint": lambda world, id_: any(
+        sandbox.id == id_ and sandbox.checkpoint for sandbox in world.sandboxes
+    ),
+    "holder_of": lambda world, ips: any(
+        set(ips).intersection(sandbox.active) for sandbox in world.sandboxes
+    ),
+    "probe": lambda world, ips: tuple(
+        ip for ip in ips if any(pinned.ip == ip for pinned in world.pinned)
+    ),
+    "is_mounted": lambda world, id_: (
+        id_ != "" and any(pinned.named == id_ for pinned in world.pinned)
+    ),
     # Files and the journal. `number`: entries are named by time, and no two begin in the same microsecond.
     "read": lambda world, network, ip: (file := world.file(ip, network)) and image(file),
     "addresses_of": lambda world, id_, network: tuple(
@@ -164,7 +228,11 @@ def remove(world: World, _who: str, network: str, name: str) -> Done:
     if file is None:
         return MISSING, world
     found = (file.network, file.ip, _bytes(file.content))
-    noted = any((image.network, image.name, image.content) == found for entry in world.journal for image in entry.files)
+    noted = any(
+        (image.network, image.name, image.content) == found
+        for entry in world.journal
+        for image in entry.files
+    )
     lost = world.lost if noted else f"{file.ip} of {file.content[:2] or 'nobody'}"
     return None, without(world, [file])._replace(lost=lost)
 
@@ -187,17 +255,23 @@ def begin_anyway(world: World, who: str, entry: Entry) -> Done:
     """Drop the oldest entry for it, if there is no room. Only a mutation does that."""
     oldest, *others = (*world.journal, entry)
     return (
-        begin(world, who, entry) if world.room else (None, world._replace(journal=tuple(others), dropped=oldest.name))
+        begin(world, who, entry)
+        if world.room
+        else (None, world._replace(journal=tuple(others), dropped=oldest.name))
     )
 
 
 _CHANGES: Final[dict[str, Callable[..., Done]]] = {
     # If another process holds the lock, the wait may end at any time.
     "lock": lambda world, who: (False, world) if world.lock else (True, world._replace(lock=who)),
-    "exclusive": lambda world, who: (False, world) if world.exclusive else (True, world._replace(exclusive=who)),
+    "exclusive": lambda world, who: (
+        (False, world) if world.exclusive else (True, world._replace(exclusive=who))
+    ),
     "update": lambda world, _, entry: (
         None,
-        world._replace(journal=tuple(entry if known.name == entry.name else known for known in world.journal)),
+        world._replace(
+            journal=tuple(entry if known.name == entry.name else known for known in world.journal)
+        ),
     ),
     "wait": lambda world, _, seconds: (None, world._replace(clock=world.clock + int(seconds))),
     "unlock": lambda world, _: (None, world._replace(lock="")),

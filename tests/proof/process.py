@@ -40,7 +40,9 @@ _replay = lru_cache(1 << 14)(engine.replay)
 MERGE: Final = "merge"
 """Not an operation: from here on only its arguments matter. Cleaners with equal arguments are at the same position."""
 
-ENDED: Final = -1  # The position of every cleaner that has ended: what it has read no longer matters
+ENDED: Final = (
+    -1
+)  # The position of every cleaner that has ended: what it has read no longer matters
 
 
 class _Asks(BaseException):
@@ -86,11 +88,19 @@ class Setup:
     max_share: float = 1.0
     per_sync: tuple[str, int] | None = None
     only: frozenset[str] | None = None
-    clock: bool = False  # Whether time passes. Otherwise it stands still, and every grace period must be 0.
+    clock: bool = (
+        False  # Whether time passes. Otherwise it stands still, and every grace period must be 0.
+    )
     subnet: str = "10.244.1.0/24"
-    merged: bool = True  # Whether to forget what no longer has any effect, which merges equivalent states
-    one_snapshot: bool = False  # Whether the first snapshot serves as the second too. No real cleaner does that.
-    restores: str = ""  # The journal entry that `nodeleak restore --apply` restores; empty: it is a cleaner
+    merged: bool = (
+        True  # Whether to forget what no longer has any effect, which merges equivalent states
+    )
+    one_snapshot: bool = (
+        False  # Whether the first snapshot serves as the second too. No real cleaner does that.
+    )
+    restores: str = (
+        ""  # The journal entry that `nodeleak restore --apply` restores; empty: it is a cleaner
+    )
     runtime: ContainerRuntime = _DOCKER  # The runtime that it asks
     pinning: bool = False
     """Whether a network namespace may be left without a process: then it matters when the probe asks."""
@@ -118,14 +128,18 @@ class InMemory:
             "reservations", "checkpoints", "containers", "cni_results", "processes", "addresses", "mounted_namespaces",
             "pods", "node",
         )  # fmt: skip
-        return {name: self._reader(name) for name in names} | {"runtimes": lambda _: (self._setup.runtime,)}
+        return {name: self._reader(name) for name in names} | {
+            "runtimes": lambda _: (self._setup.runtime,)
+        }
 
     def _reader(self, name: str) -> Callable[[Snapshot], Any]:
         return lambda _: getattr(self, name)()  # at each call: a mutation replaces the method
 
     def reservations(self) -> Any:
         stores = self._ask("reservations", self._setup.networks)
-        self._reserved = {reservation.container_id for store in stores for reservation in store.reading.known()}
+        self._reserved = {
+            reservation.container_id for store in stores for reservation in store.reading.known()
+        }
         return stores
 
     def checkpoints(self) -> Any:
@@ -135,7 +149,11 @@ class InMemory:
         """Ask containerd and CRI-O for records too, of the sandboxes that their list lacks."""
         listed = self._ask("containers")
         missing = self._reserved.difference({""}, (container.id for container in listed))
-        return (*listed, *self.records(tuple(sorted(missing)))) if self._asks_cri and missing else listed
+        return (
+            (*listed, *self.records(tuple(sorted(missing))))
+            if self._asks_cri and missing
+            else listed
+        )
 
     records = _asks("records")
 
@@ -156,10 +174,16 @@ class InMemory:
         return self._ask("pods") if self._setup.api else NotRequested("pods", "--api=off")
 
     def node(self) -> Any:
-        return Known(Node("worker-1", (), 110)) if self._setup.api else NotRequested("node", "--api=off")
+        return (
+            Known(Node("worker-1", (), 110))
+            if self._setup.api
+            else NotRequested("node", "--api=off")
+        )
 
     def has_container(self, container_id: str) -> Any:
-        return self._ask("has_container", container_id) or (self._asks_cri and self.has_record(container_id))
+        return self._ask("has_container", container_id) or (
+            self._asks_cri and self.has_record(container_id)
+        )
 
     has_record, is_mounted = _asks("has_record"), _asks("is_mounted")
 
@@ -168,15 +192,27 @@ class InMemory:
 
     def probe(self, reservations: Sequence[Reservation]) -> dict[Any, ProbeResult]:
         if not self._setup.probe:
-            return {leak.key: ProbeResult("not probed: --probe=off", conclusive=False) for leak in reservations}
-        answering = self._ask("probe", tuple(leak.ip for leak in reservations)) if self._setup.pinning else ()
+            return {
+                leak.key: ProbeResult("not probed: --probe=off", conclusive=False)
+                for leak in reservations
+            }
+        answering = (
+            self._ask("probe", tuple(leak.ip for leak in reservations))
+            if self._setup.pinning
+            else ()
+        )
         taken = {leak.key: Reason.ADDRESS_IN_USE for leak in reservations if leak.ip in answering}
-        return {leak.key: ProbeResult(f"{leak.ip} was probed", taken.get(leak.key)) for leak in reservations}
+        return {
+            leak.key: ProbeResult(f"{leak.ip} was probed", taken.get(leak.key))
+            for leak in reservations
+        }
 
     def holder_of(self, container_id: str, ips: Sequence[str]) -> str:
         if self._ask("holder_of", tuple(ips)):
             return "process 7 (pause)"
-        return "its network namespace" if self._setup.cached and self.is_mounted(container_id) else ""
+        return (
+            "its network namespace" if self._setup.cached and self.is_mounted(container_id) else ""
+        )
 
     def recheck(self) -> Recheck:
         return recheck(self.has_container, self.has_checkpoint, self.holder_of, self.probe)
@@ -228,12 +264,17 @@ class InMemoryFiles(NodeFiles):
 
 
 @cache
-def _cni_results(subnet: str, networks: tuple[str, ...], named: tuple[str, ...]) -> tuple[CniResult, ...]:
+def _cni_results(
+    subnet: str, networks: tuple[str, ...], named: tuple[str, ...]
+) -> tuple[CniResult, ...]:
     ranges = ((subnet_range(subnet),), (subnet_range("fd00::/64"),))
     results = tuple(CniResult(name, "f" * 64, "eth0", "", ranges, "", 0) for name in networks)
     return (
         *results,
-        *(CniResult(NETWORK, container_id, "eth0", "", ranges, "", 0, _place(container_id)) for container_id in named),
+        *(
+            CniResult(NETWORK, container_id, "eth0", "", ranges, "", 0, _place(container_id))
+            for container_id in named
+        ),
     )
 
 
@@ -293,7 +334,9 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
     """`nodeleak clean --apply`, or syncs of `nodeleak run --cleanup=auto`."""
     node, journal = assemble(ask, setup)
     sources = node.sources()
-    named = {name: getattr(setup, name) for name in ("grace", "settle", "max_share", "only", "per_sync")}
+    named = {
+        name: getattr(setup, name) for name in ("grace", "settle", "max_share", "only", "per_sync")
+    }
     limits = Limits(networks=setup.cleaned, **named)
 
     def now() -> Moment:
@@ -317,7 +360,9 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
         for _ in range(setup.syncs):
             cleaner.before_snapshot()
             current = snapshot()
-            report, state = engine.run(current, state, grace=setup.grace, confirm_after=setup.confirm)
+            report, state = engine.run(
+                current, state, grace=setup.grace, confirm_after=setup.confirm
+            )
             cleaner.after_snapshot((current,), report)
         return
     cleaner = _Merging(*session, now=journal_time, applied=True)
@@ -328,7 +373,9 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
         _, memory = _assess(snapshots[0], None, grace=setup.grace, confirm_after=setup.confirm)
         runtime_history = RuntimeHistory().after(snapshots[0])
         found, pods = frozenset(memory.observations.items()), frozenset(memory.pods.items())
-        owned = frozenset(entry.entry for entry in memory.assessment.reservations if entry.state in engine.OWNED)
+        owned = frozenset(
+            entry.entry for entry in memory.assessment.reservations if entry.state in engine.OWNED
+        )
         observed = snapshots[0].taken_at, snapshots[0].uptime, found, owned, pods
         # Whether a released container reappeared depends on the whole snapshot.
         whole = snapshots[0] if journal.known.entries else None
@@ -336,7 +383,9 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
         if setup.confirm:
             ask("wait", setup.confirm.total_seconds())
         snapshots = (*snapshots, snapshots[0] if setup.one_snapshot else snapshot())
-    cleaner.after_snapshot(snapshots, _replay(snapshots, grace=setup.grace, confirm_after=setup.confirm))
+    cleaner.after_snapshot(
+        snapshots, _replay(snapshots, grace=setup.grace, confirm_after=setup.confirm)
+    )
 
 
 def _merge(ask: Answered, setup: Setup, *relevant: Answer) -> None:

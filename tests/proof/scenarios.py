@@ -13,17 +13,40 @@ from agent.cleanup.journal import Entry
 from agent.model.release import Verdict
 from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime
 from agent.model.runtime import DOCKER as DOCKERS
-from tests.proof.actors import ALL_ACTORS, KILL, MIGRATION, OTHER, WIPE, Move, docker_forgets, status_follows
+from tests.proof.actors import (
+    ALL_ACTORS,
+    KILL,
+    MIGRATION,
+    OTHER,
+    WIPE,
+    Move,
+    docker_forgets,
+    status_follows,
+)
 from tests.proof.cri import CRI_ACTORS, DEADLINE, SURVIVE
 from tests.proof.explorer import Scenario
-from tests.proof.laws import IN_USE, answering, at_most, journaled, kept, owned_once, reserved, untouched
+from tests.proof.laws import (
+    IN_USE,
+    answering,
+    at_most,
+    journaled,
+    kept,
+    owned_once,
+    reserved,
+    untouched,
+)
 from tests.proof.operations import FAILURE, START, UNAVAILABILITY, image
 from tests.proof.process import Setup
 from tests.proof.world import LONG_AGO, File, Sandbox, World
 
 ONE, TWO = "1" * 64, "2" * 64
 GONE = "9" * 64
-DEFAULTS = Setup(grace=timedelta(minutes=5), confirm=timedelta(seconds=3), settle=timedelta(minutes=5), clock=True)
+DEFAULTS = Setup(
+    grace=timedelta(minutes=5),
+    confirm=timedelta(seconds=3),
+    settle=timedelta(minutes=5),
+    clock=True,
+)
 NAMED = Setup(only=frozenset({f"10.244.1.{last}" for last in range(2, 9)}))
 """Somebody releases by name, which is the only way to release an empty file, and what was restored."""
 V4 = (("10.244.1.2",),)
@@ -35,13 +58,21 @@ def sandbox(container_id: str, **more: object) -> Sandbox:
 
 
 def running(container_id: str, *ips: str, **more: object) -> Sandbox:
-    usual = {"container": "running", "checkpoint": True, "ips": ips, "configured": ips, "setup": "ready"}
+    usual = {
+        "container": "running",
+        "checkpoint": True,
+        "ips": ips,
+        "configured": ips,
+        "setup": "ready",
+    }
     return sandbox(container_id, **(usual | more))
 
 
 noted = partial(sandbox, setup="noted", container="created", checkpoint=True)
 """A sandbox that has its checkpoint and was not started yet."""
-started = partial(sandbox, setup="started", container="running", checkpoint=True)  # A sandbox right before its ADD
+started = partial(
+    sandbox, setup="started", container="running", checkpoint=True
+)  # A sandbox right before its ADD
 unseen = partial(running, checkpoint=False, hidden=True, configured=())
 """A running sandbox without any evidence of it. No assumption allows for that."""
 ADDING, NOTED = started(ONE, leaves=False), noted(ONE, leaves=False)
@@ -57,7 +88,11 @@ THREE_LEAKS = tuple(leak(f"10.244.1.{last}", str(last) * 64, inode=90 + last) fo
 
 
 def node(*sandboxes: Sandbox, leaks: tuple[File, ...] = (), **more: object) -> World:
-    files = [File(ip, sandbox.id, 0, LONG_AGO, sandbox.network) for sandbox in sandboxes for ip in sandbox.ips]
+    files = [
+        File(ip, sandbox.id, 0, LONG_AGO, sandbox.network)
+        for sandbox in sandboxes
+        for ip in sandbox.ips
+    ]
     numbered = (file._replace(inode=number) for number, file in enumerate(files, 1))
     world = World(sandboxes, tuple(sorted((*numbered, *leaks))))
     return world._replace(**more)  # type: ignore[arg-type]
@@ -73,9 +108,12 @@ UNRELEASED: dict[str, Any] = {"check_recovery": False, "releases": False}
 """Nothing is released in any order, also not when a cleaner runs alone."""
 
 CHURN = Scenario(
-    name="pods come and go beside a leak", start=node(sandbox(ONE), running(TWO, "10.244.1.3"), leaks=LEAK_4)
+    name="pods come and go beside a leak",
+    start=node(sandbox(ONE), running(TWO, "10.244.1.3"), leaks=LEAK_4),
 )
-SMALL = Scenario(name="one pod comes and goes beside a leak", start=node(sandbox(ONE), leaks=LEAK_4))
+SMALL = Scenario(
+    name="one pod comes and goes beside a leak", start=node(sandbox(ONE), leaks=LEAK_4)
+)
 FULL = Scenario(
     name="a leak on a full range, a late DEL of it, and its address reused at once",
     start=node(sandbox(ONE), running(TWO, "10.244.1.3"), leaks=LEAK_2, left=rarely("late DEL")),
@@ -91,7 +129,9 @@ RESTART = Scenario(
 )
 DYING = Scenario(
     name="the kubelet restarts in the middle of anything",
-    start=node(sandbox(ONE), started(TWO, leaves=False), families=V4, left=rarely("kubelet restarts")),
+    start=node(
+        sandbox(ONE), started(TWO, leaves=False), families=V4, left=rarely("kubelet restarts")
+    ),
     setup=NAMED,
 )
 EMPTY = Scenario(
@@ -111,7 +151,9 @@ KILLED = Scenario(
 )
 DUAL = Scenario(
     name="dual stack: the two files of a leak, and the cleaner is killed at any time",
-    start=node(sandbox(ONE), leaks=DUAL_LEAK, families=DUAL_STACK, left=rarely(KILLED_CLEANER, "late DEL")),
+    start=node(
+        sandbox(ONE), leaks=DUAL_LEAK, families=DUAL_STACK, left=rarely(KILLED_CLEANER, "late DEL")
+    ),
 )
 UNAVAILABLE = Scenario(
     name="one source is unavailable, once, at any time",
@@ -147,7 +189,11 @@ HANDOVER = Scenario(
 )
 PARTLY = Scenario(
     name="docker restarts with part of its list and recovers; the kubelet restarts",
-    start=node(running(ONE, "10.244.1.2", leaves=False), running(TWO, "10.244.1.3", leaves=False), left=LYING),
+    start=node(
+        running(ONE, "10.244.1.2", leaves=False),
+        running(TWO, "10.244.1.3", leaves=False),
+        left=LYING,
+    ),
     laws=IN_USE,
     releases=False,
 )
@@ -168,13 +214,21 @@ CLOCK = Scenario(
         NOTED,
         leaks=LEAK_2,
         families=V4,
-        left=rarely("late DEL", "ten minutes pass", "the wall clock is set forward", "the wall clock is set back"),
+        left=rarely(
+            "late DEL",
+            "ten minutes pass",
+            "the wall clock is set forward",
+            "the wall clock is set back",
+        ),
     ),
     setup=DEFAULTS,
     check_recovery=False,
 )
 SURVIVOR_START = node(
-    started(ONE), left=rarely("docker restarts", "kubelet restarts", "plugins survive the kubelet", "ten minutes pass")
+    started(ONE),
+    left=rarely(
+        "docker restarts", "kubelet restarts", "plugins survive the kubelet", "ten minutes pass"
+    ),
 )
 SETTLED = Scenario(
     name="docker returns a wrong list, the kubelet restarts, its ADD continues; --settle is the default",
@@ -230,7 +284,9 @@ OTHER_RUNTIME = Scenario(
     **UNRELEASED,
 )
 SILENT = replace(
-    OTHER_RUNTIME, name="the same, and the kubelet names no runtime", start=OTHER_RUNTIME.start._replace(runtime="")
+    OTHER_RUNTIME,
+    name="the same, and the kubelet names no runtime",
+    start=OTHER_RUNTIME.start._replace(runtime=""),
 )
 NO_DIRECTORY = replace(
     OTHER_RUNTIME,
@@ -302,7 +358,10 @@ LOSING = Scenario(
 )
 CLAIMED = Scenario(
     name="a running sandbox that only the API server knows",
-    start=node(unseen(ONE, "10.244.1.2", status=("10.244.1.2",)), running(TWO, "10.244.1.3", status=("10.244.1.3",))),
+    start=node(
+        unseen(ONE, "10.244.1.2", status=("10.244.1.2",)),
+        running(TWO, "10.244.1.3", status=("10.244.1.3",)),
+    ),
     setup=Setup(api=True),
     actors=(),
     **UNRELEASED,
@@ -312,7 +371,11 @@ RETURNED = Scenario(
     start=node(
         running(ONE, leaves=False),
         unseen(TWO, "10.244.1.3"),
-        journal=(Entry("1", START, "clean", ONE, "", (image(leak("10.244.1.2", ONE)),), Verdict.RELEASED),),
+        journal=(
+            Entry(
+                "1", START, "clean", ONE, "", (image(leak("10.244.1.2", ONE)),), Verdict.RELEASED
+            ),
+        ),
     ),
     actors=(),
     **UNRELEASED,
@@ -334,10 +397,13 @@ def cri(name: str, start: World, setup: Setup = RECORDS_FIRST, **more: Any) -> S
 
 
 CRI_CHURN = cri(
-    "containerd: pods come and go beside a leak", cri_node(sandbox(ONE), cri_running(TWO, "10.244.1.3"), leaks=LEAK_4)
+    "containerd: pods come and go beside a leak",
+    cri_node(sandbox(ONE), cri_running(TWO, "10.244.1.3"), leaks=LEAK_4),
 )
 CRI_SMALL = replace(
-    CRI_CHURN, name="containerd: one pod comes and goes beside a leak", start=cri_node(sandbox(ONE), leaks=LEAK_4)
+    CRI_CHURN,
+    name="containerd: one pod comes and goes beside a leak",
+    start=cri_node(sandbox(ONE), leaks=LEAK_4),
 )
 CRI_DEADLINE = cri(
     "containerd: the deadline of ADD passes, and host-local reserves afterwards",
@@ -358,7 +424,12 @@ CRI_KILLED = cri(
 )
 CRI_SURVIVED = cri(
     "CRI-O is killed, its ADD continues; --settle is the default",
-    cri_node(cri_adding(ONE), families=V4, left=rarely(KILL, SURVIVE, "ten minutes pass"), runtime=f"unix://{CRIO}"),
+    cri_node(
+        cri_adding(ONE),
+        families=V4,
+        left=rarely(KILL, SURVIVE, "ten minutes pass"),
+        runtime=f"unix://{CRIO}",
+    ),
     setup=replace(
         DEFAULTS,
         runtime=ContainerRuntime(CRI_O, "1.35.6", CRIO),
@@ -379,7 +450,9 @@ CRI_MOUNTED = cri(
 )
 LISTED_LAST = cri(
     "an old containerd records a sandbox after its address, and the wall clock is set forward",
-    cri_node(sandbox(ONE), leaks=LEAK_4, record_first=False, left=rarely("the wall clock is set forward")),
+    cri_node(
+        sandbox(ONE), leaks=LEAK_4, record_first=False, left=rarely("the wall clock is set forward")
+    ),
     setup=replace(LISTS_ONLY, clock=True),
     **UNRELEASED,
 )
@@ -399,7 +472,12 @@ DEEP = (
     replace(
         DYING,
         name="the kubelet restarts, host-local dies",
-        start=node(sandbox(ONE), sandbox(TWO), families=V4, left=rarely("kubelet restarts", "host-local dies")),
+        start=node(
+            sandbox(ONE),
+            sandbox(TWO),
+            families=V4,
+            left=rarely("kubelet restarts", "host-local dies"),
+        ),
     ),
     replace(
         DUAL,

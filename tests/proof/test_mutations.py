@@ -46,8 +46,12 @@ def unprobed(scenario: Scenario) -> Without:
     return Without(replace(scenario, setup=replace(scenario.setup, probe=False)))
 
 
-ONE_SNAPSHOT = replace(nodes.SMALL, name="one snapshot instead of two, beside a pod", setup=Setup(one_snapshot=True))
-UNORDERED = part(ONE_SNAPSHOT, mutants.OwnersFirst, mutants.DOCKER_NOT_RECHECKED, mutants.KUBELET_NOT_RECHECKED)
+ONE_SNAPSHOT = replace(
+    nodes.SMALL, name="one snapshot instead of two, beside a pod", setup=Setup(one_snapshot=True)
+)
+UNORDERED = part(
+    ONE_SNAPSHOT, mutants.OwnersFirst, mutants.DOCKER_NOT_RECHECKED, mutants.KUBELET_NOT_RECHECKED
+)
 RECORDS = part(nodes.CRI_SMALL, mutants.RECORDS_NOT_LISTED, mutants.RECORDS_NOT_RECHECKED)
 MOUNTS = part(nodes.CRI_MOUNTED, mutants.MOUNTS_NOT_LISTED, mutants.MOUNTS_NOT_RECHECKED)
 
@@ -63,7 +67,9 @@ DETECTED = {
     "the settling of CRI-O": guard("settled", nodes.CRI_SURVIVED),
     "plausible_share": guard("plausible_share", nodes.FAULTY_READING),
     BUDGET: Without(replace(nodes.BUDGETED, setup=Setup())),
-    "the checkpoint as evidence": part(replace(nodes.DOCKER, check_recovery=False), mutants.KUBELET_IGNORED),
+    "the checkpoint as evidence": part(
+        replace(nodes.DOCKER, check_recovery=False), mutants.KUBELET_IGNORED
+    ),
     "the runtime that the kubelet names": part(nodes.OTHER_RUNTIME, mutants.RUNTIME_IGNORED),
     "a missing checkpoint directory as a gap": part(nodes.NO_DIRECTORY, mutants.DIRECTORY_IGNORED),
     "the kernel as evidence": part(nodes.PARTLY, mutants.KERNEL_IGNORED),
@@ -103,8 +109,14 @@ COVERED: dict[str, tuple[Without, Without | None]] = {
     ),
     "the records in the snapshot": (part(nodes.CRI_SMALL, mutants.RECORDS_NOT_LISTED), RECORDS),
     "the recheck of the records": (part(nodes.CRI_SMALL, mutants.RECORDS_NOT_RECHECKED), RECORDS),
-    "mounted network namespaces in the snapshot": (part(nodes.CRI_MOUNTED, mutants.MOUNTS_NOT_LISTED), MOUNTS),
-    "the recheck of mounted network namespaces": (part(nodes.CRI_MOUNTED, mutants.MOUNTS_NOT_RECHECKED), MOUNTS),
+    "mounted network namespaces in the snapshot": (
+        part(nodes.CRI_MOUNTED, mutants.MOUNTS_NOT_LISTED),
+        MOUNTS,
+    ),
+    "the recheck of mounted network namespaces": (
+        part(nodes.CRI_MOUNTED, mutants.MOUNTS_NOT_RECHECKED),
+        MOUNTS,
+    ),
     "the cleaner's lock": (part(nodes.TWO_CLEANERS, mutants.NotExclusive), None),
 }
 """Without the first alone nothing goes wrong; with the second, which misses more, something does."""
@@ -128,7 +140,14 @@ def test_without_the_others_too_the_checker_finds_a_counterexample(together: Wit
         together.explore()
 
 
-SCENARIOS = (nodes.SMALL, nodes.UNAVAILABLE, nodes.DOCKER, nodes.PARTLY, nodes.CLAIMED, nodes.CRI_SMALL)
+SCENARIOS = (
+    nodes.SMALL,
+    nodes.UNAVAILABLE,
+    nodes.DOCKER,
+    nodes.PARTLY,
+    nodes.CLAIMED,
+    nodes.CRI_SMALL,
+)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)

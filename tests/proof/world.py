@@ -26,20 +26,32 @@ class Sandbox(NamedTuple):
     checkpoint: bool = False
     ips: tuple[str, ...] = ()  # Its addresses, from when ADD creates the file until DEL
     configured: tuple[str, ...] = ()  # The addresses in its namespace, until its process ends
-    setup: str = "new"  # new, created, noted, started, writing, reserved, configured, ready; failed, killed
-    orphaned: bool = False  # Its ADD continues although the kubelet or the runtime that started it is gone
+    setup: str = (
+        "new"  # new, created, noted, started, writing, reserved, configured, ready; failed, killed
+    )
+    orphaned: bool = (
+        False  # Its ADD continues although the kubelet or the runtime that started it is gone
+    )
     mounted: bool = False  # Its network namespace stays mounted if nobody ends it in an orderly way
-    teardown: str = ""  # torn, untorn, stopped, removed, gone; empty: not begun, or to be begun again
+    teardown: str = (
+        ""  # torn, untorn, stopped, removed, gone; empty: not begun, or to be begun again
+    )
     status: tuple[str, ...] = ()  # The addresses of its pod according to the API server, which lags
     network: str = NETWORK
     families: tuple[tuple[str, ...], ...] = ()
     """What ADD allocates from for this sandbox, if not the default: one address of each family."""
-    asked: bool = True  # Its container belongs to the runtime that the agent asks, not to another one
-    shown: bool = True  # Its addresses are on an interface. gVisor and KubeVirt's bridges take them off.
+    asked: bool = (
+        True  # Its container belongs to the runtime that the agent asks, not to another one
+    )
+    shown: bool = (
+        True  # Its addresses are on an interface. gVisor and KubeVirt's bridges take them off.
+    )
 
     @property
     def exists(self) -> bool:
-        being_made = self.setup in {"started", "writing", "reserved", "configured"} and not self.orphaned
+        being_made = (
+            self.setup in {"started", "writing", "reserved", "configured"} and not self.orphaned
+        )
         return self.container in {"created", "running"} or being_made
 
     @property
@@ -102,7 +114,9 @@ class World(NamedTuple):
     left: tuple[tuple[str, int], ...] = ()  # How often each rare event may still happen
 
     def file(self, ip: str, network: str = NETWORK) -> File | None:
-        return next((file for file in self.files if file.ip == ip and file.network == network), None)
+        return next(
+            (file for file in self.files if file.ip == ip and file.network == network), None
+        )
 
     def may(self, rare: str) -> bool:
         for name, most in self.left:
@@ -123,7 +137,9 @@ def spent(world: World, rare: str) -> World:
     return world._replace(left=tuple((name, most - (name == rare)) for name, most in world.left))
 
 
-def made(world: World, ip: str, content: str, network: str = NETWORK, mtime: int | None = None) -> World:
+def made(
+    world: World, ip: str, content: str, network: str = NETWORK, mtime: int | None = None
+) -> World:
     """Create a file. Inodes are reused at once, as ext4 does, so a new inode proves nothing."""
     used = {file.inode for file in world.files}
     inode = next(number for number in count(1) if number not in used)
@@ -133,7 +149,9 @@ def made(world: World, ip: str, content: str, network: str = NETWORK, mtime: int
 
 def without(world: World, gone: Iterable[File]) -> World:
     names = {(file.network, file.ip) for file in gone}
-    return world._replace(files=tuple(file for file in world.files if (file.network, file.ip) not in names))
+    return world._replace(
+        files=tuple(file for file in world.files if (file.network, file.ip) not in names)
+    )
 
 
 def without_sandbox(world: World, container_id: str) -> World:
@@ -146,7 +164,10 @@ def unowned(world: World) -> tuple[File, ...]:
 
     def owned(file: File) -> bool:
         return any(
-            (file.content == sandbox.id and (sandbox.container or sandbox.checkpoint or sandbox.record))
+            (
+                file.content == sandbox.id
+                and (sandbox.container or sandbox.checkpoint or sandbox.record)
+            )
             or file.ip in sandbox.active
             or file.ip in sandbox.status
             or (file.ip in sandbox.ips and sandbox.setup == "writing")

@@ -76,16 +76,30 @@ def test_reservations_are_read_before_owners_and_the_api_server_last() -> None:
 
 def test_the_snapshot_contains_what_was_read_once_and_how_long_it_took() -> None:
     damaged = DamagedResult("kubenet", GONE, "eth0", Damage.EMPTY)
-    given = {"server_version": "v1.20.2", "damaged_results": (damaged,), "api_skew": timedelta(seconds=2)}
+    given = {
+        "server_version": "v1.20.2",
+        "damaged_results": (damaged,),
+        "api_skew": timedelta(seconds=2),
+    }
     sources = RecordedSources(replace(ALL_SOURCES_NEEDED, **given))  # type: ignore[arg-type]
     snapshot = sources.take()
-    assert sorted(sources.requested) == sorted(source for source, _ in snapshot.timings) == sorted(SOURCES)
+    assert (
+        sorted(sources.requested)
+        == sorted(source for source, _ in snapshot.timings)
+        == sorted(SOURCES)
+    )
     assert {seconds for _, seconds in snapshot.timings} == {1.0}
     expected = with_history(replace(ALL_SOURCES_NEEDED, uptime=NOW.uptime))
     assert list(snapshot.readings()) == list(expected.readings())
-    assert (snapshot.node_name, snapshot.taken_at, snapshot.uptime) == ("worker-1", NOW.wall, NOW.uptime)
+    assert (snapshot.node_name, snapshot.taken_at, snapshot.uptime) == (
+        "worker-1",
+        NOW.wall,
+        NOW.uptime,
+    )
     assert {name: getattr(snapshot, name) for name in given} == given
-    assert {"pods", "node"} <= set(sources.skew_read_after), "the API server's clock comes with its answer"
+    assert {"pods", "node"} <= set(sources.skew_read_after), (
+        "the API server's clock comes with its answer"
+    )
 
 
 def test_a_healthy_node_never_pays_for_what_only_some_nodes_need_and_is_told_why() -> None:
@@ -105,7 +119,11 @@ def test_a_healthy_node_never_pays_for_what_only_some_nodes_need_and_is_told_why
         (node(ORPHAN, PINNED), "", {"addresses", "mounted_namespaces"}),
         (node(waiting_pod(), node=[node_using(DISK, attached=[DISK])]), "", set()),
         (node(waiting_pod(ago=timedelta(seconds=119)), node=missing), "", {"mounts"}),
-        (node(waiting_pod(), waiting_pod("shop/new", ago=timedelta(0)), node=missing), "", {"mounts", "attachments"}),
+        (
+            node(waiting_pod(), waiting_pod("shop/new", ago=timedelta(0)), node=missing),
+            "",
+            {"mounts", "attachments"},
+        ),
     )
     for snapshot, broken, needed in cases:
         sources = RecordedSources(snapshot, broken)
@@ -122,18 +140,29 @@ def test_a_healthy_node_never_pays_for_what_only_some_nodes_need_and_is_told_why
     }.items():
         assert getattr(healthy, name) == NotRequested(name, why)
     why = "network namespaces were not read, because the list of containers is missing"
-    assert RecordedSources(node(), broken="containers").take().addresses == NotRequested("addresses", why)
+    assert RecordedSources(node(), broken="containers").take().addresses == NotRequested(
+        "addresses", why
+    )
 
 
 def test_a_failing_source_is_unavailable_the_others_are_read_and_a_bug_is_raised() -> None:
     through_proc = {"addresses", "mounted_namespaces", "mounts"}
-    for source in ("checkpoints", "containers", "processes", "device_plugins", "pods", *through_proc):
+    for source in (
+        "checkpoints",
+        "containers",
+        "processes",
+        "device_plugins",
+        "pods",
+        *through_proc,
+    ):
         snapshot = RecordedSources(ALL_SOURCES_NEEDED, broken=source).take()
         assert getattr(snapshot, source) == Unavailable(source, "it broke")
         others = {reading.source for reading in snapshot.unavailable()} - {source}
         # What is read through the process table of a container is not the node's.
         assert others == (through_proc if source == "processes" else set()), source
-    closed: dict[str, Any] = {source: Unavailable(source, "Permission denied") for source in NON_ADDRESS_SOURCES}
+    closed: dict[str, Any] = {
+        source: Unavailable(source, "Permission denied") for source in NON_ADDRESS_SOURCES
+    }
     snapshot = replace(RecordedSources(node(ORPHAN), broken="checkpoints").take(), **closed)
     assert snapshot.unavailable() == (Unavailable("checkpoints", "it broke"), *closed.values())
     assert snapshot.unavailable_about_addresses() == (Unavailable("checkpoints", "it broke"),)
@@ -150,11 +179,15 @@ NO_API: Final[Reading[Any]] = NotRequested("pods", "--api=off")
 NO_NODE: Final[Reading[Node | None]] = NotRequested("node", "--api=off")
 SILENT: Final[Reading[Any]] = Unavailable("containers", "timed out")
 REFUSED: Final[Reading[Any]] = Unavailable("containers", "docker: connection refused")
-NO_DIRECTORY: Final = Unavailable("checkpoints", "none of these exists: /var/lib/dockershim/sandbox", missing=True)
+NO_DIRECTORY: Final = Unavailable(
+    "checkpoints", "none of these exists: /var/lib/dockershim/sandbox", missing=True
+)
 CONTAINER: Final = Container("e" * 64, "running", 0, "", "", sandbox=False)
 RESERVED: Final = NetworkStore("kubenet", Known((reservation("10.244.1.9"),)))
 EMPTY_STORE: Final = NetworkStore("kubenet", Known(()))
-MISSING_STORE: Final = NetworkStore("kubenet", Unavailable("reservations", "it does not exist", missing=True))
+MISSING_STORE: Final = NetworkStore(
+    "kubenet", Unavailable("reservations", "it does not exist", missing=True)
+)
 
 
 def checked(**readings: Any) -> Snapshot:
@@ -203,27 +236,50 @@ DOCKER, CONTAINERD = of_runtime("docker://20.10.24"), of_runtime("containerd://1
 
 
 def list_of(
-    containers: Reading[Any], node_object: Reading[Node | None], runtime: str | None = None, **more: Any
+    containers: Reading[Any],
+    node_object: Reading[Node | None],
+    runtime: str | None = None,
+    **more: Any,
 ) -> Reading[tuple[Container, ...]]:
     """Check a list on a node with a leak and without pods, whose kubelet names a runtime."""
     kubelet = Known(replace(processes(), runtime=runtime))
-    given = {"processes": kubelet, "checkpoints": NO_DIRECTORY, "reservations": (RESERVED,), "pods": NO_API} | more
+    given = {
+        "processes": kubelet,
+        "checkpoints": NO_DIRECTORY,
+        "reservations": (RESERVED,),
+        "pods": NO_API,
+    } | more
     return checked(containers=containers, node=node_object, **given).containers
 
 
-def test_docker_is_not_requested_beside_another_runtime_whose_restart_leaves_one_source_unavailable() -> None:
+def test_docker_is_not_requested_beside_another_runtime_whose_restart_leaves_one_source_unavailable() -> (
+    None
+):
     for reading in (SILENT, REFUSED, NOTHING, Known(CONTAINERS)):
-        for node_object, named in ((CONTAINERD, None), (CONTAINERD, ""), (CONTAINERD, SOCKET), (NO_NODE, SOCKET)):
+        for node_object, named in (
+            (CONTAINERD, None),
+            (CONTAINERD, ""),
+            (CONTAINERD, SOCKET),
+            (NO_NODE, SOCKET),
+        ):
             why = f"the runtime of this node is {named or 'containerd://1.6.20'}, and it was not asked"
             found = list_of(reading, node_object, named, runtimes=ONLY_DOCKER)
             assert found == NotRequested("containers", why)
             remedy = "if it is stopped, start it; if it runs, set --cri-endpoint"
             assert why_not(list_of(reading, node_object, named)) == f"{why}: {remedy}"
-    for node_object in (DOCKER, of_runtime(""), Known(None), Unavailable("node", "timed out"), NO_NODE):
+    for node_object in (
+        DOCKER,
+        of_runtime(""),
+        Known(None),
+        Unavailable("node", "timed out"),
+        NO_NODE,
+    ):
         assert list_of(REFUSED, node_object) == REFUSED
     seen = checked(containers=REFUSED, node=CONTAINERD, checkpoints=NO_DIRECTORY)
     assert [reading.source for reading in seen.unavailable_about_addresses()] == ["containers"]
-    assert seen.checkpoints == NotRequested("checkpoints", "a kubelet with containerd://1.6.20 has none")
+    assert seen.checkpoints == NotRequested(
+        "checkpoints", "a kubelet with containerd://1.6.20 has none"
+    )
 
 
 # Checkpoints and the cache
@@ -238,15 +294,21 @@ def test_a_missing_checkpoint_directory_is_empty_only_where_nothing_could_have_o
         (Known(CONTAINERS), EMPTY_STORE, NO_DIRECTORY),
         (SILENT, EMPTY_STORE, NO_DIRECTORY),
     ):
-        seen = checked(containers=containers, reservations=(store,), checkpoints=NO_DIRECTORY, pods=NO_API)
+        seen = checked(
+            containers=containers, reservations=(store,), checkpoints=NO_DIRECTORY, pods=NO_API
+        )
         assert seen.checkpoints == expected
     # What is missing is told by a field and not by words.
-    closed = Unavailable("checkpoints", "cannot read /x does not exist: permission denied", missing=False)
+    closed = Unavailable(
+        "checkpoints", "cannot read /x does not exist: permission denied", missing=False
+    )
     seen = checked(containers=NOTHING, reservations=(EMPTY_STORE,), checkpoints=closed, pods=NO_API)
     assert seen.checkpoints == closed
 
 
-def test_checkpoints_of_no_running_sandbox_are_unavailable_and_missing_ones_without_docker_not_requested() -> None:
+def test_checkpoints_of_no_running_sandbox_are_unavailable_and_missing_ones_without_docker_not_requested() -> (
+    None
+):
     running = (sandbox("1" * 64, "shop/web"), sandbox("2" * 64, "shop/db"))
     for checkpoints, containers, accepted in (
         ((Checkpoint("9" * 64, ""),), running, False),
@@ -254,10 +316,16 @@ def test_checkpoints_of_no_running_sandbox_are_unavailable_and_missing_ones_with
         ((), (sandbox("1" * 64, "shop/web", "exited"),), True),
         (CHECKPOINTS, (), True),
     ):
-        seen = checked(checkpoints=Known(checkpoints), containers=Known(containers), pods=NO_API).checkpoints
+        seen = checked(
+            checkpoints=Known(checkpoints), containers=Known(containers), pods=NO_API
+        ).checkpoints
         assert seen == Known(checkpoints) if accepted else "check --checkpoint-dir" in why_not(seen)
     containerd = Known((ContainerRuntime("containerd", "1.7.24", SOCKET),))
-    unnamed = {"node": NO_NODE, "processes": Known(replace(processes(), runtime="")), "runtimes": containerd}
+    unnamed = {
+        "node": NO_NODE,
+        "processes": Known(replace(processes(), runtime="")),
+        "runtimes": containerd,
+    }
     for elsewhere in ({"node": CONTAINERD, "runtimes": ONLY_DOCKER}, unnamed):
         assert isinstance(checked(checkpoints=NO_DIRECTORY, **elsewhere).checkpoints, NotRequested)
     unreadable = replace(NO_DIRECTORY, missing=False)
@@ -265,7 +333,9 @@ def test_checkpoints_of_no_running_sandbox_are_unavailable_and_missing_ones_with
 
 
 def test_without_a_network_a_missing_cni_cache_is_empty() -> None:
-    no_cache = Unavailable("cni_results", "none of these exists: /var/lib/cni/cache/results", missing=True)
+    no_cache = Unavailable(
+        "cni_results", "none of these exists: /var/lib/cni/cache/results", missing=True
+    )
     podman = NetworkStore("podman", NOTHING)
     absent = replace(MISSING_STORE, absent=True)
     for stores, expected in (
@@ -275,7 +345,9 @@ def test_without_a_network_a_missing_cni_cache_is_empty() -> None:
         ((absent,), no_cache),
     ):
         assert checked(cni_results=no_cache, reservations=stores).cni_results == expected
-    seen = checked(cni_results=no_cache, reservations=(podman, absent), containers=NOTHING, pods=NO_API)
+    seen = checked(
+        cni_results=no_cache, reservations=(podman, absent), containers=NOTHING, pods=NO_API
+    )
     assert seen.cni_results == NOTHING, "before the first pod"
     closed = Unavailable("cni_results", "/var/lib/cni/cache/results: Permission denied")
     assert checked(cni_results=closed, reservations=(podman,)).cni_results == closed
@@ -285,7 +357,11 @@ def test_without_a_network_a_missing_cni_cache_is_empty() -> None:
 
 
 def test_running_sandboxes_show_whether_the_first_file_is_what_the_runtime_uses() -> None:
-    bridge, of_first, made = ("bridge",), cni_result(WEB_ID, "", CIDR, network="old"), int((NOW.wall - OLD).timestamp())
+    bridge, of_first, made = (
+        ("bridge",),
+        cni_result(WEB_ID, "", CIDR, network="old"),
+        int((NOW.wall - OLD).timestamp()),
+    )
     used, other, no = (
         RuntimeNetwork("kubenet", bridge),
         reservation("10.99.0.2", WEB_ID, network="x"),
@@ -305,11 +381,17 @@ def test_running_sandboxes_show_whether_the_first_file_is_what_the_runtime_uses(
         first = RuntimeNetwork("old", bridge, ipam, later=later, changed_ns=(made - ago) * 10**9)
         given = node(*records, networks=(first,), cni_results=SILENT if SILENT in records else ())
         stores = tuple(replace(store, discovered=True) for store in given.reservations)
-        seen = RecordedSources(replace(given, reservations=(*stores, replace(MISSING_STORE, network="old")))).take()
+        seen = RecordedSources(
+            replace(given, reservations=(*stores, replace(MISSING_STORE, network="old")))
+        ).take()
         if expected == no:
             assert no in why_not(seen.networks), (later, ago)
         else:
-            assert [network.name for network in seen.networks.known()] == [expected], (later, ago, records)
+            assert [network.name for network in seen.networks.known()] == [expected], (
+                later,
+                ago,
+                records,
+            )
         assert isinstance(seen.reservations[0].reading, Known)
 
 
@@ -330,7 +412,9 @@ def test_a_directory_with_addresses_of_running_sandboxes_is_never_told_unused() 
 
 def test_the_pods_of_a_node_that_does_not_exist_are_unavailable() -> None:
     unproven = "the API server has no Node named worker-1: check --node"
-    deleted = "the Node worker-1 was deleted together with its pods, so the list of pods is not reliable"
+    deleted = (
+        "the Node worker-1 was deleted together with its pods, so the list of pods is not reliable"
+    )
     for found, why in (
         (registration(), unproven),
         (registration(last_seen()), deleted),
@@ -351,7 +435,11 @@ def test_an_empty_pod_list_needs_the_node() -> None:
     assert why_not(checked(pods=NOTHING, node=forbidden).pods) == (
         "node worker-1 has no pods, and it is unknown whether the node exists: 403 forbidden"
     )
-    for reading, node_object in ((Known(PODS), forbidden), (NO_API, Known(None)), (Unavailable("pods", "x"), NO_NODE)):
+    for reading, node_object in (
+        (Known(PODS), forbidden),
+        (NO_API, Known(None)),
+        (Unavailable("pods", "x"), NO_NODE),
+    ):
         assert checked(pods=reading, node=node_object).pods == reading
 
 
@@ -359,20 +447,36 @@ def test_an_empty_pod_list_needs_the_node() -> None:
 
 
 def test_a_directory_that_is_not_the_kubelets_is_needed_if_somebody_uses_devices() -> None:
-    missing = Unavailable("device_plugins", "/var/lib/kubelet/device-plugins does not exist", missing=True)
+    missing = Unavailable(
+        "device_plugins", "/var/lib/kubelet/device-plugins does not exist", missing=True
+    )
     empty = "the device plugin directory is empty, but 3 sandboxes are running"
-    unused, used = (Known(replace(WORKER, devices=(NodeDevices(KVM, number, 0),))) for number in (0, 3))
+    unused, used = (
+        Known(replace(WORKER, devices=(NodeDevices(KVM, number, 0),))) for number in (0, 3)
+    )
     refused, asking = refused_pod("shop/gpu"), replace(pod("shop/gpu"), wants=(KVM,))
     remedy = "uses devices: check --device-plugins-dir, and that it is mounted"
-    for reading, reason in ((missing, missing.why), (Known(device_plugins(kubelet_socket=None)), empty)):
+    for reading, reason in (
+        (missing, missing.why),
+        (Known(device_plugins(kubelet_socket=None)), empty),
+    ):
         left_alone = NotRequested("device_plugins", f"{reason}, and no pod here requests devices")
         cases: tuple[tuple[dict[str, Any], Reading[Any]], ...] = (
             ({}, left_alone),
             ({"pods": NO_API, "node": NO_NODE}, left_alone),
             ({"node": unused}, left_alone),  # the 0 is left of a plugin that was uninstalled
-            ({"pods": Known((*PODS, refused))}, Unavailable("device_plugins", f"{reason}, but shop/gpu {remedy}")),
-            ({"pods": Known((*PODS, asking))}, Unavailable("device_plugins", f"{reason}, but shop/gpu {remedy}")),
-            ({"node": used}, Unavailable("device_plugins", f"{reason}, but node worker-1 {remedy}")),
+            (
+                {"pods": Known((*PODS, refused))},
+                Unavailable("device_plugins", f"{reason}, but shop/gpu {remedy}"),
+            ),
+            (
+                {"pods": Known((*PODS, asking))},
+                Unavailable("device_plugins", f"{reason}, but shop/gpu {remedy}"),
+            ),
+            (
+                {"node": used},
+                Unavailable("device_plugins", f"{reason}, but node worker-1 {remedy}"),
+            ),
             ({"pods": Unavailable("pods", "x")}, Unavailable("device_plugins", reason)),
             ({"node": Unavailable("node", "403")}, Unavailable("device_plugins", reason)),
         )

@@ -40,7 +40,10 @@ def test_every_address_is_asked_on_loopback_and_a_daemon_without_a_report_says_w
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as closed:
         port = closed.getsockname()[1]
     assert why_not(f"[::]:{port}").startswith(f"no daemon answers on [::1]:{port} (")
-    no_sync, refused = http("no sync yet\n", "503 Service Unavailable"), http("only this machine", "403 Forbidden")
+    no_sync, refused = (
+        http("no sync yet\n", "503 Service Unavailable"),
+        http("only this machine", "403 Forbidden"),
+    )
     assert why_no_status(no_sync) == "the daemon on 127.0.0.1:PORT has not finished its first sync"
     why = "the daemon on 127.0.0.1:PORT answers only loopback clients: set --listen=:PORT"
     assert why_no_status(refused) == why
@@ -70,7 +73,10 @@ def test_an_answer_is_read_up_to_a_limit_of_bytes_and_of_seconds() -> None:
             sent.append(1)
             yield chunk(b" " * (1 if pause else 65536))
 
-    for pause, why in ((0, NOT_OURS), (0.05, "daemon on 127.0.0.1:PORT: no complete response within 4 s")):
+    for pause, why in (
+        (0, NOT_OURS),
+        (0.05, "daemon on 127.0.0.1:PORT: no complete response within 4 s"),
+    ):
         sent: list[int] = []
 
         def answer(_: Request, sent: list[int] = sent, pause: float = pause) -> Answer:

@@ -12,7 +12,9 @@ from agent.sources.source_error import SourceError
 from tests.wire import until
 
 
-def test_an_answer_in_time_is_returned_and_an_exception_or_a_thread_that_cannot_start_reported() -> None:
+def test_an_answer_in_time_is_returned_and_an_exception_or_a_thread_that_cannot_start_reported() -> (
+    None
+):
     def refuse() -> None:
         raise SourceError("docker: refused")
 
@@ -24,7 +26,9 @@ def test_an_answer_in_time_is_returned_and_an_exception_or_a_thread_that_cannot_
         with pytest.raises(expected):
             deadline(question)
     assert deadline(lambda: (1, 2)) == (1, 2)
-    before = threading.stack_size(1 << 60)  # as where the memory is used up: the kernel has none for its stack
+    before = threading.stack_size(
+        1 << 60
+    )  # as where the memory is used up: the kernel has none for its stack
     try:
         with pytest.raises(SourceError, match=r"cannot start a thread \(.*\): no memory"):
             deadline(lambda: 1)
@@ -51,7 +55,9 @@ def test_a_late_answer_or_failure_is_never_that_to_another_question() -> None:
     for failure in (None, ValueError("of the first")):
         enough, gone, asked = Event(), Event(), list[str]()
 
-        def late(enough: Event = enough, gone: Event = gone, failure: Exception | None = failure) -> str:
+        def late(
+            enough: Event = enough, gone: Event = gone, failure: Exception | None = failure
+        ) -> str:
             enough.wait(10)
             gone.set()
             if failure:

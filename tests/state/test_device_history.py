@@ -32,12 +32,17 @@ SEEN = node(
 
 
 def report(snapshot: Snapshot) -> Report:
-    return engine.run(with_history(snapshot), None, grace=timedelta(0), confirm_after=timedelta(0))[0]
+    return engine.run(with_history(snapshot), None, grace=timedelta(0), confirm_after=timedelta(0))[
+        0
+    ]
 
 
 def read_back(snapshot: Snapshot, path: Path) -> Snapshot:
     """Take the next snapshot: its source reads what was written."""
-    return replace(snapshot, device_plugins=Known(replace(snapshot.device_plugins.known(), history=stored(path))))
+    return replace(
+        snapshot,
+        device_plugins=Known(replace(snapshot.device_plugins.known(), history=stored(path))),
+    )
 
 
 @pytest.fixture
@@ -58,7 +63,9 @@ def stored(path: Path) -> tuple[DeviceTransition, ...]:
 
 
 @pytest.mark.usefixtures("store")
-def test_a_private_file_is_read_once_after_a_start_and_no_temporary_file_is_left(path: Path, tmp_path: Path) -> None:
+def test_a_private_file_is_read_once_after_a_start_and_no_temporary_file_is_left(
+    path: Path, tmp_path: Path
+) -> None:
     assert derive(read_back(SEEN, path)) == derive(SEEN) == stored(path)
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     assert os.listdir(path.parent) == [path.name]
@@ -79,7 +86,9 @@ def test_only_changes_replace_the_file_and_without_a_kubelet_none_is_written(
     devices = later.device_plugins.known()
     store.export(report(replace(later, device_plugins=Known(replace(devices, sockets=())))), 0.1)
     assert stored(path)[-1].what.value == "socket_gone"
-    DeviceHistoryStore(tmp_path).export(report(node(device_plugins=DevicePlugins(None, (), None, (), ()))), 0.1)
+    DeviceHistoryStore(tmp_path).export(
+        report(node(device_plugins=DevicePlugins(None, (), None, (), ()))), 0.1
+    )
     assert os.listdir(tmp_path) == [path.parent.name]
 
 
@@ -104,7 +113,9 @@ def test_what_a_process_left_that_was_killed_is_removed_by_the_next_write(path: 
     assert sorted(os.listdir(path.parent)) == [other.name, path.name]
 
 
-def test_an_unwritable_state_directory_is_logged_once_and_loses_nothing_while_the_agent_runs(path: Path) -> None:
+def test_an_unwritable_state_directory_is_logged_once_and_loses_nothing_while_the_agent_runs(
+    path: Path,
+) -> None:
     in_the_way, reasons = path.parent, list[str]()
     in_the_way.write_text("a file")
     store = DeviceHistoryStore(in_the_way, reasons.append)
@@ -117,7 +128,9 @@ def test_an_unwritable_state_directory_is_logged_once_and_loses_nothing_while_th
     assert DeviceHistoryStore(in_the_way).read().transitions == derive(SEEN)
 
 
-def test_on_a_full_disk_the_old_file_stays_and_no_temporary_file_is_left(store: DeviceHistoryStore, path: Path) -> None:
+def test_on_a_full_disk_the_old_file_stays_and_no_temporary_file_is_left(
+    store: DeviceHistoryStore, path: Path
+) -> None:
     before, news = path.read_text(), read_back(node(device_plugins=device_plugins()), path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
@@ -136,8 +149,14 @@ def test_a_history_that_cannot_be_read_is_empty_reported_and_replaced(path: Path
     makes: tuple[tuple[Callable[[], object], str], ...] = (
         (lambda: path.write_bytes(b""), f"{path}: not JSON"),
         (lambda: path.write_text(dump_history(derive(SEEN))[:-3]), f"{path}: not JSON"),
-        (lambda: path.write_bytes(b"{}"), f"{path}: its schema is not 'nodeleak.device-plugins/v1'"),
-        (lambda: path.write_bytes(b" " * (1 << 21)), f"{path}: it has more than the limit of 1,048,576 bytes"),
+        (
+            lambda: path.write_bytes(b"{}"),
+            f"{path}: its schema is not 'nodeleak.device-plugins/v1'",
+        ),
+        (
+            lambda: path.write_bytes(b" " * (1 << 21)),
+            f"{path}: it has more than the limit of 1,048,576 bytes",
+        ),
         (lambda: path.symlink_to("/etc/passwd"), f"{path}: "),
         (lambda: os.mkfifo(path), f"{path}: "),
     )
@@ -146,12 +165,18 @@ def test_a_history_that_cannot_be_read_is_empty_reported_and_replaced(path: Path
         store = DeviceHistoryStore(path.parent)
         for _ in range(2):
             found = store.read()
-            assert (found.transitions, found.trouble.removeprefix("cannot read ").startswith(why)) == ((), True)
+            assert (
+                found.transitions,
+                found.trouble.removeprefix("cannot read ").startswith(why),
+            ) == ((), True)
         store.export(report(SEEN), 0.1)
         assert store.read() == DeviceHistoryStore(path.parent).read() == StoredHistory(derive(SEEN))
         path.unlink()
     path.touch()
-    assert DeviceHistoryStore(path).read().trouble == f"cannot read {path}/{path.name}: not a directory"
+    assert (
+        DeviceHistoryStore(path).read().trouble
+        == f"cannot read {path}/{path.name}: not a directory"
+    )
     with open_directory() as directory:
         secret = directory / path.name
         secret.write_text(dump_history(derive(SEEN)))

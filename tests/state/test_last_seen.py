@@ -47,16 +47,23 @@ def test_another_provider_id_and_a_cordon_are_stored_at_once(tmp_path: Path) -> 
     exporter.export(report(timedelta(seconds=15)), 0.1)
     for ago, removal in enumerate((Removal.NONE, Removal.DRAINED, Removal.CORDONED, Removal.NONE)):
         exporter.export(report(timedelta(seconds=ago), "kind://b", removal), 0.1)
-        assert stored(tmp_path) == last_seen(timedelta(seconds=ago), provider_id="kind://b", removal=removal)
+        assert stored(tmp_path) == last_seen(
+            timedelta(seconds=ago), provider_id="kind://b", removal=removal
+        )
 
 
-def test_the_time_of_disappearance_is_stored_once_and_a_sync_without_a_record_changes_nothing(tmp_path: Path) -> None:
+def test_the_time_of_disappearance_is_stored_once_and_a_sync_without_a_record_changes_nothing(
+    tmp_path: Path,
+) -> None:
     exporter = LastSeenExporter(tmp_path)
     exporter.export(report(timedelta(minutes=2)), 0.1)
     exporter.export(report(timedelta(minutes=1), node=[]), 0.1)
     before = (tmp_path / LAST_SEEN_FILE).stat().st_ino
     exporter.export(report(timedelta(minutes=1), node=[]), 0.1)
-    for incomplete in (node(registration=unavailable("registration")), node(registration=registration())):
+    for incomplete in (
+        node(registration=unavailable("registration")),
+        node(registration=registration()),
+    ):
         exporter.export(engine.run(incomplete, None, grace=NOTHING, confirm_after=NOTHING)[0], 0.1)
     assert (tmp_path / LAST_SEEN_FILE).stat().st_ino == before
     assert stored(tmp_path) == last_seen(timedelta(minutes=1))

@@ -40,10 +40,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the stress test and return the exit code."""
     options = _parse(arguments)
     signal.signal(signal.SIGTERM, _leave)
-    print(f"stress: {options.profile or 'docker'}, {options.seconds:g} s, seed {options.seed}", flush=True)
+    print(
+        f"stress: {options.profile or 'docker'}, {options.seconds:g} s, seed {options.seed}",
+        flush=True,
+    )
     context = Context(options, Random(options.seed), RunState(), Ledger())  # noqa: S311 (chance, not secrecy)
     try:
-        with whole_node.prepared(context) if options.profile else docker.prepared(context) as runtime:
+        with (
+            whole_node.prepared(context) if options.profile else docker.prepared(context) as runtime
+        ):
             finished = StressRun(context, runtime)
             finished.execute()
             document = _document(finished)
@@ -74,21 +79,71 @@ def _parse(arguments: Sequence[str] | None) -> Options:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--profile", choices=sorted(whole_node.RUNTIMES), default="", help="stress this node of hack/cluster")
-    add("--cleaner", action="append", default=[], metavar="COMMAND", help="run it in a loop; may be repeated")
-    add("--daemon", action="append", default=[], metavar="COMMAND", help="start it once, as a daemon; may be repeated")
+    add(
+        "--profile",
+        choices=sorted(whole_node.RUNTIMES),
+        default="",
+        help="stress this node of hack/cluster",
+    )
+    add(
+        "--cleaner",
+        action="append",
+        default=[],
+        metavar="COMMAND",
+        help="run it in a loop; may be repeated",
+    )
+    add(
+        "--daemon",
+        action="append",
+        default=[],
+        metavar="COMMAND",
+        help="start it once, as a daemon; may be repeated",
+    )
     add("--seconds", type=float, default=60.0, help="duration of the churn (60)")
     add("--workers", type=int, help="concurrent sandboxes or pods (8; node 10)")
-    add("--addresses", type=int, help=f"size of the address range, at most {MOST_ADDRESSES} (12; node 16)")
-    add("--leak", type=float, default=15.0, metavar="PERCENT", help="docker: sandboxes that leak (15)")
-    add("--kill", type=float, default=10.0, metavar="PERCENT", help="docker: sandboxes whose kubelet is killed (10)")
-    add("--seed", type=int, default=secrets.randbits(32), help="random seed (default: a new one for each run)")
-    add("--reclaim", type=float, metavar="SECONDS", help="time for the cleaners after the churn (30; node 240)")
-    add("--release", type=float, metavar="SECONDS", help="node: remove a reservation in use by hand at this time")
+    add(
+        "--addresses",
+        type=int,
+        help=f"size of the address range, at most {MOST_ADDRESSES} (12; node 16)",
+    )
+    add(
+        "--leak",
+        type=float,
+        default=15.0,
+        metavar="PERCENT",
+        help="docker: sandboxes that leak (15)",
+    )
+    add(
+        "--kill",
+        type=float,
+        default=10.0,
+        metavar="PERCENT",
+        help="docker: sandboxes whose kubelet is killed (10)",
+    )
+    add(
+        "--seed",
+        type=int,
+        default=secrets.randbits(32),
+        help="random seed (default: a new one for each run)",
+    )
+    add(
+        "--reclaim",
+        type=float,
+        metavar="SECONDS",
+        help="time for the cleaners after the churn (30; node 240)",
+    )
+    add(
+        "--release",
+        type=float,
+        metavar="SECONDS",
+        help="node: remove a reservation in use by hand at this time",
+    )
     add("--report", type=Path, metavar="FILE", help="write the result as JSON")
     given = parser.parse_args(arguments)
     if given.profile and (given.cleaner or given.daemon):
-        parser.error("--cleaner and --daemon are for docker: the node of --profile has its own daemon")
+        parser.error(
+            "--cleaner and --daemon are for docker: the node of --profile has its own daemon"
+        )
     workers, reclaim, addresses = (10, 240.0, 16) if given.profile else (8, 30.0, 12)
     given.workers, given.reclaim = given.workers or workers, given.reclaim or reclaim
     given.addresses = addresses if given.addresses is None else given.addresses
@@ -110,7 +165,10 @@ def _document(finished: StressRun) -> dict[str, Any]:
         **finished.runtime.result(),
         "cleaners": [cleaner.result() for cleaner in finished.runtime.cleaners],
         "failures": list(finished.state.failures),
-        "violations": [asdict(violation) | {"at": violation.at - ledger.began} for violation in ledger.violations()],
+        "violations": [
+            asdict(violation) | {"at": violation.at - ledger.began}
+            for violation in ledger.violations()
+        ],
     }
 
 
@@ -123,7 +181,9 @@ def _lines(document: Mapping[str, Any], finished: StressRun) -> Iterator[str]:
         yield f"{'cleaner':24}{cleaner['name']}: exit codes {json.dumps(cleaner['codes'])}"
         if failed:
             yield json.dumps(cleaner, indent=1)
-    yield from (violation.line(finished.ledger.began) for violation in finished.ledger.violations()[:20])
+    yield from (
+        violation.line(finished.ledger.began) for violation in finished.ledger.violations()[:20]
+    )
     yield from (f"failure: {failure}" for failure in document["failures"])
     yield f"FAILED: {len(document['violations'])} violations" if failed else "no violations"
 

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, assert_never
 
-KEPT: Final = frozenset({"lock", "last_reserved_ip.0"})  # host-local's own files, present in an empty store too
+KEPT: Final = frozenset(
+    {"lock", "last_reserved_ip.0"}
+)  # host-local's own files, present in an empty store too
 _TRAIL: Final = 8
 
 
@@ -101,7 +103,9 @@ class Checker:
         self._holders: dict[str, _Holding] = {}
         self._leaks: dict[str, _Leak] = {}
         self._owned: dict[str, set[str]] = {}  # The addresses of each sandbox that exists
-        self._dead: set[str] = set()  # Sandboxes removed without DEL: a file with such an id is a leak
+        self._dead: set[str] = (
+            set()
+        )  # Sandboxes removed without DEL: a file with such an id is a leak
         self._known_leaks: set[tuple[str, str]] = set()
         self._trails: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=_TRAIL))
         self._last_found: dict[str, str | None] = {}
@@ -127,7 +131,9 @@ class Checker:
                 detail = f"for {at - leak.since:.1f} s, since its container was removed without DEL"
                 self._report(at, ViolationKind.UNRECLAIMED, name, found, detail)
             else:
-                self._report(at, ViolationKind.LEFT_OVER, name, found, f"a file with {found[:12] or 'no id'}")
+                self._report(
+                    at, ViolationKind.LEFT_OVER, name, found, f"a file with {found[:12] or 'no id'}"
+                )
 
     def _record_action(self, event: ActionEvent) -> None:
         self.actions[event.action] += 1
@@ -154,7 +160,9 @@ class Checker:
         if holding is not None and holding.sandbox == sandbox:
             return
         if holding is not None:
-            self._report(at, ViolationKind.HELD_TWICE, ip, sandbox, f"still held by {holding.sandbox[:12]}")
+            self._report(
+                at, ViolationKind.HELD_TWICE, ip, sandbox, f"still held by {holding.sandbox[:12]}"
+            )
         self._holders[ip] = _Holding(sandbox, at)
         self._owned.setdefault(sandbox, set()).add(ip)
 
@@ -168,7 +176,9 @@ class Checker:
         if event.sandbox not in self._owned:
             return  # DEL was called before
         kept = {
-            ip for ip in self._owned[event.sandbox] if self._is_holder(event.sandbox, ip) and not self._holders[ip].lost
+            ip
+            for ip in self._owned[event.sandbox]
+            if self._is_holder(event.sandbox, ip) and not self._holders[ip].lost
         }
         self._dead.add(event.sandbox)
         self._release(event)
@@ -191,9 +201,20 @@ class Checker:
             self._last_found[read.ip] = read.found
             self._note(read.ip, read.at, f"seen {_describe(read.found)}")
         holding = self._holders.get(read.ip)
-        if holding and holding.since <= read.since and read.found != holding.sandbox and not holding.lost:
+        if (
+            holding
+            and holding.since <= read.since
+            and read.found != holding.sandbox
+            and not holding.lost
+        ):
             holding.lost = True
-            self._report(read.at, ViolationKind.TAKEN, read.ip, holding.sandbox, f"found {_describe(read.found)}")
+            self._report(
+                read.at,
+                ViolationKind.TAKEN,
+                read.ip,
+                holding.sandbox,
+                f"found {_describe(read.found)}",
+            )
         leak = self._leaks.get(read.ip)
         if leak and leak.since <= read.since and read.found != leak.sandbox:
             self._reclaimed(read.ip, read.at)

@@ -35,7 +35,12 @@ code=$?  # what was restored is released by name only
 {clean} $(ls "$NODELEAK_CNI_NETWORKS_DIR"/* | sed -n 's/^[0-9.]*$/--ip=&/p')
 [ $code -eq 2 ] || exit $code  # 2: nothing is released yet
 """
-_FATAL: Final = {2: "wrong usage", 70: "internal error", 126: "not executable", 127: "command not found"}
+_FATAL: Final = {
+    2: "wrong usage",
+    70: "internal error",
+    126: "not executable",
+    127: "command not found",
+}
 """Exit codes after which another run is pointless."""
 _LONGEST_RUN: Final = 60.0
 _TIMEOUT: Final = 10.0
@@ -50,11 +55,15 @@ def nodeleak() -> str:
 
 def loop_command(text: str) -> str:
     """Return the shell command that is run in a loop beside docker."""
-    clean = shlex.join([nodeleak(), "clean", "--apply", "--output=json", "--cleanup-network=auto", *AT_ONCE])
+    clean = shlex.join(
+        [nodeleak(), "clean", "--apply", "--output=json", "--cleanup-network=auto", *AT_ONCE]
+    )
     named = {
         NODELEAK: clean,
         ONE_LINER: shlex.join(["bash", str(Path(__file__).with_name("one_liner.sh"))]),
-        RESTORE: _RESTORE_AND_DIE.format(restore=shlex.join([nodeleak(), "restore", "--last", "--apply"]), clean=clean),
+        RESTORE: _RESTORE_AND_DIE.format(
+            restore=shlex.join([nodeleak(), "restore", "--last", "--apply"]), clean=clean
+        ),
     }
     return named.get(text, text)
 
@@ -62,8 +71,12 @@ def loop_command(text: str) -> str:
 def daemon_command(text: str) -> str:
     """Return the shell command that is started once beside docker."""
     settings = ("--cleanup=auto", "--interval=100ms", "--listen=127.0.0.1:0", "--log-format=json")
-    run = shlex.join([nodeleak(), "run", *settings, "--cleanup-network=auto", *AT_ONCE, *WITHOUT_CAPS])
-    return f"exec {run}" if text == NODELEAK else text  # exec: otherwise the shell would hide the exit code
+    run = shlex.join(
+        [nodeleak(), "run", *settings, "--cleanup-network=auto", *AT_ONCE, *WITHOUT_CAPS]
+    )
+    return (
+        f"exec {run}" if text == NODELEAK else text
+    )  # exec: otherwise the shell would hide the exit code
 
 
 @dataclass
@@ -78,7 +91,9 @@ class _Process(Cleaner):
 
     def __post_init__(self) -> None:
         self.codes: Counter[int] = Counter()
-        self.last_errors: dict[int, str] = {}  # The end of stderr by exit code, for codes other than 0
+        self.last_errors: dict[
+            int, str
+        ] = {}  # The end of stderr by exit code, for codes other than 0
         number = len(list(self.logs.iterdir()))
         self._output, self._errors = self.logs / f"{number}.out", self.logs / f"{number}.err"
         for file in (self._output, self._errors):
@@ -110,7 +125,9 @@ class _Process(Cleaner):
             os.killpg(child.pid, signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 child.wait(timeout)
-            with suppress(ProcessLookupError):  # its children, and the command itself if it still runs
+            with suppress(
+                ProcessLookupError
+            ):  # its children, and the command itself if it still runs
                 os.killpg(child.pid, signal.SIGKILL)
         code = child.wait()
         self.codes[code] += 1
@@ -149,7 +166,11 @@ class Loop(_Process):
     def _run(self) -> None:
         begun = time.monotonic()
         child = self._spawn()
-        while child.poll() is None and time.monotonic() < begun + _LONGEST_RUN and not self.state.aborted.is_set():
+        while (
+            child.poll() is None
+            and time.monotonic() < begun + _LONGEST_RUN
+            and not self.state.aborted.is_set()
+        ):
             time.sleep(_EVERY)
         hangs = child.poll() is None
         code = self._terminate(child, 5.0)
@@ -158,7 +179,9 @@ class Loop(_Process):
         if hangs:
             self.state.fail(f"cleaner {self.name}: a run took longer than {_LONGEST_RUN:.0f} s")
         elif code in _FATAL:
-            self.state.fail(f"cleaner {self.name} exited with {code}, {_FATAL[code]}:\n{self._said()}")
+            self.state.fail(
+                f"cleaner {self.name} exited with {code}, {_FATAL[code]}:\n{self._said()}"
+            )
 
 
 class Daemon(_Process):
@@ -215,4 +238,6 @@ def _within(metrics: str) -> float | None:
             if sample.name == _LOCK_HELD:
                 buckets[float(sample.labels["le"])] += int(sample.value)
     count = buckets[float("inf")]
-    return next((bound for bound, held in sorted(buckets.items()) if count and held >= 0.99 * count), None)
+    return next(
+        (bound for bound, held in sorted(buckets.items()) if count and held >= 0.99 * count), None
+    )

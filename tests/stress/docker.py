@@ -54,8 +54,16 @@ class Directories:
     """The directories of one run, and the environment that points cleaners to them."""
 
     def __init__(self, root: Path) -> None:
-        self.networks, self.cache, self.state = root / "networks", root / "cache/results", root / "state"
-        self.store, self.checkpoints, self.logs = self.networks / _NETWORK, root / "checkpoints", root / "logs"
+        self.networks, self.cache, self.state = (
+            root / "networks",
+            root / "cache/results",
+            root / "state",
+        )
+        self.store, self.checkpoints, self.logs = (
+            self.networks / _NETWORK,
+            root / "checkpoints",
+            root / "logs",
+        )
         for directory in (self.store, self.cache, self.checkpoints, self.state, self.logs):
             directory.mkdir(parents=True)
 
@@ -116,7 +124,11 @@ class HostLocal:
 
     def _call(self, verb: str, sandbox: str, killed_after: float | None = None) -> tuple[int, str]:
         named = {"CNI_COMMAND": verb, "CNI_CONTAINERID": sandbox, "CNI_IFNAME": _IFNAME}
-        paths = {"CNI_NETNS": "/proc/self/ns/net", "CNI_NETNS_OVERRIDE": "1", "CNI_PATH": str(_HOST_LOCAL.parent)}
+        paths = {
+            "CNI_NETNS": "/proc/self/ns/net",
+            "CNI_NETNS_OVERRIDE": "1",
+            "CNI_PATH": str(_HOST_LOCAL.parent),
+        }
         with self._configuration.open() as configuration:
             process = subprocess.Popen(
                 [_HOST_LOCAL],
@@ -134,7 +146,9 @@ class HostLocal:
             output, _ = process.communicate(timeout=_TIMEOUT)
         except subprocess.TimeoutExpired as error:
             process.kill()
-            raise PluginError(f"{verb} for {sandbox[:12]} did not finish within {_TIMEOUT} s") from error
+            raise PluginError(
+                f"{verb} for {sandbox[:12]} did not finish within {_TIMEOUT} s"
+            ) from error
         return process.returncode, output.strip()
 
 
@@ -189,7 +203,9 @@ class Kubelet:
 
     def create(self) -> str:
         settings = self.engine.create_host_config(network_mode="none")
-        made = self.engine.create_container(_IMAGE, labels={_LABEL: self.run_id}, host_config=settings)
+        made = self.engine.create_container(
+            _IMAGE, labels={_LABEL: self.run_id}, host_config=settings
+        )
         sandbox = str(made["Id"])
         self.ledger.action(Action.CREATED, sandbox)
         return sandbox
@@ -270,7 +286,9 @@ class GarbageCollector:
         """Take one sandbox that is due; empty: none is."""
         with self._lock:
             now = time.monotonic()
-            due = [sandbox for sandbox, due_at in self._due_at.items() if all_of_them or due_at <= now]
+            due = [
+                sandbox for sandbox, due_at in self._due_at.items() if all_of_them or due_at <= now
+            ]
             sandbox = self._chance.choice(due) if due else ""
             self._due_at.pop(sandbox, None)
             return sandbox
@@ -279,7 +297,9 @@ class GarbageCollector:
 class Worker:
     """One thread of a kubelet. After a kill it goes on with a new sandbox; the garbage collector gets the old one."""
 
-    def __init__(self, kubelet: Kubelet, context: Context, collector: GarbageCollector, adds: list[float]) -> None:
+    def __init__(
+        self, kubelet: Kubelet, context: Context, collector: GarbageCollector, adds: list[float]
+    ) -> None:
         self._kubelet, self._chance, self._state = kubelet, context.another_chance(), context.state
         self._leak, self._kill = context.options.leak, context.options.kill
         self._collector, self._adds = collector, adds
@@ -297,7 +317,9 @@ class Worker:
         drawn = self._chance.uniform(0, 100)
         if drawn < self._leak:
             return Lifecycle.LEAKED
-        return self._chance.choice(_KILLED) if drawn < self._leak + self._kill else Lifecycle.COMPLETE
+        return (
+            self._chance.choice(_KILLED) if drawn < self._leak + self._kill else Lifecycle.COMPLETE
+        )
 
     def _survives(self, sandbox: str, lifecycle: Lifecycle) -> bool:
         """Take a sandbox through its lifecycle; return whether the kubelet survives to remove it."""
@@ -339,16 +361,22 @@ class DockerRuntime:
         self.journal = directories.state / "journal"
         self._context = context
         cache = Cache(directories.cache, host_local.netconf)
-        self._kubelet = Kubelet(_connected(), secrets.token_hex(4), host_local, cache, self.store, context.ledger)
+        self._kubelet = Kubelet(
+            _connected(), secrets.token_hex(4), host_local, cache, self.store, context.ledger
+        )
         self._collector = GarbageCollector(self._kubelet.for_another_thread(), context)
         self._adds: list[float] = []
         self._staying = ""
         common = (directories.environment(), directories.logs, context.state)
         self.cleaners: list[Loop | Daemon] = [
-            Daemon(text, cleaners.daemon_command(text), *common) for text in options.daemon if text != cleaners.NONE
+            Daemon(text, cleaners.daemon_command(text), *common)
+            for text in options.daemon
+            if text != cleaners.NONE
         ]
         self.cleaners += [
-            Loop(text, cleaners.loop_command(text), *common) for text in options.cleaner if text != cleaners.NONE
+            Loop(text, cleaners.loop_command(text), *common)
+            for text in options.cleaner
+            if text != cleaners.NONE
         ]
 
     @contextmanager
@@ -379,12 +407,19 @@ class DockerRuntime:
         return {name: found for name, found in self.store.left().items() if name != self._staying}
 
     def result(self) -> dict[str, Any]:
-        held = [cleaner.lock_held_seconds for cleaner in self.cleaners if isinstance(cleaner, Daemon)]
-        return {"add_seconds": self._adds, "lock_held_seconds": max((each for each in held if each), default=0.0)}
+        held = [
+            cleaner.lock_held_seconds for cleaner in self.cleaners if isinstance(cleaner, Daemon)
+        ]
+        return {
+            "add_seconds": self._adds,
+            "lock_held_seconds": max((each for each in held if each), default=0.0),
+        }
 
     def remove_containers(self) -> None:
         client = _connected()
-        for container in client.containers(all=True, filters={"label": f"{_LABEL}={self._kubelet.run_id}"}):
+        for container in client.containers(
+            all=True, filters={"label": f"{_LABEL}={self._kubelet.run_id}"}
+        ):
             with suppress(NotFound, APIError):  # another thread's last action
                 client.remove_container(container["Id"], v=True, force=True)
         client.close()

@@ -47,13 +47,19 @@ class Kernel:
                 processes[name].append(entry)
         del processes[""]
         found = [self._described(name, members) for name, members in processes.items()]
-        found += [self._named(path) for path in self._pinned() if f"net:[{path.stat().st_ino}]" not in processes]
+        found += [
+            self._named(path)
+            for path in self._pinned()
+            if f"net:[{path.stat().st_ino}]" not in processes
+        ]
         return [namespace for namespace in found if namespace.ips]
 
     def running(self, programs: Iterable[str]) -> list[int]:
         """Return the processes of the node itself with one of these names."""
         pids = (_PROC / str(self._first) / "ns/pid").readlink()
-        return [int(entry.name) for entry in _PROC.iterdir() if _is_program(entry, pids, set(programs))]
+        return [
+            int(entry.name) for entry in _PROC.iterdir() if _is_program(entry, pids, set(programs))
+        ]
 
     def unstarted(self) -> set[int]:
         """Return the processes of containers that were made and not started."""
@@ -63,13 +69,21 @@ class Kernel:
     def control_groups(pid: int) -> list[Path]:
         """Return the directories of a process's cgroups; none if it has ended."""
         with suppress(OSError):
-            lines = [line.split(":", 2) for line in (_PROC / str(pid) / "cgroup").read_text().splitlines()]
-            return [Path("/sys/fs/cgroup", name.removeprefix("name="), path[1:]) for _, name, path in lines]
+            lines = [
+                line.split(":", 2)
+                for line in (_PROC / str(pid) / "cgroup").read_text().splitlines()
+            ]
+            return [
+                Path("/sys/fs/cgroup", name.removeprefix("name="), path[1:])
+                for _, name, path in lines
+            ]
         return []
 
     def _is_unstarted(self, process: Path) -> bool:
         with suppress(OSError):
-            mounts = (process / "mountinfo") if (process / "comm").read_text() == _UNSTARTED else None
+            mounts = (
+                (process / "mountinfo") if (process / "comm").read_text() == _UNSTARTED else None
+            )
             return mounts is not None and f"{self._state}/lib/kubelet/pods/" in mounts.read_text()
         return False
 

@@ -81,7 +81,9 @@ class Store:
 
     def left(self) -> dict[str, str]:
         """Return the container ids in the directory by file name."""
-        names = [entry.name for entry in self.directory.iterdir()] if self.directory.is_dir() else []
+        names = (
+            [entry.name for entry in self.directory.iterdir()] if self.directory.is_dir() else []
+        )
         return {name: found for name in names if (found := self._found(name)) is not None}
 
     def _found(self, name: str) -> str | None:

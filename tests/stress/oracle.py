@@ -57,7 +57,9 @@ class Oracle:
     def tolerate(self) -> None:
         """Never judge the holders that have no reservation now."""
         files = self._store.left()
-        self._wrong_before |= {key for key in _holders(self._namespaces()) if files.get(key[0]) != key[1]}
+        self._wrong_before |= {
+            key for key in _holders(self._namespaces()) if files.get(key[0]) != key[1]
+        }
 
     def look(self) -> None:
         """Compare the kernel with the store once."""

@@ -170,7 +170,11 @@ class StressRun:
         """Give the cleaners time to reclaim the leaks."""
         for cleaner in self.runtime.cleaners:
             cleaner.churn_is_over()
-        for _ in processes.until(time.monotonic() + self.options.reclaim) if self.runtime.cleaners else ():
+        for _ in (
+            processes.until(time.monotonic() + self.options.reclaim)
+            if self.runtime.cleaners
+            else ()
+        ):
             if self.state.over.is_set() or not self.runtime.left().keys() - KEPT:
                 return
             self._watch()

@@ -113,7 +113,9 @@ def planned_removal(node: Node) -> None:
 
 
 def _drain(node: Node) -> None:
-    node.cluster.kubectl("drain", node.cluster.node, "--ignore-daemonsets", "--delete-emptydir-data", "--force")
+    node.cluster.kubectl(
+        "drain", node.cluster.node, "--ignore-daemonsets", "--delete-emptydir-data", "--force"
+    )
 
 
 def unplanned_removal(node: Node) -> None:
@@ -202,7 +204,11 @@ STEPS: Final[Sequence[Step]] = (
         leak,
         frozenset({"leaked_reservation", "exhausted_range"}),
     ),
-    Step("Node deleted under a running kubelet with pods", unplanned_removal, frozenset({"unregistered_node"})),
+    Step(
+        "Node deleted under a running kubelet with pods",
+        unplanned_removal,
+        frozenset({"unregistered_node"}),
+    ),
 )
 
 
@@ -220,7 +226,9 @@ def _deployment(node: Node, replicas: int) -> Iterator[str]:
     finally:
         node.cluster.start()
         node.cluster.kubectl("delete", "deployment", name)
-        node.cluster.kubectl("wait", "pods", "-l", f"deployment={name}", "--for=delete", "--timeout=120s")
+        node.cluster.kubectl(
+            "wait", "pods", "-l", f"deployment={name}", "--for=delete", "--timeout=120s"
+        )
 
 
 def _rolled_out(node: Node, name: str) -> None:
@@ -236,7 +244,9 @@ def _registered_again(node: Node) -> None:
 
 def _is_ready(node: Node) -> None:
     found = node.cluster.described_node()
-    conditions = {condition["type"]: condition["status"] for condition in found["status"]["conditions"]}
+    conditions = {
+        condition["type"]: condition["status"] for condition in found["status"]["conditions"]
+    }
     assert conditions["Ready"] == "True"
     assert not found["spec"].get("taints")
 
@@ -263,7 +273,11 @@ def _cron_job(node: Node) -> dict[str, Any]:
         "apiVersion": _BATCH,
         "kind": "CronJob",
         "metadata": {"name": "soak", "namespace": "default"},
-        "spec": {"schedule": "* * * * *", "successfulJobsHistoryLimit": 1, "jobTemplate": {"spec": job}},
+        "spec": {
+            "schedule": "* * * * *",
+            "successfulJobsHistoryLimit": 1,
+            "jobTemplate": {"spec": job},
+        },
     }
 
 
@@ -279,7 +293,9 @@ class Done:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.stress.soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=45, help="begin no step after this time (45)")
+    parser.add_argument(
+        "--minutes", type=float, default=45, help="begin no step after this time (45)"
+    )
     parser.add_argument("--write", action="store_true", help="write the result to docs/figures.md")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, _leave)
@@ -287,7 +303,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         for step, result in _run(Path(directory), given.minutes * 60):
             done[step.name].append(result)
-            print(f"{step.name}: {result.minutes} min, {'; '.join(result.reported) or 'nothing reported'}", flush=True)
+            print(
+                f"{step.name}: {result.minutes} min, {'; '.join(result.reported) or 'nothing reported'}",
+                flush=True,
+            )
             for text in result.wrong:
                 print(f"  NOT PROVOKED: {text}", flush=True)
     section = "\n".join(_section(done))
@@ -302,9 +321,16 @@ def _leave(_signal: int, _frame: object) -> NoReturn:
 
 
 def _section(done: Mapping[str, Sequence[Done]]) -> Iterator[str]:
-    yield from ("## False alarms", "", "Everyday changes on one node of Kubernetes 1.20.2 with docker and kubenet, and")
+    yield from (
+        "## False alarms",
+        "",
+        "Everyday changes on one node of Kubernetes 1.20.2 with docker and kubenet, and",
+    )
     yield f"what a daemon with `{' '.join(_OPTIONS)}` reported (`python -m tests.stress.soak --write`)."
-    yield from ("", "| step | runs | minutes | reported | unexpected | sources unavailable for a while |")
+    yield from (
+        "",
+        "| step | runs | minutes | reported | unexpected | sources unavailable for a while |",
+    )
     yield "|---|---|---|---|---|---|"
     for name, results in done.items():
         cells = (
@@ -352,13 +378,17 @@ def _run_step(step: Step, node: Node, daemon: Daemon) -> Done:
     _wait_until_closed(daemon, _AFTERWARDS)
     opened = [line for line in lines if line["event"] == "finding.opened"]
     unprovoked = [
-        f"{line['detector']} ({line['severity']}): {line['text']}" for line in opened if _is_wrong(line, step)
+        f"{line['detector']} ({line['severity']}): {line['text']}"
+        for line in opened
+        if _is_wrong(line, step)
     ]
     return Done(
         minutes,
         reported=tuple(f"{line['detector']}: {line['subject']}" for line in opened),
         wrong=(*unprovoked, *still_open),
-        unavailable=tuple(line["source"] for line in lines if line["event"] == "source.unavailable"),
+        unavailable=tuple(
+            line["source"] for line in lines if line["event"] == "source.unavailable"
+        ),
     )
 
 
@@ -381,7 +411,11 @@ def _wait_until_closed(daemon: Daemon, seconds: float) -> list[str]:
 
 def _findings(daemon: Daemon) -> list[str]:
     findings = daemon.report().findings
-    return [f"{found['detector']}: {found['subject']}" for found in findings if found["severity"] != "info"]
+    return [
+        f"{found['detector']}: {found['subject']}"
+        for found in findings
+        if found["severity"] != "info"
+    ]
 
 
 if __name__ == "__main__":

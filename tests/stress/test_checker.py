@@ -52,14 +52,37 @@ def test_every_violation_is_reported_and_nothing_else() -> None:
     for what, events, expected in (
         (
             "a complete lifecycle",
-            held().seen(FIRST).deleted().seen(None).removed().holds(SECOND).seen(SECOND).deleted(SECOND),
+            held()
+            .seen(FIRST)
+            .deleted()
+            .seen(None)
+            .removed()
+            .holds(SECOND)
+            .seen(SECOND)
+            .deleted(SECOND),
             [],
         ),
-        ("a holder without its file, reported once", held().seen(FIRST).seen(None).seen(None), [TAKEN]),
+        (
+            "a holder without its file, reported once",
+            held().seen(FIRST).seen(None).seen(None),
+            [TAKEN],
+        ),
         ("a holder with an empty file", held().seen(""), [TAKEN]),
-        ("a holder with the file of another", held().created(SECOND).seen(SECOND), [TAKEN, HELD_TWICE]),
-        ("the container of a killed worker holds until it is removed", held().seen(None).removed(), [TAKEN]),
-        ("a killed ADD holds from its first read", Events().created().seen(FIRST).killed().seen(None), [TAKEN]),
+        (
+            "a holder with the file of another",
+            held().created(SECOND).seen(SECOND),
+            [TAKEN, HELD_TWICE],
+        ),
+        (
+            "the container of a killed worker holds until it is removed",
+            held().seen(None).removed(),
+            [TAKEN],
+        ),
+        (
+            "a killed ADD holds from its first read",
+            Events().created().seen(FIRST).killed().seen(None),
+            [TAKEN],
+        ),
         ("until its DEL", Events().created().seen(FIRST).killed().deleted().seen(None), []),
         ("a killed ADD that had reserved nothing", Events().created().killed().seen(None), []),
         ("two holders", held().holds(SECOND).seen(SECOND), [HELD_TWICE]),
@@ -69,12 +92,22 @@ def test_every_violation_is_reported_and_nothing_else() -> None:
             held().seen(None).holds(SECOND).deleted().seen(None),
             [TAKEN, HELD_TWICE, TAKEN],
         ),
-        ("a reclaimed leak", held().removed().seen(None).holds(SECOND).seen(SECOND).deleted(SECOND), []),
+        (
+            "a reclaimed leak",
+            held().removed().seen(None).holds(SECOND).seen(SECOND).deleted(SECOND),
+            [],
+        ),
         ("a read that overlaps an ADD", held().seen(None, since=0.5).seen(FIRST), []),
         ("a read that overlaps a DEL", held().deleted().seen(None, since=1.5), []),
-        ("a read that overlaps another ADD", held().deleted().holds(SECOND).seen(FIRST, since=1.5).seen(SECOND), []),
+        (
+            "a read that overlaps another ADD",
+            held().deleted().holds(SECOND).seen(FIRST, since=1.5).seen(SECOND),
+            [],
+        ),
     ):
-        assert [violation.kind for violation in check(events.events, events.now, EMPTY)] == expected, what
+        assert [
+            violation.kind for violation in check(events.events, events.now, EMPTY)
+        ] == expected, what
 
 
 def test_a_leak_or_any_other_file_that_stays_is_a_violation() -> None:
@@ -98,4 +131,7 @@ def test_a_violation_is_one_line_with_the_trail_of_its_address() -> None:
     (violation,) = check(events.events, events.now, EMPTY)
     line = violation.line(began=0)
     assert "3.000 s  taken from its holder: 10.254.77.10 of aaaaaaaaaaaa: found no file [" in line
-    assert "1.000 ADD returned to aaaaaaaaaaaa; 2.000 seen with aaaaaaaaaaaa; 3.000 seen no file" in line
+    assert (
+        "1.000 ADD returned to aaaaaaaaaaaa; 2.000 seen with aaaaaaaaaaaa; 3.000 seen no file"
+        in line
+    )

@@ -11,7 +11,11 @@ from tests.wire import until
 def test_a_cleaner_runs_in_a_loop_until_the_run_is_over(tmp_path: Path) -> None:
     state = RunState()
     cleaner = Loop(
-        "mine", "echo . >> $RUNS; exit 3", os.environ | {"RUNS": str(tmp_path / "runs")}, _logs(tmp_path), state
+        "mine",
+        "echo . >> $RUNS; exit 3",
+        os.environ | {"RUNS": str(tmp_path / "runs")},
+        _logs(tmp_path),
+        state,
     )
     cleaner.start()
     until(lambda: cleaner.codes[3] > 1, "it has run twice")
@@ -23,7 +27,13 @@ def test_a_cleaner_runs_in_a_loop_until_the_run_is_over(tmp_path: Path) -> None:
 def test_a_fatal_exit_code_ends_the_run_with_its_stderr(tmp_path: Path) -> None:
     for code in (2, 70, 127):
         state = RunState()
-        cleaner = Loop("mine", f"echo this is why >&2; exit {code}", os.environ, _logs(tmp_path / str(code)), state)
+        cleaner = Loop(
+            "mine",
+            f"echo this is why >&2; exit {code}",
+            os.environ,
+            _logs(tmp_path / str(code)),
+            state,
+        )
         cleaner.start()
         assert state.over.wait(20)
         cleaner.end()

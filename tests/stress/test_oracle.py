@@ -26,7 +26,12 @@ class Node:
         self.ledger = Ledger()
         store = Store(directory, [IP], self.ledger)
         self.oracle = Oracle(
-            lambda: self.namespaces, store, self.ledger, lambda: self.released, self.ending, persists=0.0
+            lambda: self.namespaces,
+            store,
+            self.ledger,
+            lambda: self.released,
+            self.ending,
+            persists=0.0,
         )
         self.reserve(FIRST)
         self.look()
@@ -48,9 +53,30 @@ def test_what_the_agent_takes_from_a_live_process_is_a_violation(tmp_path: Path)
         ("a pod loses its reservation", [ALIVE], "", nobody, nobody, ViolationKind.TAKEN),
         ("a pod's reservation is another's", [ALIVE], SECOND, nobody, nobody, ViolationKind.TAKEN),
         ("a pod whose end was asked for loses it first", [ALIVE], "", {POD}, nobody, None),
-        ("the agent releases it while the pod ends", [ALIVE], "", {POD}, {FIRST}, ViolationKind.TAKEN),
-        ("two namespaces, one without a process", [ALIVE, PINNED], FIRST, nobody, nobody, ViolationKind.HELD_TWICE),
-        ("a namespace without a process holds nothing by itself", [PINNED], "", nobody, nobody, None),
+        (
+            "the agent releases it while the pod ends",
+            [ALIVE],
+            "",
+            {POD},
+            {FIRST},
+            ViolationKind.TAKEN,
+        ),
+        (
+            "two namespaces, one without a process",
+            [ALIVE, PINNED],
+            FIRST,
+            nobody,
+            nobody,
+            ViolationKind.HELD_TWICE,
+        ),
+        (
+            "a namespace without a process holds nothing by itself",
+            [PINNED],
+            "",
+            nobody,
+            nobody,
+            None,
+        ),
     ):
         node = Node(tmp_path / what)
         node.namespaces = namespaces

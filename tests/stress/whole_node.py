@@ -31,8 +31,17 @@ from tests.stress.ledger import Store
 from tests.stress.oracle import Oracle
 from tests.stress.run import Cleaner, Context
 
-RUNTIMES: Final = {"containerd": "containerd", "crio": "crio"}  # The program of the runtime by profile
-_CLEANUP: Final = ("--cleanup=auto", "--cleanup-network=auto", "--release-host-ports=on", *AT_ONCE, *WITHOUT_CAPS)
+RUNTIMES: Final = {
+    "containerd": "containerd",
+    "crio": "crio",
+}  # The program of the runtime by profile
+_CLEANUP: Final = (
+    "--cleanup=auto",
+    "--cleanup-network=auto",
+    "--release-host-ports=on",
+    *AT_ONCE,
+    *WITHOUT_CAPS,
+)
 """No pod here has host ports, and of planted leaks nothing says so: with CRI-O, the daemon would refuse all of them."""
 _SETTINGS: Final = ("--interval=500ms", "--listen=:0", *_CLEANUP)
 _EVERY_KILL, _EVERY_LEAK, _EVERY_CHANGE = (1.0, 5.0), (0.5, 4.0), (0.5, 3.0)
@@ -75,7 +84,9 @@ class WholeNode:
         self.journal = node.nodeleak.state_dir / "journal"
         self.cleaners = [_DeployedDaemon(daemon)]
         self._ending: set[str] = set()
-        self._oracle = Oracle(self._kernel.namespaces, self.store, context.ledger, self._released, self._ending)
+        self._oracle = Oracle(
+            self._kernel.namespaces, self.store, context.ledger, self._released, self._ending
+        )
         self._kills: Counter[str] = Counter()
         self._created = self._deleted = 0
         self._planted: set[str] = set()
@@ -105,7 +116,9 @@ class WholeNode:
     def result(self) -> dict[str, Any]:
         reclaimed = len(self._planted - set(self.store.left().values()))
         if self._oracle.false_findings:
-            self._state.fail(f"called leaked, and alive: {', '.join(sorted(self._oracle.false_findings))}")
+            self._state.fail(
+                f"called leaked, and alive: {', '.join(sorted(self._oracle.false_findings))}"
+            )
         return {
             "pods": {"created": self._created, "deleted": self._deleted},
             "looks": self._oracle.looks,
@@ -129,14 +142,20 @@ class WholeNode:
                 url = f"http://127.0.0.1:{self._daemon.port}/api/v1/report"
                 document = json.loads(self._node.run("curl", "-sSf", url))
                 self._oracle.called_leaked(
-                    {found["container_id"] for found in document["reservations"] if found["state"] == "leaked"}
+                    {
+                        found["container_id"]
+                        for found in document["reservations"]
+                        if found["state"] == "leaked"
+                    }
                 )
 
     def _come_and_go(self) -> None:
         """Create and delete some pods at a time; a pod that was asked for may be deleted before it has come."""
         chance = self._context.another_chance()
         while not self._state.stopping.wait(chance.uniform(*_EVERY_CHANGE)):
-            with contextlib.suppress(AssertionError):  # the API server is slow while everything dies
+            with contextlib.suppress(
+                AssertionError
+            ):  # the API server is slow while everything dies
                 pods = self._pods()
                 staying = sorted(name for name, uid in pods.items() if uid not in self._ending)
                 if len(staying) > self._options.workers // 2:
@@ -151,7 +170,9 @@ class WholeNode:
 
     def _delete(self, names: list[str], uids: dict[str, str]) -> None:
         self._ending |= {uids[name] for name in names}
-        self._node.kubectl("delete", "pods", *names, "--grace-period=1", "--wait=false", "--ignore-not-found")
+        self._node.kubectl(
+            "delete", "pods", *names, "--grace-period=1", "--wait=false", "--ignore-not-found"
+        )
         self._deleted += len(names)
 
     def _kill(self) -> None:
@@ -207,7 +228,13 @@ class WholeNode:
                 f"CNI_COMMAND=ADD CNI_CONTAINERID={sandbox} CNI_NETNS=/proc/self/ns/net CNI_NETNS_OVERRIDE=1 "
                 "CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin /opt/cni/bin/host-local.real"
             )
-            done = run(*self._node.inside, "env", *words.split(), text=json.dumps(self._plugin), codes=(0, 1))
+            done = run(
+                *self._node.inside,
+                "env",
+                *words.split(),
+                text=json.dumps(self._plugin),
+                codes=(0, 1),
+            )
             if done.returncode == 0:  # otherwise the range is full
                 self._planted.add(sandbox)
 
@@ -218,7 +245,11 @@ class WholeNode:
             reserved = self.store.left()
             for namespace in self._kernel.namespaces():
                 for ip in namespace.ips:
-                    if namespace.pod and namespace.pod not in self._ending and reserved.get(ip) == namespace.sandbox:
+                    if (
+                        namespace.pod
+                        and namespace.pod not in self._ending
+                        and reserved.get(ip) == namespace.sandbox
+                    ):
                         print(f"released by hand: {ip} of {namespace.sandbox[:12]}", flush=True)
                         (self.store.directory / ip).unlink()
                         return
@@ -228,7 +259,9 @@ class WholeNode:
     def wind_down(self) -> None:
         """Delete all pods and what the runtime has lost of them."""
         self._ending |= set(self._pods().values())
-        self._node.kubectl("delete", "pods", *self._node.own_pods, "--grace-period=1", "--timeout=90s")
+        self._node.kubectl(
+            "delete", "pods", *self._node.own_pods, "--grace-period=1", "--timeout=90s"
+        )
         kubelet = self._node.kubelet
         for _ in processes.until(time.monotonic() + _WIND_DOWN, every=0.5):
             with contextlib.suppress(SourceError):
@@ -256,7 +289,9 @@ class WholeNode:
     def _released(self) -> AbstractSet[str]:
         """Return the sandboxes of all releases, also of those that have not ended."""
         entries = (json.loads(file.read_text()) for file in self.journal.glob("*.json"))
-        return {entry["container_id"] for entry in entries if entry.get("outcome") in {None, "released"}}
+        return {
+            entry["container_id"] for entry in entries if entry.get("outcome") in {None, "released"}
+        }
 
 
 def _first_plugin(node: ModernNode) -> dict[str, Any]:
@@ -272,7 +307,10 @@ def _small_range(node: ModernNode, addresses: int) -> Iterator[None]:
     text = file.read_text()
     conflist = json.loads(text)
     first, *_ = hosts = list(IPv4Network(node.env["NODE_POD_CIDR"]).hosts())[10 : 10 + addresses]
-    conflist["plugins"][0]["ipam"]["ranges"][0][0] |= {"rangeStart": str(first), "rangeEnd": str(hosts[-1])}
+    conflist["plugins"][0]["ipam"]["ranges"][0][0] |= {
+        "rangeStart": str(first),
+        "rangeEnd": str(hosts[-1]),
+    }
     file.write_text(json.dumps(conflist))
     try:
         yield

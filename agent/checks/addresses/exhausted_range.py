@@ -18,7 +18,13 @@ from typing import Final
 from agent.model.assessment import Assessment, State, or_none
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import serves, usable
-from agent.model.snapshot import InsufficientData, NotRequested, Unavailable, known_or, require_available
+from agent.model.snapshot import (
+    InsufficientData,
+    NotRequested,
+    Unavailable,
+    known_or,
+    require_available,
+)
 
 NAME = "exhausted_range"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
@@ -64,16 +70,23 @@ def _in_network(assessment: Assessment, network: str) -> Iterator[Finding]:
 
 def _may_have_range(assessment: Assessment, network: str) -> bool:
     """Return whether there is a range. A source that is unavailable may hide a range that is too small."""
-    unavailable = Unavailable in {type(assessment.snapshot.node), type(assessment.snapshot.cni_results)}
+    unavailable = Unavailable in {
+        type(assessment.snapshot.node),
+        type(assessment.snapshot.cni_results),
+    }
     return unavailable or or_none(assessment.ranges, network) is not None
 
 
 def _full(assessment: Assessment, network: str, reserved: str) -> Finding:
     """Return an info where no pod can need an address, and none of them may be leaked."""
-    doubtful = any(assessment.taken(network, state) for state in (State.LEAKED, State.UNKNOWN, State.CANDIDATE))
+    doubtful = any(
+        assessment.taken(network, state) for state in (State.LEAKED, State.UNKNOWN, State.CANDIDATE)
+    )
     demand = or_none(lambda network: _demand(assessment, network), network)
     if doubtful or demand is None or demand[0] or _has_waiting_pod(assessment):
-        return Finding(NAME, network, f"{network}: no free addresses; {reserved}", Severity.CRITICAL, network)
+        return Finding(
+            NAME, network, f"{network}: no free addresses; {reserved}", Severity.CRITICAL, network
+        )
     message = f"{network}: full, and no more pods can be assigned; {reserved}"
     return Finding(NAME, network, message, Severity.INFO, network, identity=("full",))
 
@@ -106,6 +119,10 @@ def _demand(assessment: Assessment, network: str) -> tuple[int, int] | None:
 def _serves_pods(assessment: Assessment, network: str) -> bool:
     attached = {configured.name for configured in known_or(assessment.snapshot.networks, ())}
     running, node = assessment.index.running_sandboxes, known_or(assessment.snapshot.node, None)
-    if network in attached and any(entry.container_id in running for entry in assessment.of(network)):
+    if network in attached and any(
+        entry.container_id in running for entry in assessment.of(network)
+    ):
         return True
-    return bool(node and node.pod_cidrs) and serves(assessment.ranges(network), assessment.pod_ranges)
+    return bool(node and node.pod_cidrs) and serves(
+        assessment.ranges(network), assessment.pod_ranges
+    )

@@ -37,7 +37,9 @@ WINDOW: Final = timedelta(minutes=10)
 FEWEST: Final = 5  # Addresses in the window. One pod that retries takes about five a minute
 _SOON: Final = timedelta(hours=1)
 _MINUTE: Final = timedelta(minutes=1)
-LONGEST_RUN: Final = timedelta(minutes=1)  # No plugin that works well takes longer, and no pod waits longer for it
+LONGEST_RUN: Final = timedelta(
+    minutes=1
+)  # No plugin that works well takes longer, and no pod waits longer for it
 _OPERATIONS: Final = {"add": "ADD", "delete": "DEL", "": "ADD"}
 
 
@@ -64,7 +66,15 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         ends_soon = left is not None and left <= treadmill.per_minute * (_SOON / _MINUTE)
         severity = Severity.CRITICAL if ends_soon else Severity.WARNING
         message = f"{network}: {what}; {treadmill}: mend the plugin first, then release"
-        yield Finding(NAME, network, message, severity, network, since=treadmill.since, identity=("treadmill",))
+        yield Finding(
+            NAME,
+            network,
+            message,
+            severity,
+            network,
+            since=treadmill.since,
+            identity=("treadmill",),
+        )
     assessment.snapshot.containers.known()
     assessment.require_reservations()
 
@@ -75,9 +85,15 @@ def _hanging(snapshot: Snapshot) -> Iterator[Finding]:
         age = snapshot.taken_at - plugin.started
         if age >= LONGEST_RUN:
             who = f"CNI plugin {plugin.command} (process {plugin.pid})"
-            message = f"{who} has been running for {age.total_seconds():.0f} s: new pods may wait for it"
-            after_boot = int((plugin.started - processes.booted).total_seconds())  # stays when the clock is set
-            yield Finding(NAME, f"process {plugin.pid}", message, since=plugin.started, identity=(after_boot,))
+            message = (
+                f"{who} has been running for {age.total_seconds():.0f} s: new pods may wait for it"
+            )
+            after_boot = int(
+                (plugin.started - processes.booted).total_seconds()
+            )  # stays when the clock is set
+            yield Finding(
+                NAME, f"process {plugin.pid}", message, since=plugin.started, identity=(after_boot,)
+            )
 
 
 def treadmills(assessment: Assessment) -> Mapping[str, Treadmill]:
@@ -86,18 +102,27 @@ def treadmills(assessment: Assessment) -> Mapping[str, Treadmill]:
     started = _last_start(snapshot)
     if not waiting_pods(snapshot) or started is None or runtimes.unordered(snapshot):
         return {}  # a burst of starting pods, or of pods that the runtime has lost, may look the same
-    found = {store.network: _treadmill(assessment, store.network, started) for store in snapshot.reservations}
+    found = {
+        store.network: _treadmill(assessment, store.network, started)
+        for store in snapshot.reservations
+    }
     return {network: treadmill for network, treadmill in found.items() if treadmill}
 
 
 def _treadmill(assessment: Assessment, network: str, started: datetime) -> Treadmill | None:
     end = _end(assessment, network)
-    lost = [leak for leak in _without_owner(assessment, network) if timedelta(0) <= end - leak.mtime <= WINDOW]
+    lost = [
+        leak
+        for leak in _without_owner(assessment, network)
+        if timedelta(0) <= end - leak.mtime <= WINDOW
+    ]
     if len(lost) < FEWEST:
         return None
     assessment.snapshot.cni_results.known()
     completed = assessment.index.cached_networks
-    failed = [leak.mtime for leak in lost if leak.container_id not in completed and leak.mtime > started]
+    failed = [
+        leak.mtime for leak in lost if leak.container_id not in completed and leak.mtime > started
+    ]
     if len(failed) < FEWEST:
         return None
     since = min(failed)
@@ -106,7 +131,11 @@ def _treadmill(assessment: Assessment, network: str, started: datetime) -> Tread
 
 def _without_owner(assessment: Assessment, network: str) -> Iterator[Reservation]:
     for entry, classified in assessment.classified.items():
-        if entry.network == network and entry.container_id and classified.state in {State.CANDIDATE, State.LEAKED}:
+        if (
+            entry.network == network
+            and entry.container_id
+            and classified.state in {State.CANDIDATE, State.LEAKED}
+        ):
             yield entry
 
 
@@ -116,12 +145,22 @@ def _end(assessment: Assessment, network: str) -> datetime:
     left = or_none(assessment.free, network)
     if left is None or left > 0:
         return now
-    return min(now, max((entry.mtime for entry in assessment.classified if entry.network == network), default=now))
+    return min(
+        now,
+        max(
+            (entry.mtime for entry in assessment.classified if entry.network == network),
+            default=now,
+        ),
+    )
 
 
 def waiting_pods(snapshot: Snapshot) -> list[Pod]:
     """Return the pods that were scheduled a minute ago or more and have no address, those first that wait longest."""
-    pods = (pod for pod in known_or(snapshot.pods, ()) if not (pod.ips or pod.host_network or pod.deleting))
+    pods = (
+        pod
+        for pod in known_or(snapshot.pods, ())
+        if not (pod.ips or pod.host_network or pod.deleting)
+    )
     waiting = [(pod.scheduled, pod.uid, pod) for pod in pods if pod.live and pod.scheduled]
     in_order = sorted(waiting, key=lambda pair: pair[:2])
     return [pod for scheduled, _, pod in in_order if snapshot.api_time - scheduled >= LONGEST_RUN]
@@ -137,6 +176,10 @@ def _last_start(snapshot: Snapshot) -> datetime | None:
 
 def _failure(snapshot: Snapshot, network: str) -> SandboxFailure | None:
     """Return what a waiting pod says about the network, or about a network that it does not name."""
-    of_network = (failure for failure in known_or(snapshot.sandbox_failures, ()) if failure.network in {network, ""})
+    of_network = (
+        failure
+        for failure in known_or(snapshot.sandbox_failures, ())
+        if failure.network in {network, ""}
+    )
     failures = (failure for failure in of_network if failure.plugin and not failure.exhausted)
     return max(failures, key=lambda failure: failure.network, default=None)

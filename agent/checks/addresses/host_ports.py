@@ -21,11 +21,18 @@ _NAMED: Final = 3  # ports in one sentence about several
 
 def in_specs(assessment: Assessment, before: Mapping[str, Ports]) -> Mapping[str, Ports]:
     """Return the ports in the spec of the pod of each reserved container ID. `before`: what was known earlier."""
-    pods, found = {pod.name: pod for pod in known_or(assessment.snapshot.pods, ())}, dict[str, Ports]()
+    pods, found = (
+        {pod.name: pod for pod in known_or(assessment.snapshot.pods, ())},
+        dict[str, Ports](),
+    )
     for reservation, entry in assessment.classified.items():
         if entry.container_id in before:
             found[entry.container_id] = before[entry.container_id]
-        elif (pod := pods.get(entry.pod)) and pod.host_ports is not None and _had_address(pod, reservation, assessment):
+        elif (
+            (pod := pods.get(entry.pod))
+            and pod.host_ports is not None
+            and _had_address(pod, reservation, assessment)
+        ):
             found[entry.container_id] = pod.host_ports
     return found
 
@@ -37,28 +44,42 @@ def _had_address(pod: Pod, reservation: Reservation, assessment: Assessment) -> 
     return pod.created is not None and pod.created <= reservation.mtime
 
 
-def forwarded(assessment: Assessment, reservations: Iterable[Reservation]) -> dict[Reservation, Ports | None]:
+def forwarded(
+    assessment: Assessment, reservations: Iterable[Reservation]
+) -> dict[Reservation, Ports | None]:
     """Return the ports that may still be forwarded to each address; None: not known."""
     snapshot, found = assessment.snapshot, dict[Reservation, Ports | None]()
     processes, by_runtime = known_or(snapshot.processes, None), CRI_O in runtimes.names(snapshot)
     networks = () if by_runtime else known_or(snapshot.networks, ())
-    silent = {network.name for network in networks} - {network.name for network in networks if network.forwards_ports}
+    silent = {network.name for network in networks} - {
+        network.name for network in networks if network.forwards_ports
+    }
     for reservation in reservations:
         unrecorded = () if reservation.network in silent else None
         ports = assessment.host_ports.get(reservation.container_id, unrecorded)
         # A reboot removes the rules, and an ADD that died before it wrote the file has not come to make any.
         rebooted = processes is not None and processes.booted > reservation.mtime
         gone = rebooted or not reservation.container_id
-        found[reservation] = () if gone else _cached(reservation, assessment.index, ports, by_runtime)
+        found[reservation] = (
+            () if gone else _cached(reservation, assessment.index, ports, by_runtime)
+        )
     return found
 
 
-def _cached(reservation: Reservation, index: SnapshotIndex, otherwise: Ports | None, by_runtime: bool) -> Ports | None:
+def _cached(
+    reservation: Reservation, index: SnapshotIndex, otherwise: Ports | None, by_runtime: bool
+) -> Ports | None:
     """Return the ports in libcni's results. Those of kubenet, and of libcni before 0.8, name neither ports nor pod."""
     results = [
-        result for result in index.results.get(reservation.container_id, ()) if result.network == reservation.network
+        result
+        for result in index.results.get(reservation.container_id, ())
+        if result.network == reservation.network
     ]
-    named = [result.port_mappings for result in results if result.port_mappings or (result.pod and not by_runtime)]
+    named = [
+        result.port_mappings
+        for result in results
+        if result.port_mappings or (result.pod and not by_runtime)
+    ]
     return tuple(dict.fromkeys(chain.from_iterable(named))) if named else otherwise
 
 
@@ -84,4 +105,7 @@ def _pattern(ips: Iterable[str]) -> str:
     for ip in ips:
         cut = max(ip.rfind("."), ip.rfind(":")) + 1
         ends.setdefault(ip[:cut].replace(".", "[.]"), []).append(ip[cut:])
-    return "|".join(f"{start}({'|'.join(end)})" if len(end) > 1 else f"{start}{end[0]}" for start, end in ends.items())
+    return "|".join(
+        f"{start}({'|'.join(end)})" if len(end) > 1 else f"{start}{end[0]}"
+        for start, end in ends.items()
+    )

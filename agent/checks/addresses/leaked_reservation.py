@@ -27,13 +27,22 @@ from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment, ClassifiedR
 from agent.model.finding import RESTARTS, Finding, Key, LeakCause, Severity, TrackedFinding
 from agent.model.ranges import numbered
 from agent.model.runtime import CRI_O
-from agent.model.snapshot import InsufficientData, Known, NotRequested, Reservation, known_or, require_available
+from agent.model.snapshot import (
+    InsufficientData,
+    Known,
+    NotRequested,
+    Reservation,
+    known_or,
+    require_available,
+)
 from agent.model.text import count_of, format_time
 
 NAME = "leaked_reservation"
 SEVERITIES: Final = (Severity.WARNING,)
 
-MAX_LISTED: Final = 512  # leaks of a node with a finding each; the others have one for each network and cause
+MAX_LISTED: Final = (
+    512  # leaks of a node with a finding each; the others have one for each network and cause
+)
 
 CauseAndTime: TypeAlias = tuple[LeakCause, datetime]
 """The likely cause, and the last start that can have been it; without a start, when the address was reserved."""
@@ -65,7 +74,11 @@ class LeakEvidence:
     def current_networks(self) -> frozenset[str]:
         """The networks from which running sandboxes have their address."""
         index = self.assessment.index
-        running = (result for container_id in index.running_sandboxes for result in index.results.get(container_id, ()))
+        running = (
+            result
+            for container_id in index.running_sandboxes
+            for result in index.results.get(container_id, ())
+        )
         return frozenset(result.network for result in running if result.ifname in PRIMARY)
 
     def has_replaced(self, network: str) -> bool:
@@ -76,22 +89,31 @@ class LeakEvidence:
     def has_older_record(self) -> bool:
         """Whether the runtime has a container from before its start."""
         started, containers = self.runtime_started, self.assessment.index.containers.values()
-        return started is not None and any(container.created < started.timestamp() for container in containers)
+        return started is not None and any(
+            container.created < started.timestamp() for container in containers
+        )
 
     @cached_property
     def lost_sandboxes(self) -> int:
         """How many leaked sandboxes have a result of ADD, and were set up before the runtime's start."""
         started, cached = self.runtime_started, self.assessment.index.cached_networks
         leaks = (leak for leak in self.assessment.leaked if leak.container_id in cached)
-        return len({leak.container_id for leak in leaks if started is not None and leak.mtime < started})
+        return len(
+            {leak.container_id for leak in leaks if started is not None and leak.mtime < started}
+        )
 
 
-def likely_cause(leak: Reservation, evidence: LeakEvidence) -> tuple[LeakCause, datetime, datetime | None]:
+def likely_cause(
+    leak: Reservation, evidence: LeakEvidence
+) -> tuple[LeakCause, datetime, datetime | None]:
     """Return the cause with its time, and when the leak began at the earliest; None: it had begun by then."""
     cause, at = _by_records(leak, evidence)
     if owned_at := evidence.assessment.last_owned.get(leak):
         if at != leak.mtime and at < owned_at - _AFTER_START:
-            cause, at = LeakCause.UNKNOWN, leak.mtime  # what that start made somebody forget had leaked before
+            cause, at = (
+                LeakCause.UNKNOWN,
+                leak.mtime,
+            )  # what that start made somebody forget had leaked before
         return cause, at, max(at, owned_at)
     # The process may have started before as well, and nobody has seen the sandbox in between.
     dated = cause not in RESTARTS or at - leak.mtime <= _DURING_ADD
@@ -125,7 +147,9 @@ def _restart(leak: Reservation, kubelet: datetime | None, runtime: datetime | No
     return LeakCause.UNKNOWN, leak.mtime
 
 
-def _set_up_badly(leak: Reservation, evidence: LeakEvidence, started: datetime | None) -> CauseAndTime:
+def _set_up_badly(
+    leak: Reservation, evidence: LeakEvidence, started: datetime | None
+) -> CauseAndTime:
     """There is no result: libcni writes it after ADD, and removes it after DEL or when the runtime gives up."""
     # CRI-O drops the result when it gives up a DEL, however late: without an owner before, no start shows anything.
     if evidence.runtime == CRI_O and leak not in evidence.assessment.last_owned:
@@ -138,9 +162,13 @@ def _set_up_badly(leak: Reservation, evidence: LeakEvidence, started: datetime |
     return _restart(leak, None, started)
 
 
-def _torn_down_badly(leak: Reservation, evidence: LeakEvidence, started: datetime | None) -> CauseAndTime:
+def _torn_down_badly(
+    leak: Reservation, evidence: LeakEvidence, started: datetime | None
+) -> CauseAndTime:
     """There is the result of ADD: no DEL of this network was completed, or it would have released the address."""
-    if started is None or len(runtimes.asked(evidence.assessment.snapshot)) != 1:  # not all records are its own
+    if (
+        started is None or len(runtimes.asked(evidence.assessment.snapshot)) != 1
+    ):  # not all records are its own
         return LeakCause.TEARDOWN_SKIPPED, leak.mtime
     survived = started <= leak.mtime or evidence.has_older_record
     replaced = leak.ifname in PRIMARY and evidence.has_replaced(leak.network)
@@ -160,7 +188,9 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     _check_sources(assessment)
 
 
-def _finding(leak: Reservation, classified: ClassifiedReservation, evidence: LeakEvidence, ports: Ports) -> Finding:
+def _finding(
+    leak: Reservation, classified: ClassifiedReservation, evidence: LeakEvidence, ports: Ports
+) -> Finding:
     cause, at, since = likely_cause(leak, evidence)
     because = describe_cause(cause, format_time(at), evidence.runtime)
     rules = host_ports.describe(", ".join(f"{port} to {leak.ip}" for port in ports))
@@ -170,7 +200,19 @@ def _finding(leak: Reservation, classified: ClassifiedReservation, evidence: Lea
     message = f"{leak.ip} is reserved for {owner}; {because}{rules}"
     subject, network, pod, identity = str(leak.key), leak.network, classified.pod, _identity(leak)
     severity = Severity.WARNING
-    return Finding(NAME, subject, message, severity, network, pod, cause, since, at, identity, port_mappings=ports)
+    return Finding(
+        NAME,
+        subject,
+        message,
+        severity,
+        network,
+        pod,
+        cause,
+        since,
+        at,
+        identity,
+        port_mappings=ports,
+    )
 
 
 def key(reservation: Reservation) -> Key:
@@ -188,12 +230,23 @@ def _check_sources(assessment: Assessment) -> None:
     snapshot = assessment.snapshot
     assessment.require_reservations()
     snapshot.containers.known()
-    for entry in (entry for store in snapshot.reservations for entry in known_or(store.reading, ())):
+    for entry in (
+        entry for store in snapshot.reservations for entry in known_or(store.reading, ())
+    ):
         # Its age says nothing.
-        if entry.mtime > snapshot.taken_at + CLOCK_SLACK and entry.container_id not in assessment.index.containers:
-            raise InsufficientData(f"reservations: file {entry.key} is newer than the node's clock, which was set")
+        if (
+            entry.mtime > snapshot.taken_at + CLOCK_SLACK
+            and entry.container_id not in assessment.index.containers
+        ):
+            raise InsufficientData(
+                f"reservations: file {entry.key} is newer than the node's clock, which was set"
+            )
     require_available(
-        snapshot.networks, snapshot.checkpoints, snapshot.addresses, snapshot.mounted_namespaces, snapshot.pods
+        snapshot.networks,
+        snapshot.checkpoints,
+        snapshot.addresses,
+        snapshot.mounted_namespaces,
+        snapshot.pods,
     )
     if not isinstance(snapshot.addresses, NotRequested):  # a reservation has no owner
         snapshot.cni_results.known()
@@ -217,7 +270,9 @@ def _age(leak: TrackedFinding) -> tuple[object, ...]:
     return leak.first_seen, numbered(ip), network
 
 
-def _summary(leaks: Sequence[TrackedFinding], cause: LeakCause, more: str, runtime: str) -> TrackedFinding:
+def _summary(
+    leaks: Sequence[TrackedFinding], cause: LeakCause, more: str, runtime: str
+) -> TrackedFinding:
     network = leaks[0].finding.network
     at = min(leak.finding.cause_at for leak in leaks if leak.finding.cause_at)
     since = [leak.finding.since for leak in leaks if leak.finding.since]
@@ -226,7 +281,9 @@ def _summary(leaks: Sequence[TrackedFinding], cause: LeakCause, more: str, runti
     message = f"{count} in {network} leaked, {because}: `nodeleak scan --output=wide` lists them"
     began, identity = min(since) if len(since) == len(leaks) else None, (cause.value,)
     severity = Severity.WARNING
-    finding = Finding(NAME, network, message, severity, network, "", cause, began, at, identity, count=len(leaks))
+    finding = Finding(
+        NAME, network, message, severity, network, "", cause, began, at, identity, count=len(leaks)
+    )
     return TrackedFinding(finding, min(leak.first_seen for leak in leaks), confirmed=True)
 
 

@@ -30,8 +30,15 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             require_available(snapshot.containers)
             if left := store.left_over:
                 files = count_of(left.files, "reservation", "reservations")
-                oldest, newest = format_time(from_mtime(left.oldest_ns)), format_time(from_mtime(left.newest_ns))
-                pods = f", {left.pods} of them for pods according to libcni's cache" if left.pods else ""
+                oldest, newest = (
+                    format_time(from_mtime(left.oldest_ns)),
+                    format_time(from_mtime(left.newest_ns)),
+                )
+                pods = (
+                    f", {left.pods} of them for pods according to libcni's cache"
+                    if left.pods
+                    else ""
+                )
                 had = f"{left.directory} has {files} of an earlier setup, from {oldest} to {newest}{pods}"
                 message = f"{had}; not in use: {store.reading.why}"
                 yield Finding(NAME, store.network, message, Severity.INFO, store.network)

@@ -48,7 +48,9 @@ def _finding(assessment: Assessment, first: str, second: str, shared: str) -> Fi
 
 def _used(assessment: Assessment, network: str, other: RangeSets) -> str:
     """Return an address of a running container that lies in the range of another network."""
-    entries = (entry for entry in or_none(assessment.of, network) or () if entry.state is State.IN_USE)
+    entries = (
+        entry for entry in or_none(assessment.of, network) or () if entry.state is State.IN_USE
+    )
     return next((entry.name for entry in entries if covers(other, entry.name)), "") if other else ""
 
 

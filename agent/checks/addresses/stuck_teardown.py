@@ -54,12 +54,16 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             yield from _late(entry, reservation, assessment)
 
 
-def _late(entry: ClassifiedReservation, reservation: Reservation, assessment: Assessment) -> Iterator[Finding]:
+def _late(
+    entry: ClassifiedReservation, reservation: Reservation, assessment: Assessment
+) -> Iterator[Finding]:
     since, uptime = assessment.pending[reservation]
     snapshot, (late, stuck) = assessment.snapshot, _LIMITS[entry.state]
     forgotten = entry.state is State.TEARDOWN_PENDING and runtimes.forgets_checkpoints(snapshot)
     lasted, processes = snapshot.uptime - uptime, known_or(snapshot.processes, None)
-    if forgotten and processes and processes.kubelet:  # for so long the kubelet has run with the reservation
+    if (
+        forgotten and processes and processes.kubelet
+    ):  # for so long the kubelet has run with the reservation
         lasted = max(lasted, snapshot.taken_at - max(processes.kubelet, reservation.mtime))
     if lasted < late:
         return
@@ -67,7 +71,9 @@ def _late(entry: ClassifiedReservation, reservation: Reservation, assessment: As
     if forgotten:
         left = _FORGOTTEN.format(entry.container, entry.container_id)
     elif entry.state is State.NOT_READY:
-        left = f"sandbox {entry.container}, which has not been ready since {time} and is not torn down"
+        left = (
+            f"sandbox {entry.container}, which has not been ready since {time} and is not torn down"
+        )
     else:
         unfinished = f"the kubelet has not completed its teardown since {time}"
         left = f"container {entry.container}, which no longer exists; {unfinished}"
@@ -76,13 +82,21 @@ def _late(entry: ClassifiedReservation, reservation: Reservation, assessment: As
         left += f"; likely cause: libcni's cached result {damaged.file} is damaged ({damaged.damage}); {remedy}"
     subject, message = str(reservation.key), f"{entry.name} is reserved for {left}"
     identity = entry.container_id, severity
-    yield Finding(NAME, subject, message, severity, entry.network, entry.pod, since=since, identity=identity)
+    yield Finding(
+        NAME, subject, message, severity, entry.network, entry.pod, since=since, identity=identity
+    )
 
 
-def pending_since(assessment: Assessment, earlier: Mapping[Reservation, Since]) -> Mapping[Reservation, Since]:
+def pending_since(
+    assessment: Assessment, earlier: Mapping[Reservation, Since]
+) -> Mapping[Reservation, Since]:
     """Return since when each teardown is pending, which no disk says. If it cannot be checked now, it stays pending."""
     entries, index = assessment.classified.items(), assessment.index
-    unknown = [reservation for reservation, entry in entries if entry.state is State.UNKNOWN and reservation in earlier]
+    unknown = [
+        reservation
+        for reservation, entry in entries
+        if entry.state is State.UNKNOWN and reservation in earlier
+    ]
     pending = [reservation for reservation, entry in entries if _is_pending(entry, index)]
     return {held: earlier.get(held) or _first_seen(held, index) for held in (*pending, *unknown)}
 
@@ -102,7 +116,12 @@ def _first_seen(reservation: Reservation, index: SnapshotIndex) -> Since:
     snapshot, container = index.snapshot, index.containers.get(reservation.container_id)
     processes = known_or(snapshot.processes, None)
     damaged = (reservation.network, reservation.container_id) in index.damaged_results
-    if processes and container and damaged and container.created < int(processes.booted.timestamp()):
+    if (
+        processes
+        and container
+        and damaged
+        and container.created < int(processes.booted.timestamp())
+    ):
         return processes.booted, timedelta(0)
     since = _replaced(reservation, index) or snapshot.taken_at
     return since, snapshot.uptime - (snapshot.taken_at - since)
@@ -114,6 +133,8 @@ def _replaced(reservation: Reservation, index: SnapshotIndex) -> datetime | None
     if reservation.container_id in index.containers or not processes or not processes.kubelet:
         return None
     pod, made = index.pods.get(reservation.container_id), reservation.mtime.timestamp()
-    created = (found.created for found in index.containers.values() if found.sandbox and found.pod == pod)
+    created = (
+        found.created for found in index.containers.values() if found.sandbox and found.pod == pod
+    )
     newer = [time for time in created if made < time <= now]
     return max(processes.kubelet, datetime.fromtimestamp(min(newer), UTC)) if newer else None

@@ -29,19 +29,29 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
     require_available(snapshot.sandbox_failures)
     waiting = {failure.exhausted: failure for failure in _recent(snapshot) if failure.exhausted}
-    left = {network: or_none(assessment.free, network) for network in _used(snapshot)} if waiting else {}
+    left = (
+        {network: or_none(assessment.free, network) for network in _used(snapshot)}
+        if waiting
+        else {}
+    )
     for ranges, failure in waiting.items():
         network = next((network for network in left if _matches(assessment, network, ranges)), "")
         if (free := left.get(network)) != 0:
             contradicted = f"but {network} has {free} free addresses"
             if free is None:
-                contradicted = "and no network that was checked has this range: its network was not read"
+                contradicted = (
+                    "and no network that was checked has this range: its network was not read"
+                )
             message = f"pod {failure.pod} waits: no IP addresses available in range set {ranges}, {contradicted}"
             yield Finding(NAME, ranges, message, Severity.WARNING, network, failure.pod)
 
 
 def _used(snapshot: Snapshot) -> list[str]:
-    return [store.network for store in snapshot.reservations if not isinstance(store.reading, NotRequested)]
+    return [
+        store.network
+        for store in snapshot.reservations
+        if not isinstance(store.reading, NotRequested)
+    ]
 
 
 def _recent(snapshot: Snapshot) -> Iterator[SandboxFailure]:

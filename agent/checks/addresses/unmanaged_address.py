@@ -44,7 +44,9 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 def _unmanaged(classified: ClassifiedReservation, index: SnapshotIndex) -> Iterator[Finding]:
     ip, holders = classified.name, index.holders.get(classified.name, [])
-    owned = f"{' and '.join(index.owners.get(ip, []))} reserves it for a container that the runtime has"
+    owned = (
+        f"{' and '.join(index.owners.get(ip, []))} reserves it for a container that the runtime has"
+    )
     path = index.mounted_namespaces.get(classified.container_id)
     container = "no container"
     if classified.container_id:
@@ -52,7 +54,9 @@ def _unmanaged(classified: ClassifiedReservation, index: SnapshotIndex) -> Itera
     severity = Severity.WARNING
     if holders and not index.accounts_for(ip):
         using = f"{' and '.join(holders)} {'uses' if len(holders) == 1 else 'use'}"
-        message = f"{using} {ip}, which is reserved for {container}" + (f"; {owned}" if ip in index.owners else "")
+        message = f"{using} {ip}, which is reserved for {container}" + (
+            f"; {owned}" if ip in index.owners else ""
+        )
     elif path:
         message = f"network namespace {path} (without a process) uses {ip}, which is reserved for {container}"
     elif holders:
@@ -61,4 +65,6 @@ def _unmanaged(classified: ClassifiedReservation, index: SnapshotIndex) -> Itera
     else:
         return
     subject, identity = f"{classified.network}/{ip}", (classified.container_id,)
-    yield Finding(NAME, subject, message, severity, classified.network, classified.pod, identity=identity)
+    yield Finding(
+        NAME, subject, message, severity, classified.network, classified.pod, identity=identity
+    )

@@ -36,10 +36,14 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             continue
         holders = [network for network in networks if ip in reserved[network]]
         if network := _allocating(assessment, ip, holders):
-            where = f"reserved only in {holders[0]}, not in {network}" if holders else "not reserved"
+            where = (
+                f"reserved only in {holders[0]}, not in {network}" if holders else "not reserved"
+            )
             message = f"pod {pod.name} uses {ip}, which is {where}: {_EFFECT}"
             subject = f"{network}/{ip} of pod {pod.name}"
-            yield Finding(NAME, subject, message, Severity.CRITICAL, network, pod.name, identity=(pod.uid,))
+            yield Finding(
+                NAME, subject, message, Severity.CRITICAL, network, pod.name, identity=(pod.uid,)
+            )
     if len(networks) > 1:
         require_available(assessment.snapshot.networks)  # which of them gives out addresses now?
 
@@ -50,10 +54,14 @@ def _by_result(assessment: Assessment) -> Iterator[Finding]:
     If its containers have ended, CRI-O may be tearing it down, or the kubelet waits before it starts them again.
     """
     ended = assessment.index.ended
-    for container, network in sorted(_unreserved(assessment), key=lambda found: ended.get(found[0].pod_uid, False)):
+    for container, network in sorted(
+        _unreserved(assessment), key=lambda found: ended.get(found[0].pod_uid, False)
+    ):
         sandbox, pod = f"sandbox {container.id[:12]}", container.pod
         if ended.get(container.pod_uid):
-            raise InsufficientData(f"{sandbox} of pod {pod} has no reservation, and may be torn down at this moment")
+            raise InsufficientData(
+                f"{sandbox} of pod {pod} has no reservation, and may be torn down at this moment"
+            )
         known = f"pod {pod} runs with an address of {network} according to libcni's cache"
         message = f"{known}, and {network} has no reservation of its {sandbox}: {_EFFECT}"
         subject, identity = f"{network} of {sandbox}", (container.id,)
@@ -81,12 +89,17 @@ def _unreserved(assessment: Assessment) -> Iterator[tuple[Container, str]]:
 
 def _primary_networks(index: SnapshotIndex, container_id: str) -> set[str]:
     """Return the networks that a sandbox has its pod's address from, according to libcni's cache."""
-    return {result.network for result in index.results.get(container_id, ()) if result.ifname == "eth0"}
+    return {
+        result.network for result in index.results.get(container_id, ()) if result.ifname == "eth0"
+    }
 
 
 def _reserved(assessment: Assessment) -> dict[str, set[str]]:
     networks = assessment.networks
-    return {network: {entry.name for entry in assessment.of(network) if entry.blocks} for network in networks}
+    return {
+        network: {entry.name for entry in assessment.of(network) if entry.blocks}
+        for network in networks
+    }
 
 
 def _allocating(assessment: Assessment, ip: str, holders: Sequence[str]) -> str:
@@ -94,12 +107,20 @@ def _allocating(assessment: Assessment, ip: str, holders: Sequence[str]) -> str:
     configured = {network.name for network in known_or(assessment.snapshot.networks, ())}
     if configured.intersection(holders):
         return ""
-    allocating = (network for network in assessment.networks if network in configured or not holders)
+    allocating = (
+        network for network in assessment.networks if network in configured or not holders
+    )
     return next((network for network in allocating if covers(assessment.ranges(network), ip)), "")
 
 
 def _reserved_elsewhere(assessment: Assessment) -> set[str]:
     """Return the pods that have their address from a network that is not checked, according to libcni's cache."""
     running, index = assessment.index.running_sandboxes, assessment.index
-    primary = [(pod, network) for sandbox, pod in running.items() for network in _primary_networks(index, sandbox)]
-    return {pod for pod, _ in primary} - {pod for pod, network in primary if network in assessment.networks}
+    primary = [
+        (pod, network)
+        for sandbox, pod in running.items()
+        for network in _primary_networks(index, sandbox)
+    ]
+    return {pod for pod, _ in primary} - {
+        pod for pod, network in primary if network in assessment.networks
+    }

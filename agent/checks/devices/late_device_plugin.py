@@ -14,9 +14,21 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
-from agent.checks.devices.state import DeviceView, kubelet_up_for, last_by_resource, optional_resources, resource_states
+from agent.checks.devices.state import (
+    DeviceView,
+    kubelet_up_for,
+    last_by_resource,
+    optional_resources,
+    resource_states,
+)
 from agent.model.assessment import Assessment
-from agent.model.devices import ENDPOINT_GRACE, SURELY_DROPPED_AFTER, DeviceTransition, ResourceState, TransitionKind
+from agent.model.devices import (
+    ENDPOINT_GRACE,
+    SURELY_DROPPED_AFTER,
+    DeviceTransition,
+    ResourceState,
+    TransitionKind,
+)
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import Snapshot, known_or, require_available
 from agent.model.text import format_age, format_time
@@ -42,16 +54,24 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         snapshot.pods.known()
 
 
-def _late(state: ResourceState, start: DeviceTransition, up: timedelta, view: DeviceView) -> Iterator[Finding]:
+def _late(
+    state: ResourceState, start: DeviceTransition, up: timedelta, view: DeviceView
+) -> Iterator[Finding]:
     # When the kubelet drops a resource, it has been gone for long.
-    seen = (transition for transition in view.since_start if transition.what is not TransitionKind.DROPPED)
+    seen = (
+        transition
+        for transition in view.since_start
+        if transition.what is not TransitionKind.DROPPED
+    )
     lost, listed = last_by_resource(seen).get(state.resource), state.resource in view.healthy
     if lost is None:
         missing_for, since = up, start.at
         what = f"the kubelet started {format_age(up)} ago, at {format_time(start.at)}"
     else:
         missing_for, since = min(up, view.snapshot.uptime - lost.uptime), lost.at
-        what = f"the kubelet started at {format_time(start.at)} and lost it at {format_time(lost.at)}"
+        what = (
+            f"the kubelet started at {format_time(start.at)} and lost it at {format_time(lost.at)}"
+        )
     no_healthy_device = listed and not view.healthy[state.resource]
     if missing_for < GRACE or (no_healthy_device and _plugin_present(state, missing_for)):
         return
@@ -64,7 +84,9 @@ def _late(state: ResourceState, start: DeviceTransition, up: timedelta, view: De
 
 def _plugin_present(state: ResourceState, missing_for: timedelta) -> bool:
     """Whether the plugin of a listed resource is there: then its devices are unhealthy, and the plugin is not late."""
-    return state.connected is True or (state.connected is None and missing_for >= SURELY_DROPPED_AFTER)
+    return state.connected is True or (
+        state.connected is None and missing_for >= SURELY_DROPPED_AFTER
+    )
 
 
 def _socket(state: ResourceState) -> str:
@@ -84,4 +106,6 @@ def _node_status(resource: str, snapshot: Snapshot) -> str:
     listed = next((device for device in node.devices if device.resource == resource), None)
     if listed is None:
         return ", and the node's status does not list it"
-    return f", and the node's status has capacity {listed.capacity}, allocatable {listed.allocatable}"
+    return (
+        f", and the node's status has capacity {listed.capacity}, allocatable {listed.allocatable}"
+    )

@@ -21,7 +21,12 @@ from typing import Final, NamedTuple, TypeAlias
 
 from agent.checks.devices.state import PROMPTLY, DeviceView, KubeletRun, resource_states
 from agent.model.assessment import Assessment
-from agent.model.devices import ENDPOINT_GRACE, SURELY_DROPPED_AFTER, DeviceTransition, TransitionKind
+from agent.model.devices import (
+    ENDPOINT_GRACE,
+    SURELY_DROPPED_AFTER,
+    DeviceTransition,
+    TransitionKind,
+)
 from agent.model.finding import Finding, Severity
 from agent.model.rejections import PodOutcome, RejectedPod, Rejection, RejectionCause, RejectionKind
 from agent.model.snapshot import Known, Pod, Snapshot
@@ -45,12 +50,20 @@ REPLACED_WITHIN: Final = {
 NO_FORCE: Final = "never use --force, which can leak the address of a pod that had run"
 _LEFTOVER: Final = f"delete the failed pod at your convenience; {NO_FORCE}"
 
-CLOCK_RESOLUTION: Final = timedelta(seconds=1)  # the kubelet and the API server write times in whole seconds
-API_DELAY: Final = timedelta(seconds=5)  # a pod's status reaches the API server this much later, at most
+CLOCK_RESOLUTION: Final = timedelta(
+    seconds=1
+)  # the kubelet and the API server write times in whole seconds
+API_DELAY: Final = timedelta(
+    seconds=5
+)  # a pod's status reaches the API server this much later, at most
 SKEW_ERROR: Final = timedelta(seconds=2.5)
 """The error of a measured skew, at most. A smaller skew counts as none: it changes with every snapshot."""
-BETWEEN_SNAPSHOTS: Final = timedelta(seconds=60)  # what a snapshot saw first may have happened this much earlier
-BOOTING: Final = timedelta(minutes=15)  # a kubelet that starts this soon after the node was started by its boot
+BETWEEN_SNAPSHOTS: Final = timedelta(
+    seconds=60
+)  # what a snapshot saw first may have happened this much earlier
+BOOTING: Final = timedelta(
+    minutes=15
+)  # a kubelet that starts this soon after the node was started by its boot
 
 _YEARS: Final = range(1970, 9001)  # nearer to the end of the calendar no span can be added
 _NODE_FULL: Final = "enough resource:"
@@ -85,24 +98,43 @@ class _Case:
 
     def explain(self) -> Explanation:
         start = self.run.start
-        if start.boot_id and start.boot_id == self.view.boot_id and not self.view.in_this_boot(start.at):
+        if (
+            start.boot_id
+            and start.boot_id == self.view.boot_id
+            and not self.view.in_this_boot(start.at)
+        ):
             return _unverified("the node's clock was set since: times cannot be compared")
         before, during, after = self._sides()
         registration = self.run.first_registration(self.resource)
         if registration not in before:
             return self._race(registration, certain=registration not in during)
-        known = max(index for index, change in enumerate(before) if change.what is TransitionKind.REGISTERED)
-        losses = [change for change in (*before[known + 1 :], *during) if change.what is not TransitionKind.REGISTERED]
+        known = max(
+            index for index, change in enumerate(before) if change.what is TransitionKind.REGISTERED
+        )
+        losses = [
+            change
+            for change in (*before[known + 1 :], *during)
+            if change.what is not TransitionKind.REGISTERED
+        ]
         if losses:
             return self._outage(losses, [*during, *after], certain=not during)
         return self._while_registered()
 
-    def _sides(self) -> tuple[list[DeviceTransition], list[DeviceTransition], list[DeviceTransition]]:
+    def _sides(
+        self,
+    ) -> tuple[list[DeviceTransition], list[DeviceTransition], list[DeviceTransition]]:
         """Return the changes before the rejection, those that may have been at that moment, and those after it."""
-        before, during, after = list[DeviceTransition](), list[DeviceTransition](), list[DeviceTransition]()
+        before, during, after = (
+            list[DeviceTransition](),
+            list[DeviceTransition](),
+            list[DeviceTransition](),
+        )
         for previous, change in pairwise((self.run.start, *self.run.of(self.resource))):
             window = self._window(change, previous)
-            is_before, is_after = window.latest <= self.window.earliest, self.window.latest <= window.earliest
+            is_before, is_after = (
+                window.latest <= self.window.earliest,
+                self.window.latest <= window.earliest,
+            )
             (before if is_before else after if is_after else during).append(change)
         return before, during, after
 
@@ -111,7 +143,9 @@ class _Case:
             if change.exact:
                 return Window(change.at, change.at)
             seen_together = change.uptime == previous.uptime
-            return Window(previous.at if seen_together else change.at - BETWEEN_SNAPSHOTS, change.at)
+            return Window(
+                previous.at if seen_together else change.at - BETWEEN_SNAPSHOTS, change.at
+            )
         bound = self.view.socket_bound(self.run, self.resource, previous.at, change.at)
         if change.exact and (bound is None or change.at - bound > PROMPTLY):
             bound = change.at
@@ -145,7 +179,11 @@ class _Case:
             return ""
         if self.no_device_known and (registration.exact or since_start <= ENDPOINT_GRACE):
             return ""
-        return f"{self.resource} was being registered at {format_time(self.at)}" if registration.exact else _NOT_SEEN
+        return (
+            f"{self.resource} was being registered at {format_time(self.at)}"
+            if registration.exact
+            else _NOT_SEEN
+        )
 
     def _admitted_again(self) -> Explanation | None:
         """Return why a newer kubelet rejects a pod that had run."""
@@ -166,18 +204,28 @@ class _Case:
         seen = start.boot_id and start.uptime <= BOOTING
         return bool(seen) or (self.view.in_this_boot(start.at) and start.at - booted <= BOOTING)
 
-    def _outage(self, losses: list[DeviceTransition], later: list[DeviceTransition], *, certain: bool) -> Explanation:
+    def _outage(
+        self, losses: list[DeviceTransition], later: list[DeviceTransition], *, certain: bool
+    ) -> Explanation:
         """Explain a rejection after a resource that had been registered was lost."""
         if not certain and not self.no_device_known:
-            return _unverified(f"it is unknown whether all devices were in use at {format_time(self.at)}")
+            return _unverified(
+                f"it is unknown whether all devices were in use at {format_time(self.at)}"
+            )
         what = f"the kubelet had no healthy device of {self.resource} since {format_time(losses[0].at)}"
-        back = next((change.at for change in later if change.what is TransitionKind.REGISTERED), None)
+        back = next(
+            (change.at for change in later if change.what is TransitionKind.REGISTERED), None
+        )
         said_so = self.rejection.refused in {RejectionKind.PLUGIN_GONE, RejectionKind.UNREGISTERED}
         dropped = any(loss.what is TransitionKind.DROPPED for loss in losses)
         if said_so or dropped or self._plugin_gone(losses[0].at, back):
-            why = f"{what}: its plugin was gone when the pod was rejected, at {format_time(self.at)}"
+            why = (
+                f"{what}: its plugin was gone when the pod was rejected, at {format_time(self.at)}"
+            )
             return RejectionCause.PLUGIN_RESTART, why
-        why = f"{what}: its plugin was connected when the pod was rejected, at {format_time(self.at)}"
+        why = (
+            f"{what}: its plugin was connected when the pod was rejected, at {format_time(self.at)}"
+        )
         return RejectionCause.UNHEALTHY, why
 
     def _plugin_gone(self, lost: datetime, back: datetime | None) -> bool:
@@ -195,10 +243,15 @@ class _Case:
             return RejectionCause.EXHAUSTED, f"{what} all its devices were in use at {at}"
         restarted = self._socket_bound(self.window.earliest, self.window.latest + ENDPOINT_GRACE)
         if restarted or self.rejection.refused is RejectionKind.PLUGIN_GONE:
-            return RejectionCause.PLUGIN_RESTART, f"the plugin of {self.resource} was restarting at {at}"
+            return (
+                RejectionCause.PLUGIN_RESTART,
+                f"the plugin of {self.resource} was restarting at {at}",
+            )
         if self.rejection.refused is RejectionKind.NO_HEALTHY:
             return RejectionCause.UNHEALTHY, f"{what} none of its devices was healthy at {at}"
-        return _unverified(f"{self.resource} was registered at {at}, according to the known history")
+        return _unverified(
+            f"{self.resource} was registered at {at}, according to the known history"
+        )
 
     def _socket_bound(self, since: datetime, until: datetime) -> bool:
         bound = self.view.socket_bound(self.run, self.resource, since, until)
@@ -216,7 +269,9 @@ def explain(view: DeviceView | None, pod: Pod, rejection: Rejection, resource: s
     return _by_message(rejection, at) or _by_time(view, pod, rejection, resource, at)
 
 
-def _by_time(view: DeviceView, pod: Pod, rejection: Rejection, resource: str, at: datetime) -> Explanation:
+def _by_time(
+    view: DeviceView, pod: Pod, rejection: Rejection, resource: str, at: datetime
+) -> Explanation:
     window = Window(at, at + CLOCK_RESOLUTION)
     if rejection.by_api:  # when it was by the node's clock, as the files' times are
         off = abs(view.snapshot.api_skew or timedelta(0))
@@ -226,9 +281,15 @@ def _by_time(view: DeviceView, pod: Pod, rejection: Rejection, resource: str, at
     run = view.run_before(window.latest)
     if run is None:
         return _unverified(f"at {format_time(at)}, before the oldest known start of the kubelet")
-    if window.earliest < run.start.at and rejection.by_api and rejection.refused is RejectionKind.INSUFFICIENT:
+    if (
+        window.earliest < run.start.at
+        and rejection.by_api
+        and rejection.refused is RejectionKind.INSUFFICIENT
+    ):
         return _unverified(f"it is not known whether the kubelet had started at {format_time(at)}")
-    window = Window(max(window.earliest, run.start.at), min(window.latest, run.end or window.latest))
+    window = Window(
+        max(window.earliest, run.start.at), min(window.latest, run.end or window.latest)
+    )
     return _Case(view, run, pod, rejection, resource, at, window).explain()
 
 
@@ -242,7 +303,10 @@ def _by_message(rejection: Rejection, at: datetime) -> Explanation | None:
         return RejectionCause.EXHAUSTED, f"too few devices were left at {format_time(at)}"
     if rejection.available:
         requested = "" if rejection.requested is None else f"requested {rejection.requested}, "
-        return RejectionCause.EXHAUSTED, f"{requested}available {rejection.available} at {format_time(at)}"
+        return (
+            RejectionCause.EXHAUSTED,
+            f"{requested}available {rejection.available} at {format_time(at)}",
+        )
     return None
 
 
@@ -268,17 +332,30 @@ def rejected_pods(snapshot: Snapshot) -> Iterator[RejectedPod]:
         by_socket = {socket: resource for resource, socket in view.sockets.items()}
         healthy = {state.resource for state in resource_states(snapshot) if state.registered}
     for pod in snapshot.pods.known():
-        if pod.phase == "Failed" and pod.rejection and (not pod.deleting or _overdue(pod, snapshot)):
+        if (
+            pod.phase == "Failed"
+            and pod.rejection
+            and (not pod.deleting or _overdue(pod, snapshot))
+        ):
             # If the message names a socket and no resource, the rejection's resource is a guess from the spec.
-            rejection, resource = pod.rejection, by_socket.get(pod.rejection.socket, pod.rejection.resource)
+            rejection, resource = (
+                pod.rejection,
+                by_socket.get(pod.rejection.socket, pod.rejection.resource),
+            )
             cause, why = explain(view, pod, rejection, resource)
             outcome, do = _outcome(pod, rejection, cause, snapshot, healthy=resource in healthy)
-            yield RejectedPod(pod.name, pod.uid, pod.controller, resource, rejection.at, cause, outcome, why, do)
+            yield RejectedPod(
+                pod.name, pod.uid, pod.controller, resource, rejection.at, cause, outcome, why, do
+            )
 
 
 def _overdue(pod: Pod, snapshot: Snapshot) -> datetime | None:
     """Return since when a deleted pod should be gone, by the API server's clock; None: it may still exist."""
-    return pod.deletion if pod.deletion is not None and snapshot.api_time - pod.deletion > OVERDUE else None
+    return (
+        pod.deletion
+        if pod.deletion is not None and snapshot.api_time - pod.deletion > OVERDUE
+        else None
+    )
 
 
 def _outcome(
@@ -294,9 +371,15 @@ def _outcome(
     delete = f"delete it {when}; {NO_FORCE}"
     kind = pod.controller.partition("/")[0]
     if kind not in REPLACED_WITHIN:
-        whose = f"{pod.controller} need not replace it" if pod.controller else "it has no controller"
+        whose = (
+            f"{pod.controller} need not replace it" if pod.controller else "it has no controller"
+        )
         return PodOutcome.STUCK, f"{whose}, so it stays Failed: {delete}"
-    if (grace := REPLACED_WITHIN[kind]) and rejection.at and snapshot.taken_at - rejection.at > grace:
+    if (
+        (grace := REPLACED_WITHIN[kind])
+        and rejection.at
+        and snapshot.taken_at - rejection.at > grace
+    ):
         return PodOutcome.STUCK, f"{pod.controller} should have replaced it by now: {delete}"
     does = "counts it as a failure and retries" if kind == "Job" else "replaces it"
     return PodOutcome.REPLACED_BY_CONTROLLER, f"{pod.controller} {does}; {_LEFTOVER}"
@@ -314,11 +397,17 @@ def _held_by(pod: Pod) -> str:
 def _finding(pods: Sequence[RejectedPod]) -> Finding:
     """Return the finding about a pod, or about a storm: then the advice is that for most of its pods."""
     commonest, _ = Counter((pod.cause, pod.pod_outcome) for pod in pods).most_common(1)[0]
-    typical, single = next(pod for pod in pods if (pod.cause, pod.pod_outcome) == commonest), len(pods) == 1
+    typical, single = (
+        next(pod for pod in pods if (pod.cause, pod.pod_outcome) == commonest),
+        len(pods) == 1,
+    )
     subject, why = f"pod {typical.pod}", f"{typical.why}; {typical.do}"
     message = f"{subject} was rejected{_for(typical.resource)}: {why}"
     if not single:
-        subject, names = f"pods of {_controller(typical)}", ", ".join(pod.pod for pod in pods[:_NAMED])
+        subject, names = (
+            f"pods of {_controller(typical)}",
+            ", ".join(pod.pod for pod in pods[:_NAMED]),
+        )
         names += f" and {len(pods) - _NAMED} more" if len(pods) > _NAMED else ""
         message = f"{len(pods)} {subject} were rejected{_for(typical.resource)} ({names}); for the first of them: {why}"
     return Finding(
@@ -337,7 +426,9 @@ def _finding(pods: Sequence[RejectedPod]) -> Finding:
 
 def _storms(rejected: Iterable[RejectedPod]) -> Iterator[tuple[RejectedPod, ...]]:
     """Yield the pods of each controller of which many were rejected in a short time."""
-    by_controller: defaultdict[str, list[tuple[datetime, str, str, RejectedPod]]] = defaultdict(list)
+    by_controller: defaultdict[str, list[tuple[datetime, str, str, RejectedPod]]] = defaultdict(
+        list
+    )
     for pod in rejected:
         if pod.controller and pod.at is not None:
             by_controller[_controller(pod)].append((pod.at, pod.pod, pod.uid, pod))

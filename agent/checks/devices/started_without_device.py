@@ -41,7 +41,9 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             yield from _too_early(pod, pod.started, missing, view)
 
 
-def _too_early(pod: Pod, started: datetime, resources: Iterable[str], view: DeviceView) -> Iterator[Finding]:
+def _too_early(
+    pod: Pod, started: datetime, resources: Iterable[str], view: DeviceView
+) -> Iterator[Finding]:
     # A kubelet starts its first pods within its first second; no earlier kubelet starts a pod in that second.
     run = view.run_before(started + timedelta(seconds=1))
     if run is None or not view.in_this_boot(run.start.at):
@@ -62,4 +64,12 @@ def _too_early(pod: Pod, started: datetime, resources: Iterable[str], view: Devi
                 "replacement gets a device"
             )
             subject, identity = f"{resource} of pod {pod.name}", (pod.uid,)
-            yield Finding(NAME, subject, message, pod=pod.name, since=started, identity=identity, resource=resource)
+            yield Finding(
+                NAME,
+                subject,
+                message,
+                pod=pod.name,
+                since=started,
+                identity=identity,
+                resource=resource,
+            )

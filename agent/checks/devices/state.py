@@ -10,11 +10,19 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
-from agent.model.devices import ENDPOINT_GRACE, DevicePlugins, DeviceTransition, ResourceState, TransitionKind
+from agent.model.devices import (
+    ENDPOINT_GRACE,
+    DevicePlugins,
+    DeviceTransition,
+    ResourceState,
+    TransitionKind,
+)
 from agent.model.snapshot import Known, Snapshot, Unavailable, known_or
 
 REGISTERED, DROPPED = TransitionKind.REGISTERED, TransitionKind.DROPPED
-SLACK: Final = timedelta(seconds=5)  # how far the wall clock may drift from the boot clock; more: it was set
+SLACK: Final = timedelta(
+    seconds=5
+)  # how far the wall clock may drift from the boot clock; more: it was set
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +37,9 @@ class KubeletRun:
         return tuple(transition for transition in self.history if transition.resource == resource)
 
     def first_registration(self, resource: str) -> DeviceTransition | None:
-        registrations = (change for change in self.of(resource) if change.what is TransitionKind.REGISTERED)
+        registrations = (
+            change for change in self.of(resource) if change.what is TransitionKind.REGISTERED
+        )
         return next(registrations, None)
 
 
@@ -61,9 +71,17 @@ class DeviceView:
     @cached_property
     def runs(self) -> tuple[KubeletRun, ...]:
         history = self.history
-        starts = [index for index, change in enumerate(history) if change.what is TransitionKind.KUBELET_STARTED]
+        starts = [
+            index
+            for index, change in enumerate(history)
+            if change.what is TransitionKind.KUBELET_STARTED
+        ]
         return tuple(
-            KubeletRun(history[start], history[start + 1 : end], history[end].at if end < len(history) else None)
+            KubeletRun(
+                history[start],
+                history[start + 1 : end],
+                history[end].at if end < len(history) else None,
+            )
             for start, end in pairwise([*starts, len(history)])
         )
 
@@ -93,7 +111,9 @@ class DeviceView:
     @cached_property
     def registered(self) -> frozenset[str]:
         """The resources that are registered, according to their last transition since the kubelet's last start."""
-        return frozenset(resource for resource, last in self.last.items() if last.what is REGISTERED)
+        return frozenset(
+            resource for resource, last in self.last.items() if last.what is REGISTERED
+        )
 
     @cached_property
     def healthy(self) -> Mapping[str, tuple[str, ...]]:
@@ -110,16 +130,29 @@ class DeviceView:
         """The socket of each resource, where a convention or its being the only one tells it; it need not exist now."""
         resources = dict.fromkeys([*self.healthy, *self.ever])
         names = {*self.connected, *(transition.socket for transition in self.history)}
-        paired = {resource: socket for resource in resources for socket in _conventional(resource) if socket in names}
+        paired = {
+            resource: socket
+            for resource in resources
+            for socket in _conventional(resource)
+            if socket in names
+        }
         if len(resources) == len(self.connected) == 1 and not paired:
             return dict(zip(resources, self.connected, strict=True))
         return paired
 
-    def socket_bound(self, run: KubeletRun, resource: str, since: datetime, until: datetime) -> datetime | None:
+    def socket_bound(
+        self, run: KubeletRun, resource: str, since: datetime, until: datetime
+    ) -> datetime | None:
         """Return when a plugin first bound its socket in that time: if it is not known, any but those of others."""
         socket, known = self.sockets.get(resource), set(self.sockets.values())
-        appeared = (change for change in run.history if change.what is TransitionKind.SOCKET_APPEARED)
-        own = (change.at for change in appeared if (change.socket == socket if socket else change.socket not in known))
+        appeared = (
+            change for change in run.history if change.what is TransitionKind.SOCKET_APPEARED
+        )
+        own = (
+            change.at
+            for change in appeared
+            if (change.socket == socket if socket else change.socket not in known)
+        )
         return min((at for at in own if since <= at <= until), default=None)
 
     def transition(
@@ -136,7 +169,11 @@ class DeviceView:
 
     def in_this_boot(self, at: datetime) -> bool:
         """Whether the wall clock, as it is set now, can have shown this time since the node booted."""
-        return self.snapshot.taken_at - self.snapshot.uptime - SLACK <= at <= self.snapshot.taken_at + SLACK
+        return (
+            self.snapshot.taken_at - self.snapshot.uptime - SLACK
+            <= at
+            <= self.snapshot.taken_at + SLACK
+        )
 
     @property
     def kubelet_of_this_boot(self) -> bool:
@@ -179,16 +216,26 @@ def resource_states(snapshot: Snapshot) -> tuple[ResourceState, ...]:
     """
     view = DeviceView.of(snapshot)
     optional = optional_resources(view)
-    names = {*view.ever, *view.healthy, *(resource for resource, requested in optional.items() if requested)}
+    names = {
+        *view.ever,
+        *view.healthy,
+        *(resource for resource, requested in optional.items() if requested),
+    }
     names -= {resource for resource, requested in optional.items() if requested is False}
-    names -= {resource for resource, last in view.ever.items() if last.what is DROPPED and resource not in view.last}
+    names -= {
+        resource
+        for resource, last in view.ever.items()
+        if last.what is DROPPED and resource not in view.last
+    }
     return tuple(_state(resource, view) for resource in sorted(names))
 
 
 def optional_resources(view: DeviceView) -> dict[str, bool | None]:
     """Return what is expected only if it is requested, and whether it is; None: not known."""
     node = known_or(view.snapshot.node, None)
-    without_capacity = {device.resource for device in node.devices if not device.capacity} if node else set()
+    without_capacity = (
+        {device.resource for device in node.devices if not device.capacity} if node else set()
+    )
     dropped = (resource for resource, last in view.ever.items() if last.what is DROPPED)
     replaced = {resource for resource in dropped if _is_replaced(resource, view)}
     optional = replaced | without_capacity.difference(view.ever, view.healthy)
@@ -219,7 +266,9 @@ def _last_loss(resource: str, history: Sequence[DeviceTransition]) -> int:
     for index, change in enumerate(history):
         if change.resource == resource and change.what is REGISTERED:
             registered = True
-        elif registered and (change.resource == resource or change.what is TransitionKind.KUBELET_STARTED):
+        elif registered and (
+            change.resource == resource or change.what is TransitionKind.KUBELET_STARTED
+        ):
             lost, registered = index, False
     return lost
 
@@ -228,7 +277,9 @@ def _requested(resource: str, snapshot: Snapshot) -> bool | None:
     """Whether a pod requests a resource, or the node's status has some of it; None: not known."""
     node, pods = known_or(snapshot.node, None), known_or(snapshot.pods, ())
     capacity = {device.resource for device in node.devices if device.capacity} if node else set()
-    if resource in capacity or any(resource in pod.wants for pod in pods if pod.live or pod.rejection is not None):
+    if resource in capacity or any(
+        resource in pod.wants for pod in pods if pod.live or pod.rejection is not None
+    ):
         return True
     return None if Unavailable in {type(snapshot.pods), type(snapshot.node)} else False
 
@@ -261,7 +312,9 @@ def _state(resource: str, view: DeviceView) -> ResourceState:
     )
 
 
-def _registered(resource: str, healthy: int, connected: bool | None, view: DeviceView) -> bool | None:
+def _registered(
+    resource: str, healthy: int, connected: bool | None, view: DeviceView
+) -> bool | None:
     last = view.last.get(resource)
     if view.plugins.kubelet_socket is not None and not view.kubelet_of_this_boot:
         # By the current clock. If it was set since, only the open stream proves a registration.
@@ -290,12 +343,18 @@ def _delay(resource: str, view: DeviceView) -> timedelta | None:
         return None
     at: datetime | None = first.at
     if not first.exact:  # a plugin binds its socket a moment before it registers
-        at = view.socket_bound(run, resource, run.start.at, first.at) if resource in view.sockets else None
+        at = (
+            view.socket_bound(run, resource, run.start.at, first.at)
+            if resource in view.sockets
+            else None
+        )
     return at - run.start.at if at is not None and at >= run.start.at else None
 
 
 MAX_TRANSITIONS: Final = 256
-LATE: Final = timedelta(seconds=60)  # a checkpoint older than this need not be the first version with its content
+LATE: Final = timedelta(
+    seconds=60
+)  # a checkpoint older than this need not be the first version with its content
 PROMPTLY: Final = timedelta(seconds=1)
 """A plugin registers this soon after it bound its socket: within 0.2 s on a real node."""
 
@@ -326,7 +385,11 @@ def _kubelet(view: DeviceView) -> Iterator[DeviceTransition]:
 
 def _sockets(view: DeviceView) -> Iterator[DeviceTransition]:
     last = {transition.socket: transition for transition in view.history if transition.socket}
-    known = {name: before.at for name, before in last.items() if before.what is not TransitionKind.SOCKET_GONE}
+    known = {
+        name: before.at
+        for name, before in last.items()
+        if before.what is not TransitionKind.SOCKET_GONE
+    }
     present = {socket.name: socket.made for socket in view.plugins.sockets}
     for name, made in sorted(present.items()):
         if known.get(name) != made:
@@ -358,7 +421,9 @@ def _registrations(view: DeviceView) -> Iterator[DeviceTransition]:
         if view.written_since_start and _written_after(view, before):
             by_file.append(resource)
         # The plugin's stream shows a registration that the file need not have.
-        elif (before is not None or view.written_since_start is None) and _connected(view, resource) is True:
+        elif (before is not None or view.written_since_start is None) and _connected(
+            view, resource
+        ) is True:
             yield view.transition(REGISTERED, resource=resource)
     # Several registrations can be in the same version of the file, which has a single time.
     for resource in by_file:
@@ -423,7 +488,9 @@ def _written_after(view: DeviceView, before: DeviceTransition | None) -> bool:
     return written is not None and (before is None or written > before.at)
 
 
-def _in_checkpoint(view: DeviceView, what: TransitionKind, before: DeviceTransition) -> DeviceTransition:
+def _in_checkpoint(
+    view: DeviceView, what: TransitionKind, before: DeviceTransition
+) -> DeviceTransition:
     written = view.plugins.checkpoint_written
     if written is None or not _written_after(view, before):
         return view.transition(what, resource=before.resource)
@@ -433,7 +500,10 @@ def _in_checkpoint(view: DeviceView, what: TransitionKind, before: DeviceTransit
 
 def _in_order(transitions: list[DeviceTransition], view: DeviceView) -> list[DeviceTransition]:
     """Sort by time, or by rank if the clock was set in between: when the kubelet starts, it removes every socket."""
-    comparable, ranks = all(view.in_this_boot(transition.at) for transition in transitions), list(TransitionKind)
+    comparable, ranks = (
+        all(view.in_this_boot(transition.at) for transition in transitions),
+        list(TransitionKind),
+    )
 
     def sort_key(transition: DeviceTransition) -> tuple[object, ...]:
         at, rank = transition.at, ranks.index(transition.what)
@@ -442,11 +512,15 @@ def _in_order(transitions: list[DeviceTransition], view: DeviceView) -> list[Dev
     return sorted(transitions, key=sort_key)
 
 
-def _bounded(history: tuple[DeviceTransition, ...], view: DeviceView) -> tuple[DeviceTransition, ...]:
+def _bounded(
+    history: tuple[DeviceTransition, ...], view: DeviceView
+) -> tuple[DeviceTransition, ...]:
     """Drop the oldest transitions, but keep the last of each subject: without it, it would be found again."""
     older, recent = history[:-MAX_TRANSITIONS], history[-MAX_TRANSITIONS:]
     # A transition without resource and socket is a start of the kubelet.
     last = {transition.resource or transition.socket: transition for transition in history}
-    present = {change for change in last.values() if not change.socket or change.socket in view.connected}
+    present = {
+        change for change in last.values() if not change.socket or change.socket in view.connected
+    }
     kept = [change for change in older if change in present]
     return (*kept[-MAX_TRANSITIONS:], *recent)

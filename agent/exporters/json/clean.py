@@ -48,7 +48,10 @@ def _blocker(blocker: Blocker) -> dict[str, Any]:
 
 
 def _address(
-    outcome: Outcome, reservation: Reservation, taken_at: datetime, causes: Mapping[ReservationKey, LeakCause]
+    outcome: Outcome,
+    reservation: Reservation,
+    taken_at: datetime,
+    causes: Mapping[ReservationKey, LeakCause],
 ) -> dict[str, Any]:
     return {
         "network": reservation.network,
@@ -74,7 +77,9 @@ def _address(
 def _setting(outcome: Outcome) -> str | None:
     """Return the settings that override all refusals; None where one of them cannot be overridden."""
     settings = [refusal.setting for refusal in outcome.refusals]
-    return " ".join(dict.fromkeys(" ".join(settings).split())) if settings and all(settings) else None
+    return (
+        " ".join(dict.fromkeys(" ".join(settings).split())) if settings and all(settings) else None
+    )
 
 
 def journal_document(image: Journal) -> dict[str, Any]:

@@ -10,7 +10,13 @@ from agent.model.assessment import ClassifiedReservation, State
 from agent.model.finding import LeakCause, TrackedFinding, total
 from agent.model.ranges import numbered
 from agent.model.report import NetworkSummary, Report
-from agent.model.snapshot import InsufficientData, Reservation, ReservationKey, Snapshot, Unavailable
+from agent.model.snapshot import (
+    InsufficientData,
+    Reservation,
+    ReservationKey,
+    Snapshot,
+    Unavailable,
+)
 from agent.model.status import SCHEMA, NodeState
 from agent.model.text import rfc3339
 
@@ -41,29 +47,42 @@ def unavailable_sources(unavailable: Iterable[Unavailable]) -> list[dict[str, st
     return [{"source": source.source, "why": source.why} for source in unavailable]
 
 
-def sorted_reservations(reservations: Iterable[ClassifiedReservation]) -> list[ClassifiedReservation]:
+def sorted_reservations(
+    reservations: Iterable[ClassifiedReservation],
+) -> list[ClassifiedReservation]:
     """Sort by network and address, addresses by value; entries that are not addresses come last."""
-    return sorted(reservations, key=lambda entry: address_order(entry.network, entry.name, is_address=entry.blocks))
+    return sorted(
+        reservations,
+        key=lambda entry: address_order(entry.network, entry.name, is_address=entry.blocks),
+    )
 
 
-def address_order(network: str, name: str, *, is_address: bool = True) -> tuple[str, bool, tuple[int, int], str]:
+def address_order(
+    network: str, name: str, *, is_address: bool = True
+) -> tuple[str, bool, tuple[int, int], str]:
     return network, not is_address, numbered(name) if is_address else (0, 0), name
 
 
 def _network(network: NetworkSummary) -> dict[str, Any]:
     return {
         "name": network.name,
-        "ranges": None if network.ranges is None else [str(each) for ranges in network.ranges for each in ranges],
+        "ranges": None
+        if network.ranges is None
+        else [str(each) for ranges in network.ranges for each in ranges],
         "usable": network.usable,
         "reserved": network.reserved,
         "free": network.free,
-        "states": None if network.states is None else {state.value: n for state, n in network.states.items()},
+        "states": None
+        if network.states is None
+        else {state.value: n for state, n in network.states.items()},
         "not_in_use": network.not_in_use or None,
     }
 
 
 def _reservation(
-    classified: ClassifiedReservation, taken_at: datetime, causes: Mapping[ReservationKey, LeakCause]
+    classified: ClassifiedReservation,
+    taken_at: datetime,
+    causes: Mapping[ReservationKey, LeakCause],
 ) -> dict[str, Any]:
     entry = classified.entry
     reservation = entry if isinstance(entry, Reservation) else None
@@ -74,7 +93,9 @@ def _reservation(
         "ifname": reservation.ifname if reservation else None,
         "state": classified.state.value,
         "pod": classified.pod or None,
-        "age_seconds": round((taken_at - reservation.mtime).total_seconds(), 3) if reservation else None,
+        "age_seconds": round((taken_at - reservation.mtime).total_seconds(), 3)
+        if reservation
+        else None,
         "why": classified.why,
         "cause": causes.get(reservation.key) if reservation else None,
     }
@@ -91,8 +112,12 @@ def _devices(snapshot: Snapshot) -> list[dict[str, Any]] | None:
             "devices": state.devices,
             "allocated": state.allocated,
             "registered": state.registered,
-            "registered_since": None if state.registered_since is None else rfc3339(state.registered_since),
-            "registration_delay_seconds": None if state.delay is None else round(state.delay.total_seconds(), 3),
+            "registered_since": None
+            if state.registered_since is None
+            else rfc3339(state.registered_since),
+            "registration_delay_seconds": None
+            if state.delay is None
+            else round(state.delay.total_seconds(), 3),
             "socket": state.socket or None,
             "socket_present": state.socket_present,
             "connected": state.connected,
@@ -116,13 +141,21 @@ def _finding(tracked: TrackedFinding) -> dict[str, Any]:
         "pod": finding.pod or None,
         "resource": finding.resource or None,
         "pod_outcome": finding.pod_outcome.value if finding.pod_outcome else None,
-        "host_ports": [{"port": port.host_port, "protocol": port.protocol} for port in finding.port_mappings],
+        "host_ports": [
+            {"port": port.host_port, "protocol": port.protocol} for port in finding.port_mappings
+        ],
         "strength": finding.confidence.value if finding.confidence else None,
     }
 
 
 def status_document(
-    report: Report, cleanup: Mapping[str, object], version: str, *, age: float, interval: float, alive: bool
+    report: Report,
+    cleanup: Mapping[str, object],
+    version: str,
+    *,
+    age: float,
+    interval: float,
+    alive: bool,
 ) -> dict[str, Any]:
     """`age`: seconds since the snapshot was begun; `interval`: between two syncs; `alive`: whether they go on."""
     taken_at = rfc3339(report.assessment.snapshot.taken_at)
@@ -133,10 +166,16 @@ def status_document(
         "state": (state_of(report) if alive else NodeState.STALLED).value,
         "headline": headline(report, alive=alive),
         "cleanup": {**cleanup, "halted": report.cleaning.halted if report.cleaning else ""},
-        "networks": [_status_of_network(network) for network in report.networks if not network.not_in_use],
+        "networks": [
+            _status_of_network(network) for network in report.networks if not network.not_in_use
+        ],
         "findings": list(_counted_findings(report.sorted_findings)),
         "unavailable": unavailable_sources(report.unavailable),
-        "report": {"taken_at": taken_at, "age_seconds": round(age, 1), "interval_seconds": interval},
+        "report": {
+            "taken_at": taken_at,
+            "age_seconds": round(age, 1),
+            "interval_seconds": interval,
+        },
     }
 
 
@@ -150,7 +189,14 @@ def _counted_findings(findings: Iterable[TrackedFinding]) -> Iterator[dict[str, 
     groups: dict[tuple[str, str], list[TrackedFinding]] = {}
     for tracked in findings:
         if tracked.confirmed:
-            groups.setdefault((tracked.finding.severity.value, tracked.finding.detector), []).append(tracked)
+            groups.setdefault(
+                (tracked.finding.severity.value, tracked.finding.detector), []
+            ).append(tracked)
     for (severity, detector), group in groups.items():
         oldest = min(tracked.since for tracked in group)
-        yield {"severity": severity, "detector": detector, "count": total(group), "oldest": rfc3339(oldest)}
+        yield {
+            "severity": severity,
+            "detector": detector,
+            "count": total(group),
+            "oldest": rfc3339(oldest),
+        }

@@ -23,7 +23,16 @@ WHEN_HALTED: Final = (
     "(runbook NodeleakCleanupHalted)"
 )
 
-_COLUMNS: Final = ("network", "ip", "age_seconds", "cause", "container_id", "pod", "verdict", "entry")
+_COLUMNS: Final = (
+    "network",
+    "ip",
+    "age_seconds",
+    "cause",
+    "container_id",
+    "pod",
+    "verdict",
+    "entry",
+)
 _GROUPED: Final = ("network", "ip", "age_seconds", "cause", "verdict", "container_id", "pod")
 _DEFAULT: Final = TableView()
 _RELEASED: Final = {"released", "would release"}
@@ -38,11 +47,15 @@ _NAMED: Final = 3
 
 
 def clean_names(cleaning: Cleaning, view: TableView) -> str:
-    return layout.name_lines(row for row in _rows(clean_document(cleaning), view) if row["verdict"] in _RELEASED)
+    return layout.name_lines(
+        row for row in _rows(clean_document(cleaning), view) if row["verdict"] in _RELEASED
+    )
 
 
 @layout.as_text
-def clean_table(cleaning: Cleaning, view: TableView = _DEFAULT, *, verbose: bool = False) -> Iterator[str]:
+def clean_table(
+    cleaning: Cleaning, view: TableView = _DEFAULT, *, verbose: bool = False
+) -> Iterator[str]:
     """Write a cleanup. `verbose`: every address, and every reason with all its addresses."""
     document = clean_document(cleaning)
     yield f"Node {document['node']}, {document['taken_at']}"
@@ -50,12 +63,18 @@ def clean_table(cleaning: Cleaning, view: TableView = _DEFAULT, *, verbose: bool
         yield from _possible(document, view)
     if document["halted"]:
         halted = layout.fill(f"Cleanup halted: {document['halted']}", view.columns, rest="  ")
-        yield from ("", *halted, *layout.numbered_steps(map(Step, WHEN_HALTED.split("; ")), view.columns))
+        yield from (
+            "",
+            *halted,
+            *layout.numbered_steps(map(Step, WHEN_HALTED.split("; ")), view.columns),
+        )
     if document["addresses"]:
         yield from layout.section(_table(document, view, whole=verbose or view.wide))
     reasons = _reasons(document, verbose=verbose)
     yield from layout.section(layout.fill_each(reasons, view.columns), "Why:")
-    passed_over = (f"{row['ip']}: nothing to release: {row['why']}" for row in document["passed_over"])
+    passed_over = (
+        f"{row['ip']}: nothing to release: {row['why']}" for row in document["passed_over"]
+    )
     yield from layout.section(layout.fill_each(passed_over, view.columns, indent=""))
     head = "Nothing can be released, because these sources are unavailable:"
     yield from layout.section(layout.what_to_do(document["unavailable"], view.columns), head)
@@ -70,9 +89,15 @@ def _table(document: dict[str, Any], view: TableView, *, whole: bool) -> Iterato
     if whole or len(rows) <= _SCREENFUL:
         yield from layout.address_table(_COLUMNS, rows, view.columns)
         return
-    shown = layout.grouped(sorted(rows, key=lambda row: bool(document["applied"] and row["verdict"] == "released")))
+    shown = layout.grouped(
+        sorted(rows, key=lambda row: bool(document["applied"] and row["verdict"] == "released"))
+    )
     yield from layout.address_table(_GROUPED, shown[:_SCREENFUL], view.columns)
-    more = f"… and {count_of(len(shown) - _SCREENFUL, 'more row', 'more rows')}. " if len(shown) > _SCREENFUL else ""
+    more = (
+        f"… and {count_of(len(shown) - _SCREENFUL, 'more row', 'more rows')}. "
+        if len(shown) > _SCREENFUL
+        else ""
+    )
     yield f"{more}AGE is that of the oldest. All: -v, or after a release 'nodeleak journal'."
 
 
@@ -82,8 +107,13 @@ def _possible(document: dict[str, Any], view: TableView) -> Iterator[str]:
     if blockers:
         yield f"No release is possible {_scope(blockers)}:"
     by_job = "clean-job" in view.release[-1] and _OF_A_POD & {blocker["by"] for blocker in blockers}
-    whys = ("cleanup halted: see below" if each["by"] == BlockedBy.HALTED else each["why"] for each in blockers)
-    yield from layout.fill_each((_REMEDY.sub("", why) if by_job else why for why in whys), view.columns)
+    whys = (
+        "cleanup halted: see below" if each["by"] == BlockedBy.HALTED else each["why"]
+        for each in blockers
+    )
+    yield from layout.fill_each(
+        (_REMEDY.sub("", why) if by_job else why for why in whys), view.columns
+    )
     if by_job:
         yield from layout.fill(f"To release{BY_JOB}:", view.columns, rest="  ")
         yield f"  {view.release[-1].replace('{node}', quote(document['node']))}"
@@ -97,8 +127,12 @@ def _scope(blockers: Sequence[dict[str, Any]]) -> str:
 
 
 def _rows(document: dict[str, Any], view: TableView) -> list[AddressRow]:
-    addresses = sorted(document["addresses"], key=lambda row: address_order(row["network"], row["ip"]))
-    return layout.sorted_rows(({**row, **_cells(row, wide=view.wide)} for row in addresses), view.sort_by)
+    addresses = sorted(
+        document["addresses"], key=lambda row: address_order(row["network"], row["ip"])
+    )
+    return layout.sorted_rows(
+        ({**row, **_cells(row, wide=view.wide)} for row in addresses), view.sort_by
+    )
 
 
 def _cells(row: AddressRow, *, wide: bool) -> AddressRow:
@@ -122,20 +156,34 @@ def _reasons(document: dict[str, Any], *, verbose: bool) -> Iterator[str]:
         if verbose or len(lines) <= _NAMED:
             yield from lines
         else:  # of many that differ by a number, the last is the furthest from a release
-            yield from (lines[0], f"{label}: … {len(lines) - 2} more: use -v to list all", lines[-1])
+            yield from (
+                lines[0],
+                f"{label}: … {len(lines) - 2} more: use -v to list all",
+                lines[-1],
+            )
 
 
-def _reasons_of(row: AddressRow, unavailable: Sequence[dict[str, str]]) -> Iterator[tuple[str, str, str]]:
+def _reasons_of(
+    row: AddressRow, unavailable: Sequence[dict[str, str]]
+) -> Iterator[tuple[str, str, str]]:
     for refusal in row["refusals"]:
         if not (unavailable and refusal["reason"] == Reason.SOURCE_UNAVAILABLE):
-            yield refusal["reason"], layout.refer(refusal["why"], unavailable), refusal["setting"] or ""
+            yield (
+                refusal["reason"],
+                layout.refer(refusal["why"], unavailable),
+                refusal["setting"] or "",
+            )
     if row["why"] and not row["refusals"]:
         yield row["verdict"].replace("_", " "), row["why"], ""
 
 
 def _reason(label: str, why: str, setting: str, ips: Sequence[str], *, verbose: bool) -> str:
     listed = runs(ips)
-    named = ", ".join(listed) if verbose or len(listed) <= _NAMED else count_of(len(ips), "address", "addresses")
+    named = (
+        ", ".join(listed)
+        if verbose or len(listed) <= _NAMED
+        else count_of(len(ips), "address", "addresses")
+    )
     override = f"; override with {setting}" if setting else ""
     return f"{label} ({named}): {why}{override}"
 
@@ -201,8 +249,21 @@ def journal_table(journal: Journal, missing_in: str = "") -> Iterator[str]:
 
 
 def _entry(entry: Entry) -> list[str]:
-    at, ips, container = rfc3339(entry.at), ", ".join(entry.ips), entry.container_id[:12] or "(empty file)"
-    return [at, entry.actor, ips, container, entry.pod or "-", _outcome(entry), entry.name, entry.why]
+    at, ips, container = (
+        rfc3339(entry.at),
+        ", ".join(entry.ips),
+        entry.container_id[:12] or "(empty file)",
+    )
+    return [
+        at,
+        entry.actor,
+        ips,
+        container,
+        entry.pod or "-",
+        _outcome(entry),
+        entry.name,
+        entry.why,
+    ]
 
 
 def _outcome(entry: Entry) -> str:

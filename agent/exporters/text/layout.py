@@ -26,7 +26,12 @@ _SHORTEST: Final = 8
 """Characters that are left of them."""
 AddressRow: TypeAlias = dict[str, Any]
 """One of the `reservations` in the document of scan, or of the `addresses` in that of clean."""
-_HEADS: Final = {"ip": "ADDRESS", "age_seconds": "AGE", "container_id": "CONTAINER", "entry": "JOURNAL ENTRY"}
+_HEADS: Final = {
+    "ip": "ADDRESS",
+    "age_seconds": "AGE",
+    "container_id": "CONTAINER",
+    "entry": "JOURNAL ENTRY",
+}
 """Of the other columns, the key is the head."""
 
 
@@ -51,12 +56,18 @@ def fill(text: str, columns: int | None = None, *, first: str = "", rest: str = 
     if columns is None:
         return [f"{first}{escape(text)}"]
     joined = _UNBROKEN.sub(lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), escape(text))
-    lines = textwrap.wrap(joined, min(columns, WIDTH), initial_indent=first, subsequent_indent=rest, **WHOLE_WORDS)
+    lines = textwrap.wrap(
+        joined, min(columns, WIDTH), initial_indent=first, subsequent_indent=rest, **WHOLE_WORDS
+    )
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
-def fill_each(texts: Iterable[str], columns: int | None = None, *, indent: str = "  ") -> Iterator[str]:
-    return (line for text in texts for line in fill(text, columns, first=indent, rest=f"{indent}  "))
+def fill_each(
+    texts: Iterable[str], columns: int | None = None, *, indent: str = "  "
+) -> Iterator[str]:
+    return (
+        line for text in texts for line in fill(text, columns, first=indent, rest=f"{indent}  ")
+    )
 
 
 def numbered_steps(steps: Iterable[Step], columns: int | None) -> Iterator[str]:
@@ -81,7 +92,9 @@ def by_reason(unavailable: Iterable[Mapping[str, str]]) -> Iterator[str]:
     return (f"{', '.join(names)}: {why}" for why, names in sources.items())
 
 
-def what_to_do(unavailable: Sequence[Mapping[str, str]], columns: int | None = None) -> Iterator[str]:
+def what_to_do(
+    unavailable: Sequence[Mapping[str, str]], columns: int | None = None
+) -> Iterator[str]:
     yield from fill_each(by_reason(unavailable), columns)
     if unavailable:
         yield from explain((source["source"] for source in unavailable), "Do:")
@@ -94,7 +107,9 @@ def refer(text: str, unavailable: Iterable[Mapping[str, str]]) -> str:
     return text
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None = None) -> Iterator[str]:
+def table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None = None
+) -> Iterator[str]:
     """Align a table, without the columns that have no value in any row."""
     kept = [n for n in range(len(heads)) if any(row[n] for row in rows)]
     filled = ([row[n] or ("-" if n != kept[-1] else "") for n in kept] for row in rows)
@@ -113,7 +128,9 @@ def grid(rows: Sequence[Sequence[str]], columns: int | None = None) -> Iterator[
 
 
 def _shrink(widths: list[int], flexible: Sequence[int], columns: int) -> None:
-    while sum(widths) + 2 * (len(widths) - 1) > columns and any(widths[n] > _SHORTEST for n in flexible):
+    while sum(widths) + 2 * (len(widths) - 1) > columns and any(
+        widths[n] > _SHORTEST for n in flexible
+    ):
         widths[max(flexible, key=widths.__getitem__)] -= 1
 
 
@@ -134,8 +151,14 @@ class TableView(NamedTuple):
 def sorted_rows(rows: Iterable[AddressRow], sort_by: str) -> list[AddressRow]:
     """Sort rows that are in the order of addresses: the oldest first, and what is not known last."""
     if sort_by == "age":
-        return sorted(rows, key=lambda row: (row["age_seconds"] is None, -(row["age_seconds"] or 0)))
-    return list(rows) if sort_by == "ip" else sorted(rows, key=lambda row: (not row[sort_by], row[sort_by] or ""))
+        return sorted(
+            rows, key=lambda row: (row["age_seconds"] is None, -(row["age_seconds"] or 0))
+        )
+    return (
+        list(rows)
+        if sort_by == "ip"
+        else sorted(rows, key=lambda row: (not row[sort_by], row[sort_by] or ""))
+    )
 
 
 def grouped(rows: Iterable[AddressRow]) -> list[AddressRow]:
@@ -150,12 +173,17 @@ def grouped(rows: Iterable[AddressRow]) -> list[AddressRow]:
 
 def _as_one(rows: Sequence[AddressRow]) -> AddressRow:
     first, last, count = rows[0], rows[-1], len(rows)
-    same = {key: value if all(row[key] == value for row in rows) else "…" for key, value in first.items()}
+    same = {
+        key: value if all(row[key] == value for row in rows) else "…"
+        for key, value in first.items()
+    }
     ip = first["ip"] if count == 1 else f"{first['ip']} to {last['ip']} ({count})"
     return {**same, "ip": ip, "age_seconds": max(row["age_seconds"] for row in rows)}
 
 
-def address_table(keys: Sequence[str], rows: Iterable[AddressRow], columns: int | None) -> Iterator[str]:
+def address_table(
+    keys: Sequence[str], rows: Iterable[AddressRow], columns: int | None
+) -> Iterator[str]:
     heads = [_HEADS.get(key, key.upper()) for key in keys]
     return table(heads, [[_cell(key, row[key]) for key in keys] for row in rows], columns)
 

@@ -43,7 +43,11 @@ def _lines(report: Report, letter: Letter) -> Iterator[str]:
     for mark, count in by_weight(counts):
         yield f"  {letter(mark)} {format_number(count):>{width}} {LOOKS[mark].label}"
     if report.findings:
-        yield from ("", *fill(count_by_severity(report), rest="  "), "Run without --map to list them.")
+        yield from (
+            "",
+            *fill(count_by_severity(report), rest="  "),
+            "Run without --map to list them.",
+        )
     yield from map(escape, unavailable(scan_document(report)["unavailable"]))
 
 

@@ -18,21 +18,51 @@ from agent.model.snapshot import InsufficientData, NotRequested, Snapshot
 from agent.model.status import NodeState
 from agent.model.text import format_number, rfc3339
 
-_LISTED: Final = {State.UNMANAGED, State.CANDIDATE, State.TEARDOWN_PENDING, State.UNRECOGNIZED, State.UNKNOWN}
+_LISTED: Final = {
+    State.UNMANAGED,
+    State.CANDIDATE,
+    State.TEARDOWN_PENDING,
+    State.UNRECOGNIZED,
+    State.UNKNOWN,
+}
 """States whose entries are listed one by one: healthy ones are only counted, and leaks are findings."""
 
 _COLUMNS: Final = ("network", "ip", "state", "age_seconds", "cause", "pod", "why")
-_WIDE_COLUMNS: Final = ("network", "ip", "state", "age_seconds", "cause", "container_id", "pod", "why")
-_SAY_WHAT_TO_DO: Final = {"unregistered_node", "detached_volume", "rejected_pod", "started_without_device"}
+_WIDE_COLUMNS: Final = (
+    "network",
+    "ip",
+    "state",
+    "age_seconds",
+    "cause",
+    "container_id",
+    "pod",
+    "why",
+)
+_SAY_WHAT_TO_DO: Final = {
+    "unregistered_node",
+    "detached_volume",
+    "rejected_pod",
+    "started_without_device",
+}
 """Detectors whose messages end with what to do."""
 _SAME_REASON: Final = 5
 """Entries with the same state and reason that are listed."""
 _DEFAULT: Final = TableView()
-HEADS: Final = ("Resource", "Devices", "Allocated", "Registered", "Since", "Registered after", "Socket")
+HEADS: Final = (
+    "Resource",
+    "Devices",
+    "Allocated",
+    "Registered",
+    "Since",
+    "Registered after",
+    "Socket",
+)
 
 
 @layout.as_text
-def scan_table(report: Report, *, verbose: bool = False, view: TableView = _DEFAULT) -> Iterator[str]:
+def scan_table(
+    report: Report, *, verbose: bool = False, view: TableView = _DEFAULT
+) -> Iterator[str]:
     document = scan_document(report)
     yield from header(report, view.columns)
     yield ""
@@ -52,7 +82,9 @@ def header(report: Report, columns: int | None = None) -> Iterator[str]:
     snapshot = report.assessment.snapshot
     yield f"Node {snapshot.node_name}, {rfc3339(snapshot.taken_at)}"
     yield from layout.fill(summary.headline(report), columns, rest="  ")
-    if summary.state_of(report) is not NodeState.INCOMPLETE and (missing := summary.incomplete(report)):
+    if summary.state_of(report) is not NodeState.INCOMPLETE and (
+        missing := summary.incomplete(report)
+    ):
         yield from layout.fill(f"Incomplete: {missing}", columns, rest="  ")
 
 
@@ -63,8 +95,16 @@ def _summary(network: dict[str, Any]) -> list[str]:
     elif network["states"] is None:
         states = "unavailable"
     else:
-        states = ", ".join(f"{n} {state}" for state, n in network["states"].items() if n) or "no reservation"
-    return [network["name"], ranges, *(format_number(network[key]) for key in ("usable", "reserved", "free")), states]
+        states = (
+            ", ".join(f"{n} {state}" for state, n in network["states"].items() if n)
+            or "no reservation"
+        )
+    return [
+        network["name"],
+        ranges,
+        *(format_number(network[key]) for key in ("usable", "reserved", "free")),
+        states,
+    ]
 
 
 def _reservations(document: dict[str, Any], view: TableView, *, whole: bool) -> Iterator[str]:
@@ -72,7 +112,9 @@ def _reservations(document: dict[str, Any], view: TableView, *, whole: bool) -> 
     if listed:
         yield ""
         shown = listed if whole else _without_repetition(listed)
-        yield from layout.address_table(_WIDE_COLUMNS if view.wide else _COLUMNS, shown, view.columns)
+        yield from layout.address_table(
+            _WIDE_COLUMNS if view.wide else _COLUMNS, shown, view.columns
+        )
         yield from _more(len(listed) - len(shown))
 
 
@@ -112,7 +154,11 @@ def _devices(report: Report, columns: int | None, *, verbose: bool) -> Iterator[
         return
     if rows:
         shown = rows if verbose else rows[: summary.LONGEST_LIST]
-        yield from ("", "Devices:", *layout.grid([[head.upper() for head in HEADS], *shown], columns))
+        yield from (
+            "",
+            "Devices:",
+            *layout.grid([[head.upper() for head in HEADS], *shown], columns),
+        )
         yield from _more(len(rows) - len(shown))
 
 
@@ -125,8 +171,12 @@ def _findings(report: Report, view: TableView, *, verbose: bool) -> Iterator[str
     for detector, lines in groups.items():
         shown = lines if verbose else lines[: summary.LONGEST_LIST]
         for line in shown:
-            severity = "" if line.severity is Severity.WARNING else f"({line.severity.value}) "  # most are warnings
-            yield from layout.fill(f"{detector}: {severity}{line.text}", view.columns, first="  ", rest="    ")
+            severity = (
+                "" if line.severity is Severity.WARNING else f"({line.severity.value}) "
+            )  # most are warnings
+            yield from layout.fill(
+                f"{detector}: {severity}{line.text}", view.columns, first="  ", rest="    "
+            )
         yield from _more(len(lines) - len(shown), f"  {detector}: ")
         if detector not in _SAY_WHAT_TO_DO:
             yield from layout.numbered_steps(advice(detector, report, view.release), view.columns)
@@ -141,12 +191,21 @@ def _not_evaluated(report: Report, document: dict[str, Any], columns: int | None
             yield from layout.fill(f"Skipped without it: {', '.join(skipped)}.", columns, rest="  ")
     sources = document["unavailable"]
     yield from unavailable(sources, columns)
-    failed = [{"source": gap.detector, "why": layout.refer(gap.why, sources)} for gap in report.gaps if not gap.chosen]
-    yield from layout.section(layout.fill_each(layout.by_reason(failed), columns), "Checks that could not run:")
+    failed = [
+        {"source": gap.detector, "why": layout.refer(gap.why, sources)}
+        for gap in report.gaps
+        if not gap.chosen
+    ]
+    yield from layout.section(
+        layout.fill_each(layout.by_reason(failed), columns), "Checks that could not run:"
+    )
 
 
 def unavailable(sources: Sequence[dict[str, str]], columns: int | None = None) -> Iterator[str]:
-    return layout.section(layout.what_to_do(sources, columns), "Unavailable (nothing is concluded from these sources):")
+    return layout.section(
+        layout.what_to_do(sources, columns),
+        "Unavailable (nothing is concluded from these sources):",
+    )
 
 
 def device_rows(snapshot: Snapshot) -> list[list[str]]:
@@ -158,7 +217,13 @@ def device_rows(snapshot: Snapshot) -> list[list[str]]:
 
 
 def _row(state: ResourceState) -> list[str]:
-    gone = " (gone)" if state.socket_present is False else " (not connected)" if state.connected is False else ""
+    gone = (
+        " (gone)"
+        if state.socket_present is False
+        else " (not connected)"
+        if state.connected is False
+        else ""
+    )
     return [
         state.resource,
         format_number(state.devices),

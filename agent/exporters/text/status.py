@@ -37,10 +37,16 @@ def status_table(document: dict[str, Any]) -> Iterator[str]:
     yield from _head(document)
     if document["networks"]:
         keys = ("usable", "free", "leaked", "unknown")
-        rows = ([network["name"], *(format_number(network[key]) for key in keys)] for network in document["networks"])
+        rows = (
+            [network["name"], *(format_number(network[key]) for key in keys)]
+            for network in document["networks"]
+        )
         yield from ("", *grid([["NETWORK", *map(str.upper, keys)], *rows]))
     if found := document["findings"]:
-        rows = ([row["detector"], row["severity"], format_number(row["count"]), row["oldest"]] for row in found)
+        rows = (
+            [row["detector"], row["severity"], format_number(row["count"]), row["oldest"]]
+            for row in found
+        )
         yield from ("", *grid([["FINDING", "SEVERITY", "COUNT", "SINCE"], *rows]))
     texts = (f"{source['source']}: {source['why']}" for source in document["unavailable"])
     yield from section(fill_each(texts), "Unavailable (nothing is concluded from these sources):")
@@ -64,7 +70,11 @@ def _duration(seconds: float) -> str:
 
 
 def _cleanup(cleanup: dict[str, Any]) -> Iterator[str]:
-    if cleanup["mode"] == "off" and not cleanup["halted"] and "--cleanup-network (" in "".join(cleanup["why_not"][:1]):
+    if (
+        cleanup["mode"] == "off"
+        and not cleanup["halted"]
+        and "--cleanup-network (" in "".join(cleanup["why_not"][:1])
+    ):
         yield "Releases: off here (read-only). 'nodeleak clean' says how to release leaked addresses."
         return
     networks = ", ".join(cleanup["networks"]) or "none"

@@ -29,7 +29,10 @@ def timeline_table(
         yield from ("", *fill(_APPROXIMATE, columns, rest="  "))
     yield from _clock(timeline["api_skew_seconds"] or 0)
     if undated := timeline["undated_rejections"]:
-        yield from ("", f"Rejected pods without a known time: {undated} (nodeleak scan lists them).")
+        yield from (
+            "",
+            f"Rejected pods without a known time: {undated} (nodeleak scan lists them).",
+        )
     yield from section(f"warning: {warning}" for warning in timeline["warnings"])
     missing = fill_each(by_reason(timeline["unavailable"]), columns)
     yield from section(missing, "Unavailable (events of these sources are missing above):")
@@ -54,7 +57,10 @@ def _rows(events: Sequence[dict[str, Any]], *, verbose: bool) -> Iterator[list[s
         shown = alike if verbose else alike[:_LONGEST_RUN]
         yield from ([_marked_time(event), event["text"]] for event in shown)
         if more := len(alike) - len(shown):
-            yield [_marked_time(alike[-1]), f"… and {more} more {what} until this time: use -v to list all"]
+            yield [
+                _marked_time(alike[-1]),
+                f"… and {more} more {what} until this time: use -v to list all",
+            ]
 
 
 def _marked_time(event: dict[str, Any]) -> str:

@@ -22,7 +22,13 @@ from agent.exporters.timeline import timeline_document
 from agent.model.finding import total
 from agent.model.ranges import IPAddress
 from agent.model.report import NetworkSummary, Report
-from agent.model.snapshot import InsufficientData, NotRequested, Snapshot, SourceDisabled, Unavailable
+from agent.model.snapshot import (
+    InsufficientData,
+    NotRequested,
+    Snapshot,
+    SourceDisabled,
+    Unavailable,
+)
 from agent.model.status import NodeState
 from agent.model.text import count_of, escape, format_age, format_number
 
@@ -37,7 +43,10 @@ _EVENTS: Final = 60
 _REFRESH_SECONDS: Final = 30
 _FIRST_REFRESH_SECONDS: Final = 3
 """Until there is a report."""
-_LETTERS: Final = {mark: look.letter for mark, look in LOOKS.items()} | {"in_use": "", "unavailable": ""}
+_LETTERS: Final = {mark: look.letter for mark, look in LOOKS.items()} | {
+    "in_use": "",
+    "unavailable": "",
+}
 """On the squares; these two are a plain and a hatched one."""
 _STATUS: Final = {NodeState.FINDINGS: "problem", NodeState.INCOMPLETE: "incomplete"}
 """The color; where nothing is wrong, it is that of a problem that has not lasted yet, or of a healthy node."""
@@ -54,13 +63,19 @@ Releases = Callable[[], "tuple[Iterable[Entry] | Unavailable, Iterable[str]]"]
 
 
 class Page:
-    def __init__(self, releases: Releases, links: tuple[str, ...] = (), version: str = "", mode: str = "") -> None:
+    def __init__(
+        self, releases: Releases, links: tuple[str, ...] = (), version: str = "", mode: str = ""
+    ) -> None:
         self._releases, self._about = releases, {"links": links, "version": version, "mode": mode}
 
-    def render(self, report: Report | None, *, alive: bool, refreshing: bool) -> tuple[bytes, dict[str, str]]:
+    def render(
+        self, report: Report | None, *, alive: bool, refreshing: bool
+    ) -> tuple[bytes, dict[str, str]]:
         """Render a report, None before the first, with headers. `alive`: whether the daemon still takes snapshots."""
         view = None if report is None else self._view(report, alive=alive)
-        refresh = 0 if not refreshing else _FIRST_REFRESH_SECONDS if report is None else _REFRESH_SECONDS
+        refresh = (
+            0 if not refreshing else _FIRST_REFRESH_SECONDS if report is None else _REFRESH_SECONDS
+        )
         body = _template().render(view=view, style=_STYLE, refresh=refresh, **self._about)
         return body.encode(), _HEADERS | ({"Refresh": str(refresh)} if refreshing else {})
 
@@ -70,7 +85,9 @@ class Page:
             "document": document,
             "cleaning": report.cleaning,
             "timeline": timeline_document(report, *self._releases()),
-            "status": _STATUS.get(state_of(report, alive=alive), "unconfirmed" if report.problems else "healthy"),
+            "status": _STATUS.get(
+                state_of(report, alive=alive), "unconfirmed" if report.problems else "healthy"
+            ),
             "partly": bool(report.unavailable) or not report.complete or not alive,
             "headline": headline(report, alive=alive),
             "details": list(_details(report, alive=alive)),
@@ -110,7 +127,9 @@ def _findings(report: Report) -> list[dict[str, Any]]:
         {
             "detector": detector,
             "severity": lines[0].severity,
-            "count": total(tracked for tracked in report.findings if tracked.finding.detector == detector),
+            "count": total(
+                tracked for tracked in report.findings if tracked.finding.detector == detector
+            ),
             "description": description(detector),
             "lines": lines,
             "do": advice(detector, report, release_commands(os.environ)),
@@ -122,9 +141,17 @@ def _findings(report: Report) -> list[dict[str, Any]]:
 
 def _networks(report: Report, document: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for network, drawn in zip(document["networks"], network_maps(report), strict=True):
-        rows = {row["ip"]: row for row in document["reservations"] if row["network"] == network["name"]}
+        rows = {
+            row["ip"]: row for row in document["reservations"] if row["network"] == network["name"]
+        }
         elsewhere = [rows[entry.name] for entry in drawn.elsewhere]
-        yield {**network, "maps": drawn.maps, "counts": drawn.counts, "rows": rows, "elsewhere": elsewhere}
+        yield {
+            **network,
+            "maps": drawn.maps,
+            "counts": drawn.counts,
+            "rows": rows,
+            "elsewhere": elsewhere,
+        }
 
 
 def _devices(snapshot: Snapshot) -> dict[str, Any]:
@@ -149,10 +176,24 @@ def _template() -> "Template":
         lstrip_blocks=True,
         auto_reload=False,
     )
-    environment.filters |= {"number": format_number, "age": _age, "time": time_of, "labels": _row_labels}
+    environment.filters |= {
+        "number": format_number,
+        "age": _age,
+        "time": time_of,
+        "labels": _row_labels,
+    }
     environment.filters |= {"summary": _summary, "by_weight": by_weight}
-    environment.globals |= {"looks": LOOKS, "letters": _LETTERS, "device_heads": HEADS, "when_halted": WHEN_HALTED}
-    environment.globals |= {"longest_list": LONGEST_LIST, "most_rows": MAX_LISTED, "most_events": _EVENTS}
+    environment.globals |= {
+        "looks": LOOKS,
+        "letters": _LETTERS,
+        "device_heads": HEADS,
+        "when_halted": WHEN_HALTED,
+    }
+    environment.globals |= {
+        "longest_list": LONGEST_LIST,
+        "most_rows": MAX_LISTED,
+        "most_events": _EVENTS,
+    }
     return environment.get_template("page.html")
 
 
@@ -168,7 +209,9 @@ def _age(seconds: float | None) -> str:
 def _summary(counts: Counter[str]) -> str:
     if counts.total() == 1:
         return LOOKS[next(iter(counts))].label
-    return ", ".join(f"{format_number(count)} {LOOKS[mark].label}" for mark, count in by_weight(counts))
+    return ", ".join(
+        f"{format_number(count)} {LOOKS[mark].label}" for mark, count in by_weight(counts)
+    )
 
 
 def _row_labels(rows: Iterable[IPAddress]) -> list[str]:
@@ -176,4 +219,6 @@ def _row_labels(rows: Iterable[IPAddress]) -> list[str]:
     names = list(map(str, rows))
     common = commonprefix(names)  # noqa: RUF071 (not paths)
     keep = max(common.rfind("."), common.rfind(":"))
-    return names if keep < 0 else [f"{name[keep:]}{'' if name[keep + 1 :] else '0'}" for name in names]
+    return (
+        names if keep < 0 else [f"{name[keep:]}{'' if name[keep + 1 :] else '0'}" for name in names]
+    )

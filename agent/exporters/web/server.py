@@ -34,7 +34,11 @@ CONNECTION_SECONDS: Final = 15.0
 _THIS_MACHINE: Final = "this machine"
 LINKS: Final = ("/metrics", "/healthz", "/readyz", "/api/v1/report", "/api/v1/status")
 _JSON, _HTML, _PLAIN = "application/json", "text/html; charset=utf-8", "text/plain; charset=utf-8"
-_ALWAYS: Final = (("Server", "nodeleak"), ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
+_ALWAYS: Final = (
+    ("Server", "nodeleak"),
+    ("Cache-Control", "no-store"),
+    ("X-Content-Type-Options", "nosniff"),
+)
 _NO_SYNC: Final = "no sync yet"
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 Document = Callable[[Report, float], dict[str, Any]]
@@ -63,7 +67,9 @@ class Server(ThreadingWSGIServer):
     def server_bind(self) -> None:
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        TCPServer.server_bind(self)  # that of HTTPServer asks a name server for the name of this machine
+        TCPServer.server_bind(
+            self
+        )  # that of HTTPServer asks a name server for the name of this machine
         self.server_name, self.server_port = "nodeleak", self.server_address[1]
         self.setup_environ()
 
@@ -75,7 +81,10 @@ class Server(ThreadingWSGIServer):
         if client == _THIS_MACHINE:
             room = taken[client] < MOST_OF_THIS_MACHINE
         else:
-            room = taken[client] < MOST_PER_CLIENT and taken.total() - taken[_THIS_MACHINE] < MOST_CONNECTIONS
+            room = (
+                taken[client] < MOST_PER_CLIENT
+                and taken.total() - taken[_THIS_MACHINE] < MOST_CONNECTIONS
+            )
         if room:
             self._open[request] = client, monotonic()
         return room
@@ -173,7 +182,12 @@ class HttpExporter:
         refusal = _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed")
         response = self._response(path, environ) if method in {"GET", "HEAD"} else refusal
         length = ("Content-Length", str(len(response.body)))
-        headers = [("Content-Type", response.content_type), length, *_ALWAYS, *response.headers.items()]
+        headers = [
+            ("Content-Type", response.content_type),
+            length,
+            *_ALWAYS,
+            *response.headers.items(),
+        ]
         start(f"{response.status.value} {response.status.phrase}", headers)
         return [] if method == "HEAD" else [response.body]
 
@@ -194,26 +208,37 @@ class HttpExporter:
             case "/readyz":
                 return _probe(_NO_SYNC, ok=self._last is not None)
             case "/" if self._page is not None:
-                return self._private("page", environ, partial(self._view, self._page, environ["QUERY_STRING"]))
+                return self._private(
+                    "page", environ, partial(self._view, self._page, environ["QUERY_STRING"])
+                )
             case "/api/v1/report":
-                return self._private("report", environ, partial(self._json, lambda report, _: scan_document(report)))
+                return self._private(
+                    "report", environ, partial(self._json, lambda report, _: scan_document(report))
+                )
             case "/api/v1/status" if self._status is not None:
                 return self._private("status", environ, partial(self._json, self._status))
             case _:
                 return _text(HTTPStatus.NOT_FOUND, f"not found: {', '.join(LINKS)}")
 
-    def _private(self, what: str, environ: dict[str, Any], render: Callable[[], Response]) -> Response:
+    def _private(
+        self, what: str, environ: dict[str, Any], render: Callable[[], Response]
+    ) -> Response:
         """Refuse other machines, and host names: anybody can point a name at this machine (DNS rebinding)."""
         names = f"the {what} names pods and addresses"
         if not is_loopback(environ["REMOTE_ADDR"]):
             return _text(HTTPStatus.FORBIDDEN, f"{names}: only this machine may read it")
         if not _is_ours(environ.get("HTTP_HOST", "")):
-            return _text(HTTPStatus.FORBIDDEN, f"{names}: use localhost or an IP address as the host")
+            return _text(
+                HTTPStatus.FORBIDDEN, f"{names}: use localhost or an IP address as the host"
+            )
         with self._rendering:
             return render()
 
     def _view(self, page: Page, query: str) -> Response:
-        report, refreshing = self._last[0] if self._last else None, "refresh=off" not in query.split("&")
+        report, refreshing = (
+            self._last[0] if self._last else None,
+            "refresh=off" not in query.split("&"),
+        )
         body, headers = page.render(report, alive=self._alive(), refreshing=refreshing)
         return Response(HTTPStatus.OK, _HTML, body, headers)
 
@@ -221,7 +246,9 @@ class HttpExporter:
         if self._last is None:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, _NO_SYNC)
         report, begun = self._last
-        return Response(HTTPStatus.OK, _JSON, json.dumps(document(report, monotonic() - begun)).encode())
+        return Response(
+            HTTPStatus.OK, _JSON, json.dumps(document(report, monotonic() - begun)).encode()
+        )
 
 
 def _text(status: HTTPStatus, text: str) -> Response:

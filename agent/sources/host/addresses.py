@@ -38,7 +38,9 @@ def read_addresses(proc: Path) -> tuple[Address, ...]:
         for ip, inode in _unread_addresses(net, seen):
             found.append(Address(ip, pid, read_of(proc, pid, "comm").strip() or "?", inode))
         if len(found) > _MOST_ADDRESSES:
-            raise SourceError(f"{net}: the namespaces up to this one have over {_MOST_ADDRESSES:,} addresses")
+            raise SourceError(
+                f"{net}: the namespaces up to this one have over {_MOST_ADDRESSES:,} addresses"
+            )
     if not seen:
         raise SourceError(f"no process in {proc} shows its network namespace: check --proc")
     return tuple(found)
@@ -93,10 +95,18 @@ def _require_gone(file: str, error: OSError) -> None:
 
 
 def _ipv4_addresses(fib_trie: bytes) -> set[str]:
-    return {str(IPv4Address(ip.decode())) for ip in _LOCAL4.findall(fib_trie) if not ip.startswith(b"127.")}
+    return {
+        str(IPv4Address(ip.decode()))
+        for ip in _LOCAL4.findall(fib_trie)
+        if not ip.startswith(b"127.")
+    }
 
 
 def _ipv6_addresses(if_inet6: bytes) -> set[str]:
     # The owner of a namespace can name an interface with nearly any bytes: the name, last, is not parsed.
     fields = (line.split(b" ", 4) for line in if_inet6.split(b"\n") if line)
-    return {str(IPv6Address(int(address, 16))) for address, _, _, scope, *_ in fields if scope not in _LINK_OR_LOOPBACK}
+    return {
+        str(IPv6Address(int(address, 16)))
+        for address, _, _, scope, *_ in fields
+        if scope not in _LINK_OR_LOOPBACK
+    }

@@ -34,14 +34,20 @@ class CheckpointDirectories:
         """Read the directories in use by the containers that were listed before; raises SourceError."""
         # Each kubelet creates its own directory when it starts, so one of them may be missing. Where all are missing,
         # no such kubelet ever ran here, or they are not mounted: `crosscheck.py` tells these apart.
-        found = {path: directory for path in self.directories if (directory := _read(path)) is not None}
+        found = {
+            path: directory for path in self.directories if (directory := _read(path)) is not None
+        }
         if not found:
             directories = ", ".join(map(str, self.directories))
             remedy = "in a pod apply deploy/overlays/docker, elsewhere check --checkpoint-dir"
             raise NotFound(f"none of these exists: {directories} ({remedy})")
-        sandboxes = [container for container in known_or(snapshot.containers, ()) if container.sandbox]
+        sandboxes = [
+            container for container in known_or(snapshot.containers, ()) if container.sandbox
+        ]
         left_over = _left_over(found, sandboxes, snapshot.taken_at.timestamp())
-        self._left_over = frozenset(path / name for path in left_over for name in found[path].checkpoints)
+        self._left_over = frozenset(
+            path / name for path in left_over for name in found[path].checkpoints
+        )
         in_use = (found[path].checkpoints.values() for path in found if path not in left_over)
         return tuple(chain.from_iterable(in_use))
 
@@ -51,15 +57,21 @@ class CheckpointDirectories:
         return any(map(_exists, files))
 
 
-def _left_over(found: Mapping[Path, _Directory], sandboxes: Sequence[Container], now: float) -> frozenset[Path]:
+def _left_over(
+    found: Mapping[Path, _Directory], sandboxes: Sequence[Container], now: float
+) -> frozenset[Path]:
     """Return the directories of a runtime that the kubelet no longer uses: nobody retries their teardowns."""
     # Every running sandbox has its checkpoint in another directory and is younger than every file in this directory,
     # which has no sandbox that is listed. If all are from the future, the clock was wrong, and their age shows nothing.
     created = {sandbox.id: sandbox.created for sandbox in sandboxes if sandbox.running}
     oldest, listed = min(created.values(), default=now), {sandbox.id for sandbox in sandboxes}
-    if oldest >= now or not any(created.keys() <= directory.checkpoints.keys() for directory in found.values()):
+    if oldest >= now or not any(
+        created.keys() <= directory.checkpoints.keys() for directory in found.values()
+    ):
         return frozenset()
-    return frozenset(path for path, (ids, newest) in found.items() if newest < oldest and listed.isdisjoint(ids))
+    return frozenset(
+        path for path, (ids, newest) in found.items() if newest < oldest and listed.isdisjoint(ids)
+    )
 
 
 def _exists(file: Path) -> bool:

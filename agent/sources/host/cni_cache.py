@@ -23,7 +23,9 @@ from agent.sources.host.files import names_in, open_directory, read_file
 from agent.sources.source_error import NotFound, SourceError
 
 _LOOPBACK: Final = "lo"
-LARGEST: Final = 4 * 1024 * 1024  # bytes: CRI-O adds a pod's annotations, 256 KiB that Go may escape to six times
+LARGEST: Final = (
+    4 * 1024 * 1024
+)  # bytes: CRI-O adds a pod's annotations, 256 KiB that Go may escape to six times
 _NAME: Final = re.compile(r"(?P<network>.+)-(?P<id>[0-9a-f]{64})-(?P<ifname>[^-/]+)")
 """Network names may contain dashes; the id, 64 hex digits between two dashes, is unambiguous."""
 _DELEGATES: Final = frozenset({"delegates", "clusterNetwork"})
@@ -34,17 +36,23 @@ rules of the addresses in the result, whoever has them by then."""
 _POD_CIDR: Final = '"usePodCidr'  # in place of a subnet, with `IPv6` behind it for the other family
 
 _Version: TypeAlias = tuple[str, int, int, int]  # name, inode, modification time and size of a file
-_Parsed: TypeAlias = CniResult | DamagedResult | None  # None: it is no result of the sandbox that its name tells
+_Parsed: TypeAlias = (
+    CniResult | DamagedResult | None
+)  # None: it is no result of the sandbox that its name tells
 
 
 class CniResults:
     """The cache. Each file is parsed once: libcni writes it once, and there is one for each pod."""
 
-    def __init__(self, directories: Iterable[Path], is_missing: Callable[[Path], bool] = lambda _: False) -> None:
+    def __init__(
+        self, directories: Iterable[Path], is_missing: Callable[[Path], bool] = lambda _: False
+    ) -> None:
         """`is_missing`: whether a path that does not exist for this process is known not to exist on the node."""
         self._directories, self._is_missing = tuple(directories), is_missing
         self._parsed: dict[_Version, _Parsed] = {}
-        self.damaged: tuple[DamagedResult, ...] = ()  # the files of the last reading that have no result
+        self.damaged: tuple[
+            DamagedResult, ...
+        ] = ()  # the files of the last reading that have no result
 
     def read(self) -> tuple[CniResult, ...]:
         """Read what is cached of all networks; raises SourceError where no directory exists, or any is unreadable."""
@@ -61,9 +69,13 @@ class CniResults:
             except NotFound:
                 missing.append(path)
         if len(missing) == len(self._directories) and not all(map(self._is_missing, missing)):
-            raise NotFound(f"none of these exists: {', '.join(map(str, missing))} (check --cni-cache-dir)")
+            raise NotFound(
+                f"none of these exists: {', '.join(map(str, missing))} (check --cni-cache-dir)"
+            )
         self._parsed = parsed
-        self.damaged = tuple(result for result in parsed.values() if isinstance(result, DamagedResult))
+        self.damaged = tuple(
+            result for result in parsed.values() if isinstance(result, DamagedResult)
+        )
         return tuple(result for result in parsed.values() if isinstance(result, CniResult))
 
     def _read_file(self, name: str, directory: int, parsed: dict[_Version, _Parsed]) -> None:
@@ -90,12 +102,20 @@ def _parse(content: bytes, network: str, container_id: str, ifname: str, mtime_n
     """Parse one cache file; None: it has another result than its name says. Never raises, whatever the bytes."""
     try:
         tree = json.loads(content)
-        return _result(tree, network, container_id, ifname, mtime_ns) if isinstance(tree, dict) else None
+        return (
+            _result(tree, network, container_id, ifname, mtime_ns)
+            if isinstance(tree, dict)
+            else None
+        )
     except (ValueError, RecursionError):
-        return DamagedResult(network, container_id, ifname, Damage.MALFORMED if content else Damage.EMPTY)
+        return DamagedResult(
+            network, container_id, ifname, Damage.MALFORMED if content else Damage.EMPTY
+        )
 
 
-def _result(tree: Mapping[str, Any], network: str, container_id: str, ifname: str, mtime_ns: int) -> CniResult | None:
+def _result(
+    tree: Mapping[str, Any], network: str, container_id: str, ifname: str, mtime_ns: int
+) -> CniResult | None:
     is_bare = tree.get("kind") != "cniCacheV1"
     if is_bare:
         tree = {"networkName": network, "containerId": container_id, "result": tree}
@@ -129,7 +149,11 @@ def _plugins(config: Any) -> list[dict[str, Any]]:
     """Return the plugins of a configuration that are not disabled. It is a plugin itself or has a list of them."""
     try:
         tree = json.loads(base64.b64decode(config))
-        plugins = (plugin for plugin in respelled(tree.get("plugins") or [tree]) if isinstance(plugin, dict))
+        plugins = (
+            plugin
+            for plugin in respelled(tree.get("plugins") or [tree])
+            if isinstance(plugin, dict)
+        )
         return [plugin for plugin in plugins if not is_disabled(plugin)]
     except (TypeError, ValueError, AttributeError, RecursionError):
         return []
@@ -145,7 +169,10 @@ def _pod(arguments: Any) -> str:
 
 def _ranges_of_ipam(ipam: Mapping[str, Any]) -> RangeSets:
     try:
-        sets = ([subnet_range(r.subnet, r.first, r.last, r.gateway) for r in ranges] for ranges in ranges_of(ipam))
+        sets = (
+            [subnet_range(r.subnet, r.first, r.last, r.gateway) for r in ranges]
+            for ranges in ranges_of(ipam)
+        )
         return tuple(map(tuple, sets))
     except (TypeError, ValueError, KeyError, AttributeError):
         return ()
@@ -154,7 +181,10 @@ def _ranges_of_ipam(ipam: Mapping[str, Any]) -> RangeSets:
 def _ranges_of_result(result: Any) -> RangeSets:
     """Infer the ranges from the addresses of a result."""
     try:
-        return tuple((subnet_range(address, gateway=gateway or ""),) for address, gateway in _addresses(result))
+        return tuple(
+            (subnet_range(address, gateway=gateway or ""),)
+            for address, gateway in _addresses(result)
+        )
     except (TypeError, ValueError, KeyError, AttributeError):
         return ()
 
@@ -174,7 +204,9 @@ def _namespace(cached: Mapping[str, Any]) -> str:
         paths = []
     named = (path for path in (*paths, cached.get("netns")) if isinstance(path, str))
     # kubenet names that of a process, which is not mounted: `/proc/<pid>/ns/net`.
-    return next((path for path in named if path.startswith("/") and not path.startswith("/proc/")), "")
+    return next(
+        (path for path in named if path.startswith("/") and not path.startswith("/proc/")), ""
+    )
 
 
 def _port_mappings(arguments: Any, plugins: Iterable[Mapping[str, Any]]) -> tuple[PortMapping, ...]:
@@ -182,7 +214,10 @@ def _port_mappings(arguments: Any, plugins: Iterable[Mapping[str, Any]]) -> tupl
     try:
         if not any(plugin.get("capabilities", {}).get("portMappings") for plugin in plugins):
             return ()
-        given = ((mapping.get("hostPort"), mapping.get("protocol") or "tcp") for mapping in arguments["portMappings"])
+        given = (
+            (mapping.get("hostPort"), mapping.get("protocol") or "tcp")
+            for mapping in arguments["portMappings"]
+        )
         ports = ((port, str(protocol).lower()) for port, protocol in given if type(port) is int)
         return tuple(PortMapping(port, protocol) for port, protocol in ports if 0 < port < 1 << 16)
     except (AttributeError, KeyError, TypeError):
@@ -194,7 +229,10 @@ def names_of(reservation: Reservation) -> tuple[tuple[str, str, str], ...]:
     # One for the interface, and one for the loopback that dockershim and cri-dockerd add.
     loopback = "kubenet-loopback" if reservation.network == KUBENET else "cni-loopback"
     of = ((reservation.network, reservation.ifname or "eth0"), (loopback, _LOOPBACK))
-    return tuple((f"{network}-{reservation.container_id}-{ifname}", network, ifname) for network, ifname in of)
+    return tuple(
+        (f"{network}-{reservation.container_id}-{ifname}", network, ifname)
+        for network, ifname in of
+    )
 
 
 def belongs(content: bytes, reservation: Reservation, network: str, ifname: str) -> bool:

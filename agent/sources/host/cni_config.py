@@ -18,17 +18,23 @@ from agent.sources.source_error import NotFound, SourceError, cannot_read
 DEFAULT_DIRECTORY: Final = Path("/etc/cni/net.d")
 _DEEPEST: Final = 3  # delegates of delegates: a configuration of Multus may name itself
 _FLANNEL: Final = "flannel"
-_FLANNEL_SUBNET: Final = re.compile(r"^FLANNEL_(?:IPV6_)?SUBNET=([0-9a-fA-F:.]+/\d{1,3})$", re.MULTILINE)
+_FLANNEL_SUBNET: Final = re.compile(
+    r"^FLANNEL_(?:IPV6_)?SUBNET=([0-9a-fA-F:.]+/\d{1,3})$", re.MULTILINE
+)
 _KEYS: Final = (
     "name", "type", "plugins", "enabled", "capabilities", "ipam", "dataDir", "ranges", "subnet", "rangeStart",
     "rangeEnd", "gateway", "delegates", "clusterNetwork", "defaultNetworks",
 )  # fmt: skip
 _SPELLING: Final = {key.casefold(): key for key in _KEYS}
 _SUFFIXES: Final = frozenset({".conf", ".conflist", ".json"})
-_REMEDY: Final = "(it must be mounted; if the runtime reads another directory, set --cni-config-dir)"
+_REMEDY: Final = (
+    "(it must be mounted; if the runtime reads another directory, set --cni-config-dir)"
+)
 
 Configuration: TypeAlias = Mapping[str, Any]  # a network's `name` and `plugins`
-Files: TypeAlias = Callable[[], Mapping[str, Configuration]]  # reads a directory; only some plugins need it
+Files: TypeAlias = Callable[
+    [], Mapping[str, Configuration]
+]  # reads a directory; only some plugins need it
 
 
 class CniStatus(NamedTuple):
@@ -105,15 +111,23 @@ def default_networks(directory: Path, default: str = "") -> tuple[RuntimeNetwork
     files = read_directory(directory)
     if default:
         if (named := _find(default, files)) is None:
-            raise SourceError(f"the default network of the runtime, {escape(default)}, is in no file of {directory}")
+            raise SourceError(
+                f"the default network of the runtime, {escape(default)}, is in no file of {directory}"
+            )
         return tuple(networks_of(named, lambda: files))
     (name, first), *others = files.items()
     networks, later = tuple(networks_of(first, lambda: files)), list[RuntimeNetwork]()
     for _, file in others:
         with suppress(SourceError):  # no pod needs it, perhaps
-            later += (network for network in networks_of(file, lambda: files) if file["name"] != first["name"])
+            later += (
+                network
+                for network in networks_of(file, lambda: files)
+                if file["name"] != first["name"]
+            )
     # A pod may name another network than the delegates.
-    changed = _changed(directory, name) if first["name"] in {network.name for network in networks} else 0
+    changed = (
+        _changed(directory, name) if first["name"] in {network.name for network in networks} else 0
+    )
     return tuple(replace(network, later=tuple(later), changed_ns=changed) for network in networks)
 
 
@@ -140,12 +154,18 @@ def networks_of(
     # `forwards`: it, or a plugin beside it, is told of host ports.
     name = configuration.get("name")
     try:
-        plugins = [plugin for plugin in configuration.get("plugins") or [configuration] if not is_disabled(plugin)]
+        plugins = [
+            plugin
+            for plugin in configuration.get("plugins") or [configuration]
+            if not is_disabled(plugin)
+        ]
         forwards = any([forwards, *map(_forwards_ports, plugins)])
         delegates = [delegate for plugin in plugins for delegate in _delegates(plugin, files)]
         if delegates and depth < _DEEPEST:
             for delegate in delegates:
-                yield from networks_of({"name": name, **delegate}, files, depth + 1, forwards=forwards)
+                yield from networks_of(
+                    {"name": name, **delegate}, files, depth + 1, forwards=forwards
+                )
         else:
             yield from _own_networks(str(name), plugins, forwards=forwards)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -165,7 +185,9 @@ def _forwards_ports(plugin: Configuration) -> bool:
 def _delegates(plugin: Configuration, read: Files) -> Sequence[Configuration]:
     if not (primary := plugin.get("clusterNetwork")):
         if not plugin.get("delegates") and str(plugin["type"]).startswith("multus"):
-            raise ValueError("Multus has its delegates elsewhere: name their networks with --network")
+            raise ValueError(
+                "Multus has its delegates elsewhere: name their networks with --network"
+            )
         return plugin.get("delegates") or ()
     files = read()
     if (found := _find(primary, files)) is None:
@@ -181,7 +203,9 @@ def _find(network: str, files: Mapping[str, Configuration]) -> Configuration | N
     return next((file for file in files.values() if file["name"] == network), None)
 
 
-def _own_networks(name: str, plugins: Sequence[Configuration], *, forwards: bool) -> Iterator[RuntimeNetwork]:
+def _own_networks(
+    name: str, plugins: Sequence[Configuration], *, forwards: bool
+) -> Iterator[RuntimeNetwork]:
     types = tuple(str(plugin["type"]) for plugin in plugins)
     ipams = list(filter(None, map(_ipam, plugins)))
     ranges: dict[str, list[tuple[WrittenRange, ...]]] = {}
@@ -229,8 +253,13 @@ def with_subnet(networks: Iterable[RuntimeNetwork], run_dir: Path) -> tuple[Runt
         content, _ = read_file(run_dir / "flannel/subnet.env")
     except (OSError, SourceError):
         content = b""
-    ranges = tuple((WrittenRange(subnet),) for subnet in _FLANNEL_SUBNET.findall(content.decode(errors="replace")))
+    ranges = tuple(
+        (WrittenRange(subnet),)
+        for subnet in _FLANNEL_SUBNET.findall(content.decode(errors="replace"))
+    )
     return tuple(
-        replace(network, ranges=network.ranges or ranges) if _FLANNEL in network.plugins else network
+        replace(network, ranges=network.ranges or ranges)
+        if _FLANNEL in network.plugins
+        else network
         for network in networks
     )

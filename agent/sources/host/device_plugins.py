@@ -27,13 +27,19 @@ _CHECKPOINT: Final = "kubelet_internal_checkpoint"
 _CANONICAL: Final = Path("/var/lib/kubelet/device-plugins")  # as the kubelet knows the directory
 
 
-def read_device_plugins(path: Path, proc: Path, history: Callable[[], StoredHistory]) -> DevicePlugins:
+def read_device_plugins(
+    path: Path, proc: Path, history: Callable[[], StoredHistory]
+) -> DevicePlugins:
     """Raises SourceError if the directory or the checkpoint is unavailable. `history`: up to the last snapshot."""
     with open_directory(path) as directory:
         # The kubelet's socket before the plugins': if the kubelet starts meanwhile, it removes their sockets, so no
         # plugin's socket seems older than a kubelet that would have removed it.
         kubelet = _made(_KUBELET, directory)
-        names = (name for name in names_in(directory, path) if name != _KUBELET and not name.startswith("."))
+        names = (
+            name
+            for name in names_in(directory, path)
+            if name != _KUBELET and not name.startswith(".")
+        )
         made = {name: at for name in names if (at := _made(name, directory))}
         checkpoint = _read_checkpoint(directory)
     stored = history()
@@ -41,17 +47,26 @@ def read_device_plugins(path: Path, proc: Path, history: Callable[[], StoredHist
     return DevicePlugins(kubelet, sockets, *checkpoint, stored.transitions, stored.trouble)
 
 
-def _with_connections(made: Mapping[str, datetime], path: Path, proc: Path) -> tuple[PluginSocket, ...]:
+def _with_connections(
+    made: Mapping[str, datetime], path: Path, proc: Path
+) -> tuple[PluginSocket, ...]:
     """Add whether the kubelet is connected, if the list of unix sockets is that of the kubelet's network namespace."""
     # A list without the kubelet's own socket is another namespace's, or the kubelet does not run.
-    paths = {name: {os.fsencode(directory / name) for directory in (path, _CANONICAL)} for name in (_KUBELET, *made)}
+    paths = {
+        name: {os.fsencode(directory / name) for directory in (path, _CANONICAL)}
+        for name in (_KUBELET, *made)
+    }
     try:
         found = read_sockets(proc, chain.from_iterable(paths.values()))
     except SourceError:
         found = UnixSockets(frozenset(), frozenset())
     same_namespace = bool(paths[_KUBELET] & found.listening)
-    connected = {name: bool(paths[name] & found.connected) if same_namespace else None for name in made}
-    return tuple(PluginSocket(escape(name), at, connected[name]) for name, at in sorted(made.items()))
+    connected = {
+        name: bool(paths[name] & found.connected) if same_namespace else None for name in made
+    }
+    return tuple(
+        PluginSocket(escape(name), at, connected[name]) for name, at in sorted(made.items())
+    )
 
 
 def _made(name: str, directory: int) -> datetime | None:
@@ -64,7 +79,9 @@ def _made(name: str, directory: int) -> datetime | None:
     return from_mtime(found.st_mtime_ns) if stat.S_ISSOCK(found.st_mode) else None
 
 
-def _read_checkpoint(directory: int) -> tuple[datetime | None, tuple[Registered, ...], tuple[Allocation, ...]]:
+def _read_checkpoint(
+    directory: int,
+) -> tuple[datetime | None, tuple[Registered, ...], tuple[Allocation, ...]]:
     """Return when the checkpoint was written, and what is in it; None and nothing if there is none."""
     try:
         content, mtime_ns = read_file(_CHECKPOINT, directory)
@@ -73,12 +90,20 @@ def _read_checkpoint(directory: int) -> tuple[datetime | None, tuple[Registered,
     try:
         data = json.loads(content)["Data"]
         devices = {} if data["RegisteredDevices"] is None else data["RegisteredDevices"]
-        registered = tuple(Registered(_text(name), _devices(_list(ids))) for name, ids in sorted(devices.items()))
-        return from_mtime(mtime_ns), registered, tuple(map(_allocation, _list(data["PodDeviceEntries"])))
+        registered = tuple(
+            Registered(_text(name), _devices(_list(ids))) for name, ids in sorted(devices.items())
+        )
+        return (
+            from_mtime(mtime_ns),
+            registered,
+            tuple(map(_allocation, _list(data["PodDeviceEntries"]))),
+        )
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{_CHECKPOINT}: not JSON ({len(content)} bytes)") from error
     except (KeyError, TypeError, AttributeError) as error:
-        raise SourceError(f"{_CHECKPOINT}: unknown format ({type(error).__name__}: {error})") from error
+        raise SourceError(
+            f"{_CHECKPOINT}: unknown format ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _allocation(entry: Mapping[str, Any]) -> Allocation:
@@ -86,7 +111,9 @@ def _allocation(entry: Mapping[str, Any]) -> Allocation:
     listed = entry["DeviceIDs"]
     lists = listed.values() if isinstance(listed, dict) else [listed]
     devices = _devices(chain.from_iterable(map(_list, lists)))
-    return Allocation(_text(entry["PodUID"]), _text(entry["ContainerName"]), _text(entry["ResourceName"]), devices)
+    return Allocation(
+        _text(entry["PodUID"]), _text(entry["ContainerName"]), _text(entry["ResourceName"]), devices
+    )
 
 
 def _devices(listed: Iterable[Any]) -> tuple[str, ...]:

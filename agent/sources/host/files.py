@@ -12,8 +12,12 @@ from typing import Final
 from agent.sources.source_error import NotFound, SourceError, cannot_read
 
 LARGEST_FILE: Final = 1024 * 1024  # bytes of a file that a program wrote: it has some thousand
-LARGEST_TABLE: Final = 16 * 1024 * 1024  # bytes of a table of the kernel: more than 50,000 mounts or 200,000 routes
-MAX_ENTRIES: Final = 65536  # Of a directory. A node has some hundred pods, and a file or two for each.
+LARGEST_TABLE: Final = (
+    16 * 1024 * 1024
+)  # bytes of a table of the kernel: more than 50,000 mounts or 200,000 routes
+MAX_ENTRIES: Final = (
+    65536  # Of a directory. A node has some hundred pods, and a file or two for each.
+)
 _PIECE: Final = 64 * 1024
 
 
@@ -21,12 +25,16 @@ _PIECE: Final = 64 * 1024
 def open_directory(path: Path, *, follow: bool = True) -> Iterator[int]:
     """Open a directory; raises NotFound, and SourceError for any OSError until it is closed. `follow`: a link."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+        handle = os.open(
+            path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+        )
     except FileNotFoundError as error:
         raise NotFound(f"{path} does not exist") from error
     except OSError as error:
         if not follow and error.errno in {errno.ENOTDIR, errno.ELOOP}:
-            raise SourceError(f"{path} is not a directory (symbolic links are not followed)") from error
+            raise SourceError(
+                f"{path} is not a directory (symbolic links are not followed)"
+            ) from error
         raise SourceError(cannot_read(path, error)) from error
     try:
         yield handle
@@ -41,12 +49,18 @@ def names_in(directory: int, path: object) -> list[str]:
     with os.scandir(directory) as entries:
         names = [entry.name for entry in islice(entries, MAX_ENTRIES + 1)]
     if len(names) > MAX_ENTRIES:
-        raise SourceError(f"{path} has more than {MAX_ENTRIES} entries and was not read: find out what fills it")
+        raise SourceError(
+            f"{path} has more than {MAX_ENTRIES} entries and was not read: find out what fills it"
+        )
     return names
 
 
 def read_file(
-    path: str | Path, directory: int | None = None, *, follow: bool = False, largest: int = LARGEST_FILE
+    path: str | Path,
+    directory: int | None = None,
+    *,
+    follow: bool = False,
+    largest: int = LARGEST_FILE,
 ) -> tuple[bytes, int]:
     """Return a regular file's content and modification time in ns; raises OSError and SourceError."""
     # `directory`: an open one that the path is relative to. `follow`: symbolic links.

@@ -12,12 +12,16 @@ from agent.model.volumes import Mount
 from agent.sources.host.files import LARGEST_TABLE, read_file
 from agent.sources.source_error import SourceError, cannot_read
 
-_LINE: Final = re.compile(r"[^ ]+ [^ ]+ (?P<device>[^ ]+) (?P<root>[^ ]+) (?P<point>[^ ]+) .* - (?P<kind>[^ ]+) .*")
+_LINE: Final = re.compile(
+    r"[^ ]+ [^ ]+ (?P<device>[^ ]+) (?P<root>[^ ]+) (?P<point>[^ ]+) .* - (?P<kind>[^ ]+) .*"
+)
 """Of proc_pid_mountinfo(5)."""
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")  # how the kernel writes a space, or a line's end
 _DELETED: Final = "//deleted"
 _PROC: Final = Path("/proc")  # of this process
-_LOCAL: Final = re.compile(r"ext[234]|xfs|btrfs|bcachefs|f2fs|jfs|zfs|tmpfs|ramfs|overlay|aufs|fuse\.fuse-overlayfs")
+_LOCAL: Final = re.compile(
+    r"ext[234]|xfs|btrfs|bcachefs|f2fs|jfs|zfs|tmpfs|ramfs|overlay|aufs|fuse\.fuse-overlayfs"
+)
 """Types of file systems that only one node has at a time. Any other may be shared."""
 
 
@@ -35,7 +39,11 @@ def _read_table(proc: Path, process: int | str = 1) -> tuple[_Entry, ...]:
         content, _ = read_file(table, follow=True, largest=LARGEST_TABLE)
     except OSError as error:
         raise SourceError(cannot_read(table, error)) from error
-    return tuple(map(_entry, filter(None, map(_LINE.fullmatch, content.decode(errors="replace").split("\n")))))
+    return tuple(
+        map(
+            _entry, filter(None, map(_LINE.fullmatch, content.decode(errors="replace").split("\n")))
+        )
+    )
 
 
 def _entry(line: re.Match[str]) -> _Entry:
@@ -49,7 +57,9 @@ def read_namespaces(proc: Path, runtimes: Iterable[int]) -> tuple[str, ...]:
     # A runtime may have mounts of its own, as on OpenShift. A mount keeps a namespace, and its addresses, without any
     # process: the kernel in it still answers for them. Below a shared directory, a namespace is listed more than once.
     entries = (entry for process in (1, *runtimes) for entry in _read_table(proc, process))
-    mounted = (entry.point for entry in entries if entry.kind == "nsfs" and entry.root.startswith("net:["))
+    mounted = (
+        entry.point for entry in entries if entry.kind == "nsfs" and entry.root.startswith("net:[")
+    )
     return tuple(dict.fromkeys(mounted))
 
 
@@ -81,7 +91,9 @@ def is_missing_on_node(path: Path, proc: Path) -> bool:
 # directory identifies the volume; for CSI, the file `vol_data.json` beside it does.
 
 _GLOBAL = re.compile(r"(plugins/kubernetes\.io/csi/.+)/globalmount")
-_BLOCK = re.compile(r"(plugins/kubernetes\.io/csi/volumeDevices)/(?:staging|publish)/([^/]+)(?:/.*)?")
+_BLOCK = re.compile(
+    r"(plugins/kubernetes\.io/csi/volumeDevices)/(?:staging|publish)/([^/]+)(?:/.*)?"
+)
 _OF_POD = re.compile(r"(pods/([^/]+)/volumes/kubernetes\.io~csi/[^/]+)/mount")
 _FLEX = re.compile(r"plugins/kubernetes\.io/flexvolume/([^/]+/[^/]+)/mounts/([^/]+)")
 _FLEX_OF_POD = re.compile(r"pods/([^/]+)/volumes/(?!kubernetes\.io~)([^/~]+)~([^/]+)/([^/]+)")
@@ -95,7 +107,9 @@ def read_mounts(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:
     try:
         plugins.stat()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise SourceError(f"{plugins} does not exist: check --kubelet-dir, and that it is mounted") from error
+        raise SourceError(
+            f"{plugins} does not exist: check --kubelet-dir, and that it is mounted"
+        ) from error
     except OSError as error:
         raise SourceError(cannot_read(plugins, error)) from error
     start = f"{kubelet_dir}/"

@@ -7,7 +7,15 @@ from posixpath import normpath
 from typing import Final, NamedTuple
 
 from agent.model.runtime import AUTO, RuntimeNetwork
-from agent.model.snapshot import DEFAULT_DATA_DIR, CniResult, Known, NetworkStore, Reading, Unavailable, known_or
+from agent.model.snapshot import (
+    DEFAULT_DATA_DIR,
+    CniResult,
+    Known,
+    NetworkStore,
+    Reading,
+    Unavailable,
+    known_or,
+)
 from agent.sources.host.cni_config import is_part_of_path
 from agent.sources.host.mounts import shared_storage
 from agent.sources.host.reservations import is_directory, network_names, read_reservations
@@ -64,7 +72,9 @@ class NetworkDirectories(NamedTuple):
             files += len(known_or(store.reading, ())) + len(store.unrecognized)
         if unlisted:
             reading = Unavailable("reservations", unlisted)
-            stores.append(NetworkStore(AUTO, reading, data_dir=str(self.networks_dir), discovered=True))
+            stores.append(
+                NetworkStore(AUTO, reading, data_dir=str(self.networks_dir), discovered=True)
+            )
         return tuple(stores)
 
     def _directories(
@@ -76,15 +86,24 @@ class NetworkDirectories(NamedTuple):
             return
         for network in networks:
             data_dir = Path(network.data_dir or DEFAULT_DATA_DIR)
-            above = self.networks_dir if data_dir == Path(DEFAULT_DATA_DIR) else self.mounted(data_dir)
-            yield _Directory(network.name, above, above if above == self.networks_dir else data_dir, _RUNTIME)
+            above = (
+                self.networks_dir if data_dir == Path(DEFAULT_DATA_DIR) else self.mounted(data_dir)
+            )
+            yield _Directory(
+                network.name, above, above if above == self.networks_dir else data_dir, _RUNTIME
+            )
         yield from (_Directory(name, *usual) for name in names)
         yield from self._further(cached)
 
     def _further(self, cached: Iterable[CniResult]) -> Iterator[_Directory]:
         """Yield what this process sees of the directories that results name: users of the cluster wrote these names."""
-        for network, data_dir in sorted({(result.network, result.data_dir) for result in cached if result.data_dir}):
-            if is_part_of_path(network, data_dir) and (path := normpath(data_dir)) != DEFAULT_DATA_DIR:
+        for network, data_dir in sorted(
+            {(result.network, result.data_dir) for result in cached if result.data_dir}
+        ):
+            if (
+                is_part_of_path(network, data_dir)
+                and (path := normpath(data_dir)) != DEFAULT_DATA_DIR
+            ):
                 directory = _Directory(network, self.mounted(Path(path)), Path(path), _CACHE)
                 if is_directory(directory.path):
                     yield directory
@@ -103,9 +122,13 @@ class NetworkDirectories(NamedTuple):
             )
         match store.reading:
             case Known(reservations) if elsewhere:
-                placed = tuple(replace(reservation, data_dir=data_dir) for reservation in reservations)
+                placed = tuple(
+                    replace(reservation, data_dir=data_dir) for reservation in reservations
+                )
                 return replace(store, reading=Known(placed))
-            case Unavailable(missing=True) if directory.named == _RUNTIME and self.is_missing(directory.path):
+            case Unavailable(missing=True) if directory.named == _RUNTIME and self.is_missing(
+                directory.path
+            ):
                 return replace(store, absent=True)
             case Unavailable(missing=True) if directory.named == _RUNTIME and elsewhere:
                 mount = f"network {store.network} has the dataDir {data_dir}, which must be mounted"

@@ -26,7 +26,9 @@ from agent.sources.source_error import SourceError, cannot_read
 
 # linux/rtnetlink.h, linux/netlink.h, linux/if.h
 _RTM_GETROUTE, _NLM_F_REQUEST, _NLMSG_ERROR = 26, 1, 2
-_RTM_F_FIB_MATCH: Final = 0x2000  # return the entry of the routing table, with its prefix; ignored before 4.13
+_RTM_F_FIB_MATCH: Final = (
+    0x2000  # return the entry of the routing table, with its prefix; ignored before 4.13
+)
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_MULTIPATH, _RTA_VIA, _RTA_ENCAP = 1, 4, 5, 9, 18, 22
 _ELSEWHERE: Final = frozenset({_RTA_GATEWAY, _RTA_MULTIPATH, _RTA_VIA, _RTA_ENCAP})
 _UNICAST, _LOCAL = 1, 2
@@ -37,15 +39,21 @@ _NO_ROUTE: Final = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.E
 _TIMEOUT: Final = 5.0  # seconds
 _TABLE: Final = Path("/proc/net/route")  # the main table of IPv4
 _TABLE_IPV6: Final = Path("/proc/net/ipv6_route")
-_ELSEWHERE_IPV6: Final = 0x80000000 | 0x0200  # RTF_LOCAL and RTF_REJECT (linux/ipv6_route.h, linux/route.h)
+_ELSEWHERE_IPV6: Final = (
+    0x80000000 | 0x0200
+)  # RTF_LOCAL and RTF_REJECT (linux/ipv6_route.h, linux/route.h)
 
 
 class _Route(NamedTuple):
     local: bool = False  # it is an address of the node itself
     link: str = ""  # the interface on whose link the address is; empty: none, or one without neighbors (a tunnel)
-    alone: bool = False  # the route is for this address alone, as each pod has one with ptp and Calico
+    alone: bool = (
+        False  # the route is for this address alone, as each pod has one with ptp and Calico
+    )
     prefix: int = 0  # of the route, in bits; all bits if it is not known
-    others: tuple[str, ...] = ()  # interfaces that also have a route to it: it may be on their links
+    others: tuple[
+        str, ...
+    ] = ()  # interfaces that also have a route to it: it may be on their links
 
 
 class _Found(NamedTuple):
@@ -93,7 +101,9 @@ def _listed_ipv4(ip: str) -> Iterator[tuple[str, int]]:
     """Yield each route to a network with the address, without a gateway, in /proc: its interface and its prefix."""
     # The kernel writes addresses as the machine has their four bytes in memory.
     address = int.from_bytes(ip_address(ip).packed, sys.byteorder)
-    for name, to, gateway, _, _, _, _, mask, *_ in (line.split() for line in _TABLE.read_bytes().splitlines()[1:]):
+    for name, to, gateway, _, _, _, _, mask, *_ in (
+        line.split() for line in _TABLE.read_bytes().splitlines()[1:]
+    ):
         if not int(gateway, 16) and address & int(mask, 16) == int(to, 16):
             yield os.fsdecode(name), int(mask, 16).bit_count()
 
@@ -115,9 +125,13 @@ def _ask(ip: str, flags: int) -> _Found | None:
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6  # noqa: PLR2004 (a version)
     body = _ROUTE.pack(family, address.max_prefixlen, 0, 0, 0, 0, 0, 0, flags)
     body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(address.packed), _RTA_DST) + address.packed
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as kernel:
+    with socket.socket(
+        socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE
+    ) as kernel:
         kernel.settimeout(_TIMEOUT)
-        kernel.send(_HEADER.pack(_HEADER.size + len(body), _RTM_GETROUTE, _NLM_F_REQUEST, 1, 0) + body)
+        kernel.send(
+            _HEADER.pack(_HEADER.size + len(body), _RTM_GETROUTE, _NLM_F_REQUEST, 1, 0) + body
+        )
         return _parse(kernel.recv(1 << 16))
 
 
@@ -142,7 +156,9 @@ def _parse(answer: bytes) -> _Found | None:
 def _has_neighbors(interface: str) -> bool:
     """Return whether the kernel resolves addresses on this interface (ARP, NDP)."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as any_socket:
-        answer = fcntl.ioctl(any_socket, _SIOCGIFFLAGS, struct.pack("16sH22x", interface.encode(), 0))
+        answer = fcntl.ioctl(
+            any_socket, _SIOCGIFFLAGS, struct.pack("16sH22x", interface.encode(), 0)
+        )
     (flags,) = struct.unpack_from("H", answer, 16)
     return not flags & _IFF_NOARP
 
@@ -151,17 +167,24 @@ def _has_neighbors(interface: str) -> bool:
 
 _PORT: Final = 9  # of the discard service, which nobody runs
 _DATAGRAM: Final = b"nodeleak"
-_APART: Final = 0.002  # the kernel sends 1000 reports a second at most (icmp_msgs_per_sec), and drops others
+_APART: Final = (
+    0.002  # the kernel sends 1000 reports a second at most (icmp_msgs_per_sec), and drops others
+)
 _EVERY: Final = 4.5  # longer than the search for a neighbor, because each datagram that waits for one is reported
 _TIMES: Final = 3  # where the kernel remembers a neighbor that is gone, it forgets it after 8 s, then looks for 3 s
 _ORIGIN_ICMP: Final = frozenset({2, 3})
-_ERROR: Final = struct.Struct("IBBBxII")  # `struct sock_extended_err`; the address of who reports the error follows
+_ERROR: Final = struct.Struct(
+    "IBBBxII"
+)  # `struct sock_extended_err`; the address of who reports the error follows
 _REACHED: Final = frozenset({"bridge", "calico", "flannel", "ptp"})
 """Plugins whose pods the node has on a link, or a route to each of."""
 ISOLATING: Final = frozenset({"macvlan", "ipvlan"})
 """Plugins whose pods the node itself does not reach: they are on the link of its interface, and it is not on theirs."""
 _IPV6_ADDRESSES: Final = Path("/proc/net/if_inet6")
-_LINK_LOCAL, _NOT_READY = 0x20, 0x40 | 0x04  # `IPV6_ADDR_LINKLOCAL`; `IFA_F_TENTATIVE` (RFC 4862) or `IFA_F_OPTIMISTIC`
+_LINK_LOCAL, _NOT_READY = (
+    0x20,
+    0x40 | 0x04,
+)  # `IPV6_ADDR_LINKLOCAL`; `IFA_F_TENTATIVE` (RFC 4862) or `IFA_F_OPTIMISTIC`
 _FAMILIES: Final = {
     socket.AF_INET: (socket.IPPROTO_IP, 11, socket.IP_TTL, 4),
     socket.AF_INET6: (socket.IPPROTO_IPV6, 25, socket.IPV6_UNICAST_HOPS, 8),
@@ -190,7 +213,9 @@ def probe(
         elif send:
             probes[key] = _Probe(ip, route, doubt)
         elif doubt:
-            results[key] = ProbeResult(f"a probe of {ip} cannot prove that nobody has it: {doubt}", conclusive=False)
+            results[key] = ProbeResult(
+                f"a probe of {ip} cannot prove that nobody has it: {doubt}", conclusive=False
+            )
     waiting = list(probes.values())
     try:
         for _ in range(_TIMES):
@@ -205,10 +230,20 @@ def _unasked(ip: str, route: _Route, plugins: Collection[str]) -> ProbeResult | 
     if route.local:
         return ProbeResult(f"{ip} is an address of the node itself", Reason.ADDRESS_IN_USE)
     if route.alone:
-        return ProbeResult(f"a route to {ip} alone leads to interface {route.link}", Reason.ADDRESS_IN_USE)
+        return ProbeResult(
+            f"a route to {ip} alone leads to interface {route.link}", Reason.ADDRESS_IN_USE
+        )
     isolating = ", ".join(sorted(ISOLATING.intersection(plugins)))
-    why = f"the node does not reach pods of {isolating}" if route.link else "the node has it on no link"
-    return ProbeResult(f"{ip} cannot be probed: {why}", conclusive=False) if isolating or not route.link else None
+    why = (
+        f"the node does not reach pods of {isolating}"
+        if route.link
+        else "the node has it on no link"
+    )
+    return (
+        ProbeResult(f"{ip} cannot be probed: {why}", conclusive=False)
+        if isolating or not route.link
+        else None
+    )
 
 
 def _doubt(route: _Route, plugins: Collection[str]) -> str:
@@ -216,7 +251,11 @@ def _doubt(route: _Route, plugins: Collection[str]) -> str:
     if route.others:
         return f"{', '.join(route.others)} cannot be asked"
     which = ", ".join(sorted(plugins)) or "a plugin that is not known"
-    return "" if plugins and _REACHED.issuperset(plugins) else f"the node may not reach pods of {which}"
+    return (
+        ""
+        if plugins and _REACHED.issuperset(plugins)
+        else f"the node may not reach pods of {which}"
+    )
 
 
 def _require_network_of_the_node(proc: Path) -> None:
@@ -226,9 +265,13 @@ def _require_network_of_the_node(proc: Path) -> None:
         # A file of each network namespace, which tells them apart without a capability.
         same = own.stat().st_ino == node.stat().st_ino
     except OSError as error:
-        raise SourceError(f"cannot probe addresses: {cannot_read(error.filename, error)}") from error
+        raise SourceError(
+            f"cannot probe addresses: {cannot_read(error.filename, error)}"
+        ) from error
     if not same:
-        raise SourceError("cannot probe addresses: this is not the node's network (set hostNetwork: true)")
+        raise SourceError(
+            "cannot probe addresses: this is not the node's network (set hostNetwork: true)"
+        )
 
 
 class _Probe:
@@ -242,7 +285,9 @@ class _Probe:
 
     def connect(self) -> socket.socket:
         """Return a socket to ask with; raises OSError."""
-        asking = socket.socket(self._family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        asking = socket.socket(
+            self._family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        )
         try:
             level, reports, hops, _ = _FAMILIES[self._family]
             asking.setsockopt(level, reports, 1)
@@ -259,14 +304,25 @@ class _Probe:
         """Return why "host unreachable" would prove nothing: nobody was asked, or nobody could answer the sender."""
         if self._family == socket.AF_INET:
             # A pod that has no route to the sender ignores its ARP request (rp_filter).
-            near = ip_address(self._sender) in ip_network(f"{self.ip}/{self._route.prefix}", strict=False)
-            return "" if near else f"the node asks as {self._sender}, which is not in the network of the route"
+            near = ip_address(self._sender) in ip_network(
+                f"{self.ip}/{self._route.prefix}", strict=False
+            )
+            return (
+                ""
+                if near
+                else f"the node asks as {self._sender}, which is not in the network of the route"
+            )
         why = "the node cannot ask there: it has no IPv6 address on it, or one that is still tentative"
         return "" if _can_ask_as(self._sender, self._route.link) else why
 
     def result(self) -> ProbeResult:
-        why = self._unsent or f"no answer within {_TIMES * _EVERY:.0f} s, and the node does not report it unreachable"
-        return self._found or ProbeResult(f"{self.ip} on {self._route.link}: {why}", Reason.PROBE_UNANSWERED)
+        why = (
+            self._unsent
+            or f"no answer within {_TIMES * _EVERY:.0f} s, and the node does not report it unreachable"
+        )
+        return self._found or ProbeResult(
+            f"{self.ip} on {self._route.link}: {why}", Reason.PROBE_UNANSWERED
+        )
 
     def send(self, asking: socket.socket) -> None:
         # Any other error was received, and is read from the queue.
@@ -294,7 +350,9 @@ class _Probe:
         *_, at = _FAMILIES[self._family]
         size = 4 if self._family == socket.AF_INET else 16
         sender = socket.inet_ntop(self._family, report[_ERROR.size + at :][:size])
-        if sender != self.ip and _find_route(sender).local:  # not the address itself, behind a firewall
+        if (
+            sender != self.ip and _find_route(sender).local
+        ):  # not the address itself, behind a firewall
             self._unsent = self._unsent or self._no_sender()
             if code == errno.EHOSTUNREACH and not self._unsent:
                 why = f"nobody on {self._route.link} has {self.ip}: host unreachable"
@@ -305,13 +363,17 @@ class _Probe:
             self._found = self._in_use(f"{os.strerror(code).lower()}{by}")
 
     def _in_use(self, what: str) -> ProbeResult:
-        return ProbeResult(f"{self.ip} answers on {self._route.link} ({what})", Reason.ADDRESS_IN_USE)
+        return ProbeResult(
+            f"{self.ip} answers on {self._route.link} ({what})", Reason.ADDRESS_IN_USE
+        )
 
 
 def _can_ask_as(sender: str, link: str) -> bool:
     """Return whether the kernel has an IPv6 address to ask as: the sender on this link, or the link-local address."""
     # An interface may have nearly any bytes as its name: the last field, as it is.
-    addresses = (line.split(maxsplit=5) for line in _IPV6_ADDRESSES.read_bytes().split(b"\n") if line)
+    addresses = (
+        line.split(maxsplit=5) for line in _IPV6_ADDRESSES.read_bytes().split(b"\n") if line
+    )
     on_link = (fields for fields in addresses if fields[5:] == [os.fsencode(link)])
     ready = [fields for fields in on_link if not int(fields[4], 16) & _NOT_READY]
     packed = ip_address(sender.partition("%")[0]).packed.hex().encode()

@@ -59,13 +59,25 @@ class ProcessTable:
     _searched: timedelta = timedelta(0)
 
     def read(
-        self, uptime: timedelta = timedelta(0), plugins: Collection[str] = (), *, complete: bool = True
+        self,
+        uptime: timedelta = timedelta(0),
+        plugins: Collection[str] = (),
+        *,
+        complete: bool = True,
     ) -> ProcessStartTimes:
         """Return when each process started; raises SourceError if the table cannot be read or is not the node's."""
         # `plugins`: further names of these. `complete`: search all processes for them in any case.
         booted, boot_id = _boot(self.proc)
-        if complete or self._plugins or uptime - self._searched >= _SEARCH_EVERY or not self._unchanged():
-            self._plugins, self._searched = self._search(_PLUGINS.union(plugins)), max(uptime, self._searched)
+        if (
+            complete
+            or self._plugins
+            or uptime - self._searched >= _SEARCH_EVERY
+            or not self._unchanged()
+        ):
+            self._plugins, self._searched = (
+                self._search(_PLUGINS.union(plugins)),
+                max(uptime, self._searched),
+            )
         runtimes = self._named_runtimes()
         return ProcessStartTimes(
             booted=booted,
@@ -78,7 +90,9 @@ class ProcessTable:
             runtime_disputed=len(runtimes - {""}) > 1,
             containerd=self._start(_RUNTIMES[CONTAINERD], booted),
             crio=self._start(_RUNTIMES[CRI_O], booted),
-            plugins=tuple(PluginProcess(*found[:2], _started(found, booted)) for found in self._plugins),
+            plugins=tuple(
+                PluginProcess(*found[:2], _started(found, booted)) for found in self._plugins
+            ),
         )
 
     def running(self, runtimes: Collection[str]) -> Collection[str]:
@@ -89,7 +103,9 @@ class ProcessTable:
                 self._search()
             except SourceError as error:
                 names = " or ".join(sorted(runtimes))
-                raise SourceError(f"{names} was not asked, because it is unknown whether it runs: {error}") from error
+                raise SourceError(
+                    f"{names} was not asked, because it is unknown whether it runs: {error}"
+                ) from error
             found = self._known_to_run()
         return found.intersection(runtimes)
 
@@ -105,13 +121,17 @@ class ProcessTable:
         """Raise SourceError unless a runtime runs at this moment: `docker`, `containerd` or `cri-o`."""
         if not self.runs(runtime):
             names = " or ".join(sorted(_RUNTIMES[runtime]))
-            raise SourceError(f"{runtime} does not run on this node (no {names} in {self.proc}), so it was not asked")
+            raise SourceError(
+                f"{runtime} does not run on this node (no {names} in {self.proc}), so it was not asked"
+            )
 
     def require_any(self) -> None:
         """Raise SourceError unless any runtime runs at this moment."""
         if not self._known_to_run() and not self.running(_RUNTIMES):
             names = " or ".join(sorted(_ANY_RUNTIME))
-            raise SourceError(f"no container runtime runs on this node (no {names} in {self.proc}), so none was asked")
+            raise SourceError(
+                f"no container runtime runs on this node (no {names} in {self.proc}), so none was asked"
+            )
 
     def named_runtime(self) -> str | None:
         """Return the runtime that the kubelet names now, as `ProcessStartTimes.runtime` has it; raises SourceError."""
@@ -125,7 +145,9 @@ class ProcessTable:
         kubelets = self._of(_KUBELET)
         words = _command_line(self.proc, kubelets[-1].pid) if kubelets else None
         if words is None:
-            raise SourceError(f"the kubelet's flags are unknown: {self.proc} has no kubelet, or not its command line")
+            raise SourceError(
+                f"the kubelet's flags are unknown: {self.proc} has no kubelet, or not its command line"
+            )
         return {name: value for name in names if (value := flag(name, words)) is not None}
 
     def _known_to_run(self) -> set[str]:
@@ -136,14 +158,20 @@ class ProcessTable:
         """Return whether a kubelet and a runtime are known, and every known process still runs."""
         # A runtime that starts beside them is found when something asks whether it runs.
         found = {process.command for process in self._known}
-        return bool(found & _KUBELET) and bool(found & _ANY_RUNTIME) and all(map(self._runs, self._known))
+        return (
+            bool(found & _KUBELET)
+            and bool(found & _ANY_RUNTIME)
+            and all(map(self._runs, self._known))
+        )
 
     def _runs(self, process: _Process) -> bool:
         return _process(self.proc, process.pid) == process
 
     def _search(self, plugins: Collection[str] = ()) -> tuple[_Process, ...]:
         """Remember the node's own processes, and return those of these CNI plugins; raises SourceError without any."""
-        processes = [process for pid in process_ids(self.proc) if (process := _process(self.proc, pid))]
+        processes = [
+            process for pid in process_ids(self.proc) if (process := _process(self.proc, pid))
+        ]
         known = self._of_node(process for process in processes if process.command in _NODE)
         if not known:
             raise SourceError(
@@ -151,7 +179,11 @@ class ProcessTable:
                 "hostPID: true, or check --proc)"
             )
         self._known = known
-        at_work = (plugin for process in processes if plugins and (plugin := _plugin(self.proc, process, plugins)))
+        at_work = (
+            plugin
+            for process in processes
+            if plugins and (plugin := _plugin(self.proc, process, plugins))
+        )
         return tuple(sorted(self._of_node(at_work)))  # a pod may have its own `bridge`
 
     def _of_node(self, processes: Iterable[_Process]) -> tuple[_Process, ...]:
@@ -161,7 +193,9 @@ class ProcessTable:
         """Return a flag of cri-dockerd, or of a kubelet < 1.24; empty: not set. Raises SourceError if they differ."""
         values = sorted(filter(None, self._network_flags(name)))
         if len(values) > 1:
-            raise SourceError(f"--{name} of the kubelet and cri-dockerd differ: {', '.join(values)}")
+            raise SourceError(
+                f"--{name} of the kubelet and cri-dockerd differ: {', '.join(values)}"
+            )
         return "".join(values)
 
     def _network_plugin(self) -> str | None:
@@ -173,12 +207,20 @@ class ProcessTable:
 
     def _network_flags(self, name: str) -> set[str | None]:
         """Return its values in the command lines, as no file has it; None is one that cannot be read."""
-        lines = (_command_line(self.proc, process.pid) for process in self._of(_KUBELET | _CRI_DOCKERD))
+        lines = (
+            _command_line(self.proc, process.pid) for process in self._of(_KUBELET | _CRI_DOCKERD)
+        )
         return {None if words is None else flag(name, words) or "" for words in lines}
 
     def _named_runtimes(self) -> set[str]:
-        lines = ((process.pid, _command_line(self.proc, process.pid)) for process in self._of(_KUBELET))
-        return {named_runtime(words, self.proc / f"{pid}/root") for pid, words in lines if words is not None}
+        lines = (
+            (process.pid, _command_line(self.proc, process.pid)) for process in self._of(_KUBELET)
+        )
+        return {
+            named_runtime(words, self.proc / f"{pid}/root")
+            for pid, words in lines
+            if words is not None
+        }
 
     def _of(self, names: frozenset[str]) -> list[_Process]:
         """Return the node's processes of these programs, the youngest last: an older one must not hide a restart."""
@@ -210,7 +252,9 @@ def _started(process: _Process, booted: datetime) -> datetime:
     try:
         return booted + timedelta(seconds=process.start / os.sysconf("SC_CLK_TCK"))
     except OverflowError as error:
-        raise SourceError(f"process {process.pid} started {truncate(process.start)} ticks after boot") from error
+        raise SourceError(
+            f"process {process.pid} started {truncate(process.start)} ticks after boot"
+        ) from error
 
 
 def process_ids(proc: Path) -> list[int]:
@@ -228,7 +272,9 @@ def _process(proc: Path, pid: int) -> _Process | None:
         before, _, after = read_of(proc, pid, "stat").rpartition(")")
         state, *rest = after.split()
         # A zombie would hide its successor, and with it a restart of the kubelet.
-        return None if state in _ENDED else _Process(pid, before.partition("(")[2], int(rest[_START]))
+        return (
+            None if state in _ENDED else _Process(pid, before.partition("(")[2], int(rest[_START]))
+        )
     except (ValueError, IndexError):
         return None
 
@@ -326,7 +372,10 @@ def _configured(path: str | None, root: Path) -> str:
         return ""
     try:
         content, _ = read_file(root / path.lstrip("/"), follow=True)
-    except (OSError, SourceError):  # anyone can name a process kubelet, and a device or FIFO as its file
+    except (
+        OSError,
+        SourceError,
+    ):  # anyone can name a process kubelet, and a device or FIFO as its file
         return ""
     found = _ENDPOINT.search(content.decode(errors="replace"))
     return escape(found[1]) if found else ""

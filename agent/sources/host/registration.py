@@ -22,7 +22,9 @@ from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, known_
 from agent.sources.host.files import read_file
 from agent.sources.source_error import SourceError, cannot_read
 
-PODS_LEFT_FOR: Final = timedelta(seconds=40)  # how long the API server keeps the pods of a deleted Node
+PODS_LEFT_FOR: Final = timedelta(
+    seconds=40
+)  # how long the API server keeps the pods of a deleted Node
 HOSTNAME, CLOUD = "hostname-override", "cloud-provider"
 
 
@@ -33,13 +35,17 @@ class RegistrationTracker:
     name: str
     expected: Expected
     state_dir: Path
-    flags: Callable[..., Mapping[str, str]]  # returns those of these that the kubelet has; raises SourceError
+    flags: Callable[
+        ..., Mapping[str, str]
+    ]  # returns those of these that the kubelet has; raises SourceError
     proc: Path
     latest: Callable[[], Node | None] = lambda: None
     """Returns the Node as the API server last sent it, also between two snapshots."""
     _last: LastSeen | None = None
 
-    def read(self, node: Reading[Node | None], pods: Reading[tuple[Pod, ...]], at: datetime) -> Reading[Registration]:
+    def read(
+        self, node: Reading[Node | None], pods: Reading[tuple[Pod, ...]], at: datetime
+    ) -> Reading[Registration]:
         """Return what is known; `at`: the node's wall clock at this snapshot. A failed read is reported in `why`."""
         if isinstance(node, NotRequested):
             return NotRequested("registration", node.why)
@@ -48,7 +54,10 @@ class RegistrationTracker:
             return Known(Registration(self.expected, self._last, why=why))
         found, listed = node.value, known_or(pods, None)
         if found is not None:
-            seen, (removal, in_use) = LastSeen(found.name, found.uid, found.provider_id, at), _removal(found, listed)
+            seen, (removal, in_use) = (
+                LastSeen(found.name, found.uid, found.provider_id, at),
+                _removal(found, listed),
+            )
             self._last = remember(self._last, seen, removal, in_use=in_use)
             if found.provider_id:
                 return Known(Registration(self.expected, self._last, why=why))
@@ -57,7 +66,11 @@ class RegistrationTracker:
         flags: Mapping[str, str] = {}
         with suppress(SourceError):  # the kubelet may have ended meanwhile
             flags = self.flags(HOSTNAME, CLOUD)
-        name, cloud, count = self._kubelet_name(flags), flags.get(CLOUD, ""), 0 if found else len(listed or ())
+        name, cloud, count = (
+            self._kubelet_name(flags),
+            flags.get(CLOUD, ""),
+            0 if found else len(listed or ()),
+        )
         return Known(Registration(self.expected, self._last, name, cloud, count, why))
 
     def _without_node(self, last: LastSeen, pods: tuple[Pod, ...] | None, at: datetime) -> LastSeen:
@@ -85,7 +98,9 @@ class RegistrationTracker:
             return f"{LAST_SEEN_FILE}: {error}"
         if last.name == self.name:
             # If the clock was ahead then, the Node was still not seen in the future.
-            self._last = replace(last, at=min(last.at, at), gone=None if last.gone is None else min(last.gone, at))
+            self._last = replace(
+                last, at=min(last.at, at), gone=None if last.gone is None else min(last.gone, at)
+            )
         return ""
 
     def _kubelet_name(self, flags: Mapping[str, str]) -> str:
@@ -115,4 +130,9 @@ def _removal(node: Node, pods: tuple[Pod, ...] | None) -> tuple[Removal, bool]:
 
 def _is_evicted(pod: Pod) -> bool:
     """Whether a drain evicts the pod, and has not begun to."""
-    return pod.live and not pod.deleting and not pod.static and not pod.controller.startswith("DaemonSet/")
+    return (
+        pod.live
+        and not pod.deleting
+        and not pod.static
+        and not pod.controller.startswith("DaemonSet/")
+    )

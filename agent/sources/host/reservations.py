@@ -21,7 +21,9 @@ from agent.model.text import escape
 from agent.sources.host.files import names_in, open_directory
 from agent.sources.source_error import NotFound, SourceError
 
-MAX_RESERVATION_BYTES: Final = 4096  # Bytes. host-local writes 70; a larger file is not host-local's.
+MAX_RESERVATION_BYTES: Final = (
+    4096  # Bytes. host-local writes 70; a larger file is not host-local's.
+)
 _MOST_NAMED: Final = 8  # networks in a message
 
 _OWN: Final = re.compile(r"lock|last_reserved_ip(\.\d{1,3})?")
@@ -42,7 +44,9 @@ _IDS_OF_PROGRAMS: Final = {
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def read_reservations(networks_dir: Path, network: str, most: int = 16384, others: int = 0) -> NetworkStore:
+def read_reservations(
+    networks_dir: Path, network: str, most: int = 16384, others: int = 0
+) -> NetworkStore:
     """Read one network's directory; what does not exist, or is no directory, is unavailable and not empty."""
     # `most`: how many files, together with those of the `others` that were read.
     directory = networks_dir / network
@@ -54,7 +58,9 @@ def read_reservations(networks_dir: Path, network: str, most: int = 16384, other
                 remedy = "raise --max-reservations, and the memory limit of its container"
                 why = f"{directory} has more than {most:,} files{together}: {remedy}"
                 return NetworkStore(network, Unavailable("reservations", why))
-            entries = [read_one(network, name, handle) for name in filterfalse(_OWN.fullmatch, names)]
+            entries = [
+                read_one(network, name, handle) for name in filterfalse(_OWN.fullmatch, names)
+            ]
     except NotFound as error:
         why = f"{error}: check --network and --cni-networks-dir{_other_networks(networks_dir)}"
         # Whatever else is there, host-local makes this directory for the first pod.
@@ -122,13 +128,27 @@ def read_one(network: str, name: str, directory: int) -> Reservation | Unrecogni
         os.close(handle)
 
 
-def _parse(network: str, name: str, content: bytes, found: os.stat_result) -> Reservation | UnrecognizedEntry:
+def _parse(
+    network: str, name: str, content: bytes, found: os.stat_result
+) -> Reservation | UnrecognizedEntry:
     matched = _CONTENT.fullmatch(content)
     container_id = matched[1].decode() if matched else ""
     ifname = (matched[2] or b"").decode(errors="surrogateescape") if matched else ""
-    if (any(content) and not matched) or len(content) > MAX_RESERVATION_BYTES or not ifname.isprintable():
+    if (
+        (any(content) and not matched)
+        or len(content) > MAX_RESERVATION_BYTES
+        or not ifname.isprintable()
+    ):
         return _unparsable(network, name, content, found.st_size)
-    return Reservation(network, name, container_id, sys.intern(ifname), found.st_ino, found.st_size, found.st_mtime_ns)
+    return Reservation(
+        network,
+        name,
+        container_id,
+        sys.intern(ifname),
+        found.st_ino,
+        found.st_size,
+        found.st_mtime_ns,
+    )
 
 
 def _unparsable(network: str, name: str, content: bytes, size: int) -> UnrecognizedEntry:

@@ -11,7 +11,9 @@ from typing import Final, NamedTuple
 
 from agent.sources.source_error import SourceError, cannot_read
 
-_LINE: Final = re.compile(rb"\S+: \S+ \S+ (?P<flags>[0-9A-Fa-f]+) \S+ (?P<state>\S+) +\d+ (?P<path>/.*)\n")
+_LINE: Final = re.compile(
+    rb"\S+: \S+ \S+ (?P<flags>[0-9A-Fa-f]+) \S+ (?P<state>\S+) +\d+ (?P<path>/.*)\n"
+)
 """A line of `/proc/net/unix` (proc_pid_net(5))."""
 _ACCEPTS: Final = 0x10000  # `__SO_ACCEPTCON` in the kernel's flags: the socket listens
 _CONNECTED: Final = b"03"
@@ -30,7 +32,9 @@ def read_sockets(proc: Path, paths: Iterable[bytes]) -> UnixSockets:
     try:
         # Line by line: a busy node has thousands, of which a few matter.
         with (proc / "1/net/unix").open("rb") as lines:
-            for matched in filter(None, (_LINE.fullmatch(line) for line in lines if line.endswith(ends))):
+            for matched in filter(
+                None, (_LINE.fullmatch(line) for line in lines if line.endswith(ends))
+            ):
                 # The kernel keeps a path as it was bound, such as `///var/lib/...` from a carelessly split URL.
                 path = _SLASHES.sub(b"/", matched["path"])
                 if path in wanted and matched["state"] == _CONNECTED:

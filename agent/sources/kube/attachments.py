@@ -11,7 +11,15 @@ from urllib.parse import quote
 from agent.checks import detached_volume
 from agent.model.snapshot import Pod, Snapshot
 from agent.model.volumes import Attachment, Attachments
-from agent.sources.kube.client import FORBIDDEN, NOT_FOUND, ApiError, CachedRequest, Get, Inquire, Query
+from agent.sources.kube.client import (
+    FORBIDDEN,
+    NOT_FOUND,
+    ApiError,
+    CachedRequest,
+    Get,
+    Inquire,
+    Query,
+)
 from agent.sources.kube.fields import Object
 from agent.sources.kube.objects import unique_volume_name
 
@@ -19,7 +27,9 @@ MAX_REQUESTS: Final = 64  # requests for one snapshot
 KEPT_FOR: Final = 60.0  # seconds
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 """A valid object name. Pods and claims may contain any volume name: `../../secrets/key` would be another path."""
-_CSI: Final = re.compile(r"kubernetes\.io/csi/([^^]*)\^(.*)", re.DOTALL)  # the driver and its handle
+_CSI: Final = re.compile(
+    r"kubernetes\.io/csi/([^^]*)\^(.*)", re.DOTALL
+)  # the driver and its handle
 
 
 class AttachmentsSource:
@@ -32,7 +42,9 @@ class AttachmentsSource:
         """Raises SourceError. What the account may not read is not requested."""
         request = detached_volume.request(snapshot) or detached_volume.Request((), ())
         subjects = frozenset((*request.volumes, *(pod.uid for pod in request.pods)))
-        return self._cached.get(lambda get: _Inquiry(get, self._node).attachments(request), subjects)
+        return self._cached.get(
+            lambda get: _Inquiry(get, self._node).attachments(request), subjects
+        )
 
 
 class _Inquiry:
@@ -43,7 +55,9 @@ class _Inquiry:
     def attachments(self, request: detached_volume.Request) -> Attachments:
         found = {volume: self._attachment(volume) for volume in request.volumes}
         known = {attachment.claim for attachment in found.values()}
-        claims = (f"{pod.name.partition('/')[0]}/{claim}" for pod in request.pods for claim in pod.claims)
+        claims = (
+            f"{pod.name.partition('/')[0]}/{claim}" for pod in request.pods for claim in pod.claims
+        )
         # If every volume leads to its claim, the claims need not be asked for their volumes.
         for claim in claims if "" in known else ():
             if claim not in known:
@@ -53,7 +67,9 @@ class _Inquiry:
 
     def _add_claim(self, found: dict[str, Attachment], claim: str, volumes: Sequence[str]) -> None:
         if bound := self._volume_of(claim):
-            volume = next((volume for volume in volumes if detached_volume.same(bound, volume)), bound)
+            volume = next(
+                (volume for volume in volumes if detached_volume.same(bound, volume)), bound
+            )
             found[volume] = replace(found.get(volume) or Attachment(volume), claim=claim)
 
     def _attachment(self, volume: str) -> Attachment:
@@ -65,7 +81,9 @@ class _Inquiry:
         described = self._object("/apis/storage.k8s.io/v1", "volumeattachments", name)
         if described is None:
             return Attachment(volume)
-        metadata, status, spec = (described.get(part) or {} for part in ("metadata", "status", "spec"))
+        metadata, status, spec = (
+            described.get(part) or {} for part in ("metadata", "status", "spec")
+        )
         attached = status.get("attached") is True and not metadata.get("deletionTimestamp")
         name = str((spec.get("source") or {}).get("persistentVolumeName") or "")
         reference = self._persistent_volume(name).get("claimRef")
@@ -78,7 +96,10 @@ class _Inquiry:
 
     def _volume_of(self, claim: str) -> str:
         namespace, _, name = claim.partition("/")
-        found = self._object(f"/api/v1/namespaces/{quote(namespace)}", "persistentvolumeclaims", name) or {}
+        found = (
+            self._object(f"/api/v1/namespaces/{quote(namespace)}", "persistentvolumeclaims", name)
+            or {}
+        )
         bound = (found.get("spec") or {}).get("volumeName")
         return unique_volume_name(self._persistent_volume(bound), bound) if bound else ""
 
@@ -91,13 +112,19 @@ class _Inquiry:
         selector = f"involvedObject.uid={pod.uid},reason=FailedAttachVolume"
         # Few events match, and servers before 1.24 search the namespace's events in pages of this size.
         query = (("fieldSelector", selector), ("limit", "500"))
-        items = (self._request("list events", f"/api/v1/namespaces/{namespace}/events", query) or {}).get("items")
+        items = (
+            self._request("list events", f"/api/v1/namespaces/{namespace}/events", query) or {}
+        ).get("items")
         if items is not None and not isinstance(items, list):
             raise TypeError(f"items: {type(items).__name__}")
         return bool(items)
 
     def _object(self, below: str, resource: str, name: str) -> Object | None:
-        return self._request(f"get {resource}", f"{below}/{resource}/{name}") if _NAME.fullmatch(name) else {}
+        return (
+            self._request(f"get {resource}", f"{below}/{resource}/{name}")
+            if _NAME.fullmatch(name)
+            else {}
+        )
 
     def _request(self, right: str, path: str, query: Query = ()) -> Object | None:
         """Return an object, which is empty if it does not exist; None: it was not requested, or may not be."""

@@ -7,16 +7,33 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from agent.model.registration import Autoscaler, Expected, Registration, evidence_of_cloud, evidence_of_node
+from agent.model.registration import (
+    Autoscaler,
+    Expected,
+    Registration,
+    evidence_of_cloud,
+    evidence_of_node,
+)
 from agent.model.snapshot import Known, Node, NotRequested, Reading, Snapshot
 from agent.model.text import truncate
-from agent.sources.kube.client import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, ApiError, CachedRequest, Get, Inquire
+from agent.sources.kube.client import (
+    FORBIDDEN,
+    NOT_FOUND,
+    UNAUTHORIZED,
+    ApiError,
+    CachedRequest,
+    Get,
+    Inquire,
+)
 from agent.sources.kube.objects import NODES_PATH
 from agent.sources.source_error import SourceError
 
 _STATUS: Final = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
 _CONFIGMAP: Final = "configmap kube-system/cluster-autoscaler-status"
-_NODES_KEPT, _STATUS_KEPT = 600.0, 120.0  # Seconds for which an answer is kept. The autoscaler acts in minutes.
+_NODES_KEPT, _STATUS_KEPT = (
+    600.0,
+    120.0,
+)  # Seconds for which an answer is kept. The autoscaler acts in minutes.
 _DENIED: Final = frozenset({UNAUTHORIZED, FORBIDDEN})
 
 
@@ -36,7 +53,9 @@ class AutoscalerClient:
         except ApiError as error:
             if error.status not in _DENIED:
                 raise
-            return NotRequested("autoscaler", f"no permission to list nodes, to read their provider IDs ({error})")
+            return NotRequested(
+                "autoscaler", f"no permission to list nodes, to read their provider IDs ({error})"
+            )
         if not known and not others.others_with_id:
             return others
         try:
@@ -47,20 +66,30 @@ class AutoscalerClient:
 
     def _read_others(self, get: Get) -> Autoscaler:
         items = json.loads(get(NODES_PATH, (("limit", "50"),)))["items"] or []
-        ids = [bool(item["spec"].get("providerID")) for item in items if item["metadata"]["name"] != self._name]
+        ids = [
+            bool(item["spec"].get("providerID"))
+            for item in items
+            if item["metadata"]["name"] != self._name
+        ]
         return Autoscaler(others=len(ids), others_with_id=sum(ids))
 
 
-def _cloud_known(name: str, node: Reading[Node | None], registration: Reading[Registration]) -> NotRequested | bool:
+def _cloud_known(
+    name: str, node: Reading[Node | None], registration: Reading[Registration]
+) -> NotRequested | bool:
     """Whether the cluster is already known to use a cloud; or the reason why nothing is requested."""
     if not isinstance(registration, Known) or not isinstance(node, Known):
-        why = next(reading.why for reading in (node, registration) if not isinstance(reading, Known))
+        why = next(
+            reading.why for reading in (node, registration) if not isinstance(reading, Known)
+        )
         return NotRequested("autoscaler", f"whether the node is registered is not known: {why}")
     known = registration.value
     if node.value is None:
         if evidence_of_node(known, name):
             return True
-        return NotRequested("autoscaler", f"there is no Node named {name}, and no evidence that there was one")
+        return NotRequested(
+            "autoscaler", f"there is no Node named {name}, and no evidence that there was one"
+        )
     if node.value.provider_id:
         return NotRequested("autoscaler", "the node is registered")
     if known.expected is Expected.IGNORED:
@@ -83,7 +112,9 @@ _TIME: Final = re.compile(
     re.MULTILINE,
 )
 """When it was written: in its first line, or in a line of its own, as Go prints times."""
-_COUNT: Final = re.compile(r"\b(unregistered|longUnregistered)(?:=|: )(\d{1,9})(?![\w.])")  # in both formats
+_COUNT: Final = re.compile(
+    r"\b(unregistered|longUnregistered)(?:=|: )(\d{1,9})(?![\w.])"
+)  # in both formats
 
 
 def _read_status(get: Get) -> Autoscaler:

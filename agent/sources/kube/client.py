@@ -26,14 +26,21 @@ from agent.sources.source_error import SourceError, describe_os_error, why_not_c
 
 _T = TypeVar("_T")
 
-LARGEST_OBJECT: Final = 4 * 1024 * 1024  # bytes of an answer, object of a list, or event: etcd takes 1.5 MiB
+LARGEST_OBJECT: Final = (
+    4 * 1024 * 1024
+)  # bytes of an answer, object of a list, or event: etcd takes 1.5 MiB
 LARGEST_LIST: Final = 256 * 1024 * 1024  # bytes, of which only one object at a time is kept
 _LARGEST_ERROR: Final = 4096
 _LONGEST_HEAD: Final = 64 * 1024  # characters before the items of a list: its own metadata
 _PIECE: Final = 64 * 1024  # bytes read at once: an object of usual size is rarely cut in two
-_WHOLE_ANSWER: Final = 3  # times the timeout of a read, for the whole: a list of thousands of pods is slow
+_WHOLE_ANSWER: Final = (
+    3  # times the timeout of a read, for the whole: a list of thousands of pods is slow
+)
 _FAILURE_KEPT: Final = 120.0  # seconds at most: ten minutes would be most of the time that is left
-_LIMIT: Final = ("limit", "500")  # objects in a page: a node has fewer pods, so one page is the rule
+_LIMIT: Final = (
+    "limit",
+    "500",
+)  # objects in a page: a node has fewer pods, so one page is the rule
 _GAP: Final = re.compile(r"[ \t\r\n,]*")  # between two objects
 _NO_LIST: Final = "the response is not a list of objects"
 _ITEMS: Final = re.compile(r'"items":\s*(?:\[|null)')
@@ -41,8 +48,12 @@ _ITEMS: Final = re.compile(r'"items":\s*(?:\[|null)')
 _VERSION: Final = re.compile(r"v[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,6}(?:[-+.][A-Za-z0-9.+_-]{0,60})?")
 """`v1.20.2`, `v1.18.9-eks-d1db3c`, `v1.9.2+coreos.0`. It is printed to terminals, so nothing else is accepted."""
 _DATE_RESOLUTION: Final = timedelta(seconds=1)
-_SLOWEST: Final = timedelta(seconds=4)  # a slower answer is too imprecise, or the node's clock was set meanwhile
-_LARGEST_SKEW: Final = timedelta(days=36525)  # a node without a battery boots in 1970; no skew is a century
+_SLOWEST: Final = timedelta(
+    seconds=4
+)  # a slower answer is too imprecise, or the node's clock was set meanwhile
+_LARGEST_SKEW: Final = timedelta(
+    days=36525
+)  # a node without a battery boots in 1970; no skew is a century
 
 _IN_CLUSTER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 (the client creates private files in it)
@@ -51,15 +62,21 @@ _MEMORY: Final = Path("/dev/shm")  # noqa: S108 (the client creates private file
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 401, 403, 404
 
 Query: TypeAlias = Sequence[tuple[str, str]]
-Get: TypeAlias = Callable[[str, Query], bytes]  # returns the body for a path; raises SourceError, also ApiError
-Inquire: TypeAlias = Callable[[], AbstractContextManager[Get]]  # opens a connection for the requests of one snapshot
+Get: TypeAlias = Callable[
+    [str, Query], bytes
+]  # returns the body for a path; raises SourceError, also ApiError
+Inquire: TypeAlias = Callable[
+    [], AbstractContextManager[Get]
+]  # opens a connection for the requests of one snapshot
 
 
 class Resource(NamedTuple, Generic[_T]):
     name: str
     path: str
     query: Query  # which of them
-    parse: Callable[[Object], _T]  # raises KeyError, TypeError, ValueError or AttributeError for anything else
+    parse: Callable[
+        [Object], _T
+    ]  # raises KeyError, TypeError, ValueError or AttributeError for anything else
 
 
 class ApiError(SourceError):
@@ -76,7 +93,9 @@ class ServerInfo:
     def __init__(self, now: Callable[[], Moment]) -> None:
         self.now = now
         self.version = ""  # empty: not known
-        self.skew: timedelta | None = None  # at most 2.5 s wrong: half a round trip and half a second
+        self.skew: timedelta | None = (
+            None  # at most 2.5 s wrong: half a round trip and half a second
+        )
 
     def record_date(self, date: str | None, sent: datetime, received: datetime) -> None:
         """Take an answer's `Date`, and the node's time when the request was sent and the answer received."""
@@ -84,7 +103,9 @@ class ServerInfo:
         round_trip = received - sent
         # No date, or one without a zone, is from an odd proxy: reading pods does not depend on it.
         with suppress(ValueError, TypeError, OverflowError):
-            skew = parsedate_to_datetime(date or "") + _DATE_RESOLUTION / 2 - (sent + round_trip / 2)
+            skew = (
+                parsedate_to_datetime(date or "") + _DATE_RESOLUTION / 2 - (sent + round_trip / 2)
+            )
             if timedelta(0) <= round_trip <= _SLOWEST and abs(skew) <= _LARGEST_SKEW:
                 self.skew = skew
 
@@ -96,17 +117,35 @@ class NoCredentials(SourceError):
 def client_for(kubeconfig: Path | None) -> client.ApiClient:
     """Return a client for the kubeconfig, the pod's service account, or $KUBECONFIG; raises NoCredentials."""
     settings = client.Configuration()
-    in_cluster = kubeconfig is None and _IN_CLUSTER.exists() and bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
-    where = str(_IN_CLUSTER.parent if in_cluster else kubeconfig or os.environ.get("KUBECONFIG") or "")
+    in_cluster = (
+        kubeconfig is None
+        and _IN_CLUSTER.exists()
+        and bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+    )
+    where = str(
+        _IN_CLUSTER.parent if in_cluster else kubeconfig or os.environ.get("KUBECONFIG") or ""
+    )
     if not where:
-        raise NoCredentials("no service account is mounted, and neither --kubeconfig nor KUBECONFIG is set")
+        raise NoCredentials(
+            "no service account is mounted, and neither --kubeconfig nor KUBECONFIG is set"
+        )
     try:
         if in_cluster:
             config.load_incluster_config(settings)
         else:
             memory = str(_MEMORY) if os.access(_MEMORY, os.W_OK) else None
-            config.load_kube_config(where, client_configuration=settings, persist_config=False, temp_file_path=memory)
-    except (config.ConfigException, YAMLError, OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+            config.load_kube_config(
+                where, client_configuration=settings, persist_config=False, temp_file_path=memory
+            )
+    except (
+        config.ConfigException,
+        YAMLError,
+        OSError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        KeyError,
+    ) as error:
         raise NoCredentials(f"cannot read {where}: {_why_unusable(where, error)}") from error
     settings.retries = False
     settings.connection_pool_maxsize = 2
@@ -166,7 +205,9 @@ class Api:
     def close(self) -> None:
         self._client.close()
 
-    def _request(self, path: str, query: Query, silence: float, headers: dict[str, str] | None = None) -> Any:
+    def _request(
+        self, path: str, query: Query, silence: float, headers: dict[str, str] | None = None
+    ) -> Any:
         try:
             request = self._client.param_serialize(
                 "GET",
@@ -182,7 +223,9 @@ class Api:
         except (HTTPError, OSError, config.ConfigException, ValueError) as error:
             if reason := why_not_connected(error):
                 host = self._client.configuration.host
-                raise SourceError(f"cannot connect to the API server at {host}: {reason}") from error
+                raise SourceError(
+                    f"cannot connect to the API server at {host}: {reason}"
+                ) from error
             raise SourceError(f"API server: {truncate(str(error))}") from error
         if response.status != 200:  # noqa: PLR2004 (the only status of a successful read)
             raise refusal(response)
@@ -230,7 +273,9 @@ def _lines(response: Any) -> Iterator[bytes]:
             *lines, rest = (rest + piece).split(b"\n")
             yield from lines
             if len(rest) > LARGEST_OBJECT:
-                raise SourceError(f"API server: an event of the watch is larger than {LARGEST_OBJECT:,} bytes")
+                raise SourceError(
+                    f"API server: an event of the watch is larger than {LARGEST_OBJECT:,} bytes"
+                )
     except (HTTPError, OSError) as error:
         raise SourceError(f"API server: the watch broke off ({error})") from error
     finally:
@@ -306,7 +351,9 @@ class CachedRequest(Generic[_T]):
     def __init__(self, inquire: Inquire, clock: Callable[[], float], seconds: float) -> None:
         """`clock`: seconds, never jumping. `seconds`: for how long an answer is kept."""
         self._inquire, self._clock, self._seconds = inquire, clock, seconds
-        self._kept: tuple[float, frozenset[str], _T | SourceError] | None = None  # until when, about what, the answer
+        self._kept: tuple[float, frozenset[str], _T | SourceError] | None = (
+            None  # until when, about what, the answer
+        )
 
     def get(self, read: Callable[[Get], _T], subjects: frozenset[str] = frozenset()) -> _T:
         """Return the kept answer about these subjects and maybe more, or read it; raises SourceError."""

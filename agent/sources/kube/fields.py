@@ -26,7 +26,14 @@ def parsing(what: str, kind: type[SourceError] = SourceError) -> Iterator[None]:
     """Raise this kind of error if the block finds something else than it expects."""
     try:
         yield
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise kind(f"API server: {what} ({truncate(repr(error))})") from error
 
 
@@ -62,12 +69,18 @@ def is_device(resource: str) -> bool:
 
 def objects(written: Any) -> list[Object]:
     """Return the objects of a list without anything else: an odd entry must not make the whole pod unreadable."""
-    return [entry for entry in (written if isinstance(written, list) else ()) if isinstance(entry, Mapping)]
+    return [
+        entry
+        for entry in (written if isinstance(written, list) else ())
+        if isinstance(entry, Mapping)
+    ]
 
 
 def condition(status: Object, kind: str) -> Object:
     """Return a condition of a status; empty: it has none of this kind."""
-    return next((entry for entry in objects(status.get("conditions")) if entry.get("type") == kind), {})
+    return next(
+        (entry for entry in objects(status.get("conditions")) if entry.get("type") == kind), {}
+    )
 
 
 def sorted_names(names: Iterable[str]) -> tuple[str, ...]:

@@ -33,8 +33,12 @@ the first attempt succeeds, and the agents of all nodes make it after the same e
 _SPREAD: Final = 30.0  # seconds: all agents notice a restored etcd at about the same time, and list within so long
 _CHECK_PERIOD: Final = 600.0  # seconds between two questions for etcd's revision, on average
 _CHECK_PAUSE: Final = 60.0  # seconds between two of them at least, after a failed connection
-_UNWATCHABLE: Final = frozenset({410, 504})  # the server no longer has the requested version, or not yet
-_MAX_TOMBSTONES: Final = 1000  # the latest deletions: versions alone reject nearly every older event
+_UNWATCHABLE: Final = frozenset(
+    {410, 504}
+)  # the server no longer has the requested version, or not yet
+_MAX_TOMBSTONES: Final = (
+    1000  # the latest deletions: versions alone reject nearly every older event
+)
 
 
 def list_once(api: Api, resource: Resource[_T]) -> tuple[_T, ...]:
@@ -92,7 +96,9 @@ class Reflector(Generic[_T]):
         self.answered = Event()  # set when the first list was read, or failed
         self._resource, self._connect, self._node = resource, connect, node
         self._clock, self._stale_after, self._server = clock, stale_after, server
-        longest = min(_BACKOFF[1], stale_after / 8)  # a break of the connection must not make data unavailable
+        longest = min(
+            _BACKOFF[1], stale_after / 8
+        )  # a break of the connection must not make data unavailable
         self._backoff = min(_BACKOFF[0], longest), longest
         self.replica = Replica(resource.parse, self._record)
         self._held: _Held[_T] = _Held(None, clock(), "the API server has not answered yet")
@@ -101,7 +107,9 @@ class Reflector(Generic[_T]):
         # As client-go: any version first ("0"), then nothing older than the current version, then, if the server
         # refuses, read through to etcd (""). None: no list is due.
         self._list_from: str | None = "0"
-        self._restored: int | None = None  # etcd's revision at its restore, until all is listed again
+        self._restored: int | None = (
+            None  # etcd's revision at its restore, until all is listed again
+        )
         self._checked, self._check_due = float("-inf"), clock() + _CHECK_PERIOD * _jitter()
 
     @property
@@ -113,7 +121,10 @@ class Reflector(Generic[_T]):
         if held.items is None:
             return Unavailable(self.source, held.trouble)
         if (silence := now - held.heard_at) > self._stale_after:
-            return Unavailable(self.source, f"no event for {silence:.0f} s: {held.trouble or 'the watch is silent'}")
+            return Unavailable(
+                self.source,
+                f"no event for {silence:.0f} s: {held.trouble or 'the watch is silent'}",
+            )
         return Known(held.items)
 
     def run(self, stop: Event) -> None:
@@ -127,7 +138,11 @@ class Reflector(Generic[_T]):
             in_due_time = self._watch()
         except SourceError as error:
             # An API server that restarts breaks the watches of all nodes, and then calls their versions expired.
-            return (0, _SPREAD) if self._recover_from(error) is RestartCause.RESTORED else self._backoff
+            return (
+                (0, _SPREAD)
+                if self._recover_from(error) is RestartCause.RESTORED
+                else self._backoff
+            )
         self.restarts[RestartCause.ENDED] += 1
         # Watches last for random times, so the wait after a watch that was not disturbed need not be long.
         return (0, self._backoff[0]) if in_due_time else self._backoff
@@ -175,7 +190,10 @@ class Reflector(Generic[_T]):
             return
         self._checked, self._check_due = now, now + _CHECK_PERIOD * _jitter()
         try:
-            with list_all(api, self._node.path, (*self._node.query, ("resourceVersion", ""))) as (revision, items):
+            with list_all(api, self._node.path, (*self._node.query, ("resourceVersion", ""))) as (
+                revision,
+                items,
+            ):
                 deque(items, maxlen=0)
         except SourceError:
             self._check_due = now + _CHECK_PAUSE * _jitter()
@@ -210,7 +228,17 @@ class Reflector(Generic[_T]):
 
     def _record(self, evidence: Evidence, before: int, version: int) -> None:
         now, known = self._server.now(), {watch.evidence: watch for watch in self.watches}
-        watch = Watch(self.source, evidence, before, version, 1, now.wall, now.wall, now.uptime, self._server.version)
+        watch = Watch(
+            self.source,
+            evidence,
+            before,
+            version,
+            1,
+            now.wall,
+            now.wall,
+            now.uptime,
+            self._server.version,
+        )
         earlier = known.get(evidence)
         if earlier is not None and now.uptime - earlier.last_uptime <= LASTS:
             watch = replace(watch, count=earlier.count + 1, first=earlier.first)
@@ -248,9 +276,13 @@ class Replica(Generic[_T]):
     on_evidence: Callable[[Evidence, int, int], None]  # with the versions before and after
     version: int = 0
     regressions: int = 0  # how often the server sent a version older than before
-    latest: _T | None = None  # the object that was sent last: it may change and be deleted between two snapshots
+    latest: _T | None = (
+        None  # the object that was sent last: it may change and be deleted between two snapshots
+    )
     _objects: dict[str, _T] = field(default_factory=dict)
-    _tombstones: dict[str, None] = field(default_factory=dict)  # uids of deleted objects, oldest first
+    _tombstones: dict[str, None] = field(
+        default_factory=dict
+    )  # uids of deleted objects, oldest first
     _began: int = 0  # the version that the watch was started from: all its events should be newer
     _highest: int = 0  # of its events; not of bookmarks, which some servers sent ahead of events
 
@@ -266,14 +298,20 @@ class Replica(Generic[_T]):
             raise MalformedAnswer("API server: it listed version 0, which cannot be watched from")
         if version < self.version:
             self.regressions += 1
-            self.on_evidence(Evidence.RV_RESET if consistent else Evidence.OLDER_LIST, self.version, version)
+            self.on_evidence(
+                Evidence.RV_RESET if consistent else Evidence.OLDER_LIST, self.version, version
+            )
             if not consistent:
-                raise _Restart(RestartCause.REGRESSED, f"it listed version {version} after {self.version}")
+                raise _Restart(
+                    RestartCause.REGRESSED, f"it listed version {version} after {self.version}"
+                )
         objects = {_uid(item): self._parse(item) for item in items}
         if not consistent and not self._tombstones.keys().isdisjoint(objects):
             # A server that lags: the deletions had old versions, so this copy's version is too low to show it.
             self.on_evidence(Evidence.OLDER_LIST, self.version, version)
-            raise _Restart(RestartCause.REGRESSED, f"it listed a deleted object at version {version}")
+            raise _Restart(
+                RestartCause.REGRESSED, f"it listed a deleted object at version {version}"
+            )
         for uid in objects:
             self._tombstones.pop(uid, None)
         for uid in self._objects.keys() - objects.keys():
@@ -320,7 +358,9 @@ class Replica(Generic[_T]):
         if version <= max(self._began, self._highest):
             return  # older than this copy
         if uid in self._tombstones:
-            raise _Restart(RestartCause.REGRESSED, f"an update of a deleted object at version {version}")
+            raise _Restart(
+                RestartCause.REGRESSED, f"an update of a deleted object at version {version}"
+            )
         self._objects[uid] = self._parse(item)
         self._highest = version
 
@@ -343,5 +383,9 @@ def _uid(item: Object) -> str:
 
 
 def _error(status: Object) -> SourceError:
-    text = f"{truncate(status.get('code'))} {truncate(status.get('message') or status.get('reason'))}"
-    return _Restart(RestartCause.EXPIRED if status.get("code") in _UNWATCHABLE else RestartCause.BROKEN, text)
+    text = (
+        f"{truncate(status.get('code'))} {truncate(status.get('message') or status.get('reason'))}"
+    )
+    return _Restart(
+        RestartCause.EXPIRED if status.get("code") in _UNWATCHABLE else RestartCause.BROKEN, text
+    )

@@ -16,12 +16,23 @@ from agent.model.rejections import Rejection, RejectionKind
 from agent.model.snapshot import ADDRESS_PRESSURE, Node, NodeDevices, Pod, PortMapping
 from agent.model.text import escape
 from agent.sources.kube.client import Resource
-from agent.sources.kube.fields import RESOURCE, Object, condition, count, is_device, moment, objects, sorted_names
+from agent.sources.kube.fields import (
+    RESOURCE,
+    Object,
+    condition,
+    count,
+    is_device,
+    moment,
+    objects,
+    sorted_names,
+)
 
 
 def pods_of(node: str) -> Resource[Pod]:
     # RBAC cannot restrict the list to this node; with the selector the server sends nothing else.
-    return Resource("pods", "/api/v1/pods", (("fieldSelector", f"spec.nodeName={node}"),), parse_pod)
+    return Resource(
+        "pods", "/api/v1/pods", (("fieldSelector", f"spec.nodeName={node}"),), parse_pod
+    )
 
 
 def parse_pod(item: Object) -> Pod:
@@ -83,7 +94,9 @@ def _wanted(spec: Object, containers: str) -> Iterator[str]:
     for container in spec.get(containers) or ():
         resources = container.get("resources") or {}
         for amounts in (resources.get("limits") or {}, resources.get("requests") or {}):
-            yield from (name for name, amount in amounts.items() if is_device(name) and count(amount) != 0)
+            yield from (
+                name for name, amount in amounts.items() if is_device(name) and count(amount) != 0
+            )
 
 
 def _claims(pod: str, volumes: Iterable[Object]) -> Iterator[str]:
@@ -154,7 +167,9 @@ def unique_volume_name(described: Object, name: str) -> str:
     kind = next((kind for kind in _VOLUMES if isinstance(described.get(kind), Mapping)), None)
     if kind is None:
         return ""
-    given = {field: value for field, value in {**described[kind], "object name": name}.items() if value}
+    given = {
+        field: value for field, value in {**described[kind], "object name": name}.items() if value
+    }
     try:
         return _VOLUMES[kind].format_map(_DEFAULTS | given)
     except KeyError:
@@ -200,7 +215,9 @@ def _max_pods(status: Object) -> int | None:
 
 
 def _volumes_attached(status: Object) -> tuple[str, ...]:
-    return sorted_names(str(volume["name"]) for volume in objects(status.get("volumesAttached")) if "name" in volume)
+    return sorted_names(
+        str(volume["name"]) for volume in objects(status.get("volumesAttached")) if "name" in volume
+    )
 
 
 def _devices(status: Object) -> Iterator[NodeDevices]:
@@ -212,7 +229,9 @@ def _devices(status: Object) -> Iterator[NodeDevices]:
 
 
 _RELEVANT_TAINTS: Final = frozenset({UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE})
-_SECONDS: Final = re.compile("[0-9]{1,11}")  # since the epoch, as the autoscaler writes a time; others write `true`
+_SECONDS: Final = re.compile(
+    "[0-9]{1,11}"
+)  # since the epoch, as the autoscaler writes a time; others write `true`
 
 
 def _taints(spec: Object) -> Iterator[Taint]:
@@ -228,10 +247,14 @@ def _taints(spec: Object) -> Iterator[Taint]:
 
 _LONGEST_READ: Final = 4096  # characters; a kubelet writes some hundred
 _LONGEST_KEPT: Final = 400
-_ONE_MOMENT: Final = timedelta(seconds=5)  # for a rejection to arrive, and for the difference of the clocks
+_ONE_MOMENT: Final = timedelta(
+    seconds=5
+)  # for a rejection to arrive, and for the difference of the clocks
 
 _OUT_OF = "OutOf"
-_NO_ROOM = re.compile(r"enough resource: \S+, requested: ([0-9]{1,18}), used: ([0-9]{1,18}), capacity: ([0-9]{1,18})")
+_NO_ROOM = re.compile(
+    r"enough resource: \S+, requested: ([0-9]{1,18}), used: ([0-9]{1,18}), capacity: ([0-9]{1,18})"
+)
 
 # The CPU and memory managers use the same frame; only the cause distinguishes them.
 _FRAME = re.compile(r"(?:Allocate|Update plugin resources) failed due to (.+)", re.DOTALL)
@@ -244,17 +267,32 @@ _CAUSES: Final = tuple(
     (refused, re.compile(pattern, re.ASCII | re.DOTALL | re.IGNORECASE))
     for refused, pattern in (
         # A plugin's own error comes first: its text may contain anything.
-        (RejectionKind.PLUGIN_GONE, r"rpc error: code = (?:Unavailable|Canceled)\b|rpc error: .*\bdial unix "),
+        (
+            RejectionKind.PLUGIN_GONE,
+            r"rpc error: code = (?:Unavailable|Canceled)\b|rpc error: .*\bdial unix ",
+        ),
         (RejectionKind.OTHER, r"rpc error:|GetPreferredAllocation rpc failed"),
         (RejectionKind.UNREGISTERED, rf"can(?:'t|not) allocate unregistered device {_R}"),
         (RejectionKind.NO_HEALTHY, rf"cannot allocate unhealthy devices {_R}"),
-        (RejectionKind.INSUFFICIENT, rf"devices unavailable for {_R}\. Requested: {_N}, Available: {_M}"),
+        (
+            RejectionKind.INSUFFICIENT,
+            rf"devices unavailable for {_R}\. Requested: {_N}, Available: {_M}",
+        ),
         (RejectionKind.PLUGIN_GONE, rf"unknown device plugin {_R}"),
-        (RejectionKind.PLUGIN_GONE, rf"endpoint not found in cache for a registered resource: {_R}"),
+        (
+            RejectionKind.PLUGIN_GONE,
+            rf"endpoint not found in cache for a registered resource: {_R}",
+        ),
         (RejectionKind.PLUGIN_GONE, r"\bendpoint .*has been stopped"),
         (RejectionKind.OTHER, rf'changed request for resource "?{_R}"? from [0-9]+ to {_N}'),
-        (RejectionKind.OTHER, rf"unexpectedly allocated less resources than required\. Requested: {_N}"),
-        (RejectionKind.OTHER, r"no containers return in allocation response|kubelet_internal_checkpoint|\bdevices?\b"),
+        (
+            RejectionKind.OTHER,
+            rf"unexpectedly allocated less resources than required\. Requested: {_N}",
+        ),
+        (
+            RejectionKind.OTHER,
+            r"no containers return in allocation response|kubelet_internal_checkpoint|\bdevices?\b",
+        ),
     )
 )
 # A stopped endpoint is printed as a Go struct, with its resource, and until 1.24 its socket, among the fields.
@@ -263,11 +301,16 @@ _SOCKET = re.compile(r'/([^\s/":,]{1,107}\.sock)\b|\bdial unix /(?:[^\s/":,]+/)*
 _refused = partial(Rejection, requested=None, available=None, at=None, message="")
 
 
-def _rejection(metadata: Object, status: Object, wants: tuple[str, ...], started: datetime | None) -> Rejection | None:
+def _rejection(
+    metadata: Object, status: Object, wants: tuple[str, ...], started: datetime | None
+) -> Rejection | None:
     """Return how a pod was rejected for a device; None for every other pod."""
     # `wants`: the device resources of its spec. `started`: when its first container started, by its status.
     reason, message = _text(status.get("reason")), _text(status.get("message"))
-    if status.get("phase") != "Failed" or (parsed := _parse(reason, message[:_LONGEST_READ])) is None:
+    if (
+        status.get("phase") != "Failed"
+        or (parsed := _parse(reason, message[:_LONGEST_READ])) is None
+    ):
         return None
     at, by_api = _rejected_at(metadata, status, started)
     return replace(
@@ -306,8 +349,12 @@ def _cause(cause: str) -> Rejection | None:
             if refused is RejectionKind.PLUGIN_GONE:
                 resource = named.get("resource") or _group(_WORD.match(found[0]))
                 return _refused(refused, resource, socket=_group(_SOCKET.search(cause)))
-            requested, available = (int(named[name]) if name in named else None for name in ("requested", "available"))
-            return _refused(refused, named.get("resource", ""), requested=requested, available=available)
+            requested, available = (
+                int(named[name]) if name in named else None for name in ("requested", "available")
+            )
+            return _refused(
+                refused, named.get("resource", ""), requested=requested, available=available
+            )
     return None
 
 
@@ -315,7 +362,9 @@ def _group(found: re.Match[str] | None) -> str:
     return next(filter(None, found.groups()), "") if found else ""
 
 
-def _rejected_at(metadata: Object, status: Object, started: datetime | None) -> tuple[datetime | None, bool]:
+def _rejected_at(
+    metadata: Object, status: Object, started: datetime | None
+) -> tuple[datetime | None, bool]:
     """Return when the pod was rejected, and whether by the API server's clock."""
     # The kubelet's last write to a rejected pod is the rejection; since 1.22 managedFields has an entry for the status.
     # startTime is by the node's clock. It is the rejection's if the pod never ran, but is kept from an earlier

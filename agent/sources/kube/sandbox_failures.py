@@ -12,7 +12,9 @@ from agent.model.text import escape, truncate
 from agent.sources.kube.client import FORBIDDEN, ApiError, CachedRequest, Get, Inquire
 from agent.sources.kube.fields import Object, moment
 
-MAX_PODS: Final = 4  # pods whose Events are listed, once a minute: those of one node fail for the same reason
+MAX_PODS: Final = (
+    4  # pods whose Events are listed, once a minute: those of one node fail for the same reason
+)
 KEPT_FOR: Final = 60.0  # seconds
 _LONGEST_READ: Final = 4096  # characters; the kubelet cuts at 1,024
 
@@ -23,7 +25,9 @@ _PLUGIN: Final = re.compile(
     re.DOTALL,
 )
 # Before 1.0, libcni names a plugin only if it has no binary.
-_NO_BINARY: Final = re.compile(r'(?P<message>failed to find plugin "(?P<plugin>[^"\s]{1,100})" in path .+)', re.DOTALL)
+_NO_BINARY: Final = re.compile(
+    r'(?P<message>failed to find plugin "(?P<plugin>[^"\s]{1,100})" in path .+)', re.DOTALL
+)
 # In the words of CRI-O and of Multus.
 _NETWORK: Final = re.compile(r'(?:to|from) (?:CNI )?network "([^"\s]{1,253})"')
 _EXHAUSTED: Final = re.compile(r"no IP addresses available in range set: ([0-9A-Fa-f.:,-]{1,400})")
@@ -39,7 +43,9 @@ class SandboxFailuresSource:
         """Raises SourceError. Without the right to list events they are not requested."""
         pods = waiting[:MAX_PODS]
         try:
-            return self._cached.get(lambda get: tuple(chain.from_iterable(_last_failures(get, pod) for pod in pods)))
+            return self._cached.get(
+                lambda get: tuple(chain.from_iterable(_last_failures(get, pod) for pod in pods))
+            )
         except ApiError as error:
             if error.status != FORBIDDEN:
                 raise
@@ -50,7 +56,9 @@ def _last_failures(get: Get, pod: Pod) -> Iterator[SandboxFailure]:
     """Yield the last failure; if that says that the range is full, the last failure with another cause before it."""
     path = f"/api/v1/namespaces/{quote(pod.name.partition('/')[0], safe='')}/events"
     selector = f"involvedObject.uid={pod.uid},reason=FailedCreatePodSandBox"
-    items = json.loads(get(path, (("fieldSelector", selector), ("limit", "500")))).get("items") or []
+    items = (
+        json.loads(get(path, (("fieldSelector", selector), ("limit", "500")))).get("items") or []
+    )
     found = (_failure(pod.name, item) for item in items)
     failures = sorted(found, key=lambda failure: failure.at.timestamp() if failure.at else 0.0)
     others = [failure for failure in failures if not failure.exhausted]
@@ -60,7 +68,11 @@ def _last_failures(get: Get, pod: Pod) -> Iterator[SandboxFailure]:
 
 
 def _failure(pod: str, event: Object) -> SandboxFailure:
-    times = (event.get("lastTimestamp"), event.get("eventTime"), (event.get("series") or {}).get("lastObservedTime"))
+    times = (
+        event.get("lastTimestamp"),
+        event.get("eventTime"),
+        (event.get("series") or {}).get("lastObservedTime"),
+    )
     words = str(event.get("message") or "")[:_LONGEST_READ]
     exhausted = _EXHAUSTED.search(words)
     found = _plugin(words) or _NO_BINARY.search(words)

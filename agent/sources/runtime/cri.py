@@ -21,11 +21,21 @@ from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, version_num
 from agent.model.snapshot import SANDBOX_NOT_READY, SANDBOX_RECORDED, Container
 from agent.model.text import truncate
 from agent.sources.host.cni_config import DEFAULT_DIRECTORY, CniStatus, respelled
-from agent.sources.runtime.grpc import NOT_FOUND, UNIMPLEMENTED, DecodedMessage, GrpcConnection, GrpcError, encode_texts
+from agent.sources.runtime.grpc import (
+    NOT_FOUND,
+    UNIMPLEMENTED,
+    DecodedMessage,
+    GrpcConnection,
+    GrpcError,
+    encode_texts,
+)
 from agent.sources.runtime.runtime import RUNTIME_OF_SOCKET, NoCri, labeled_container
 from agent.sources.source_error import SourceError
 
-_APIS: Final = ("v1", "v1alpha2")  # their fields are the same: containerd < 1.6 and CRI-O < 1.20 have only the latter
+_APIS: Final = (
+    "v1",
+    "v1alpha2",
+)  # their fields are the same: containerd < 1.6 and CRI-O < 1.20 have only the latter
 _CONTAINERS: Final = "/containerd.services.containers.v1.Containers/List"
 _NAMESPACES: Final = "/containerd.services.namespaces.v1.Namespaces/List"
 _SANDBOXES: Final = "/containerd.services.sandbox.v1.Store/List"
@@ -35,13 +45,19 @@ _FIRST_WITH_SANDBOXES: Final = (1, 7, 0)  # the first containerd that has a stor
 _VERBOSE: Final = b"\x08\x01"  # a StatusRequest with `verbose` (1)
 _ID: Final = re.compile("[0-9a-f]{64}")
 _LARGEST_CONFIGURATION: Final = 1024 * 1024  # bytes of CRI-O's: it has some thousand
-_BATCH: Final = 32  # sandboxes asked for at once: an answer has room for 512 KiB of each, a pod has 256
+_BATCH: Final = (
+    32  # sandboxes asked for at once: an answer has room for 512 KiB of each, a pod has 256
+)
 _SANDBOX_STATES: Final = ("running", SANDBOX_NOT_READY)
 _CONTAINER_STATES: Final = ("created", "running", "exited")
 _BEING_CREATED: Final = "being created"
-_OF_ANOTHER_CLIENT: Final = "in another namespace of containerd"  # docker's or nerdctl's, running or not
+_OF_ANOTHER_CLIENT: Final = (
+    "in another namespace of containerd"  # docker's or nerdctl's, running or not
+)
 _NOT_CREATED: Final = "sandbox not created"  # CRI-O's words for a sandbox that is being created
-_DENIAL_WITHOUT_ID: Final = "an error occurred when try to find sandbox"  # containerd's words for none
+_DENIAL_WITHOUT_ID: Final = (
+    "an error occurred when try to find sandbox"  # containerd's words for none
+)
 
 
 class _Fields(NamedTuple):
@@ -67,12 +83,16 @@ class Cri:
     endpoint: Path
     timeout: float  # seconds for each request
     clock: Callable[[], float]
-    mounted: Path | None = None  # where the endpoint of the node is for this process; None: at its own path
+    mounted: Path | None = (
+        None  # where the endpoint of the node is for this process; None: at its own path
+    )
 
     @property
     def expected(self) -> ContainerRuntime:
         """What it is before it is asked, by the name of its socket."""
-        return ContainerRuntime(RUNTIME_OF_SOCKET.get(self.endpoint.name, "cri"), "", str(self.endpoint))
+        return ContainerRuntime(
+            RUNTIME_OF_SOCKET.get(self.endpoint.name, "cri"), "", str(self.endpoint)
+        )
 
     def identify(self) -> ContainerRuntime:
         """Return the runtime's name and version; raises SourceError, and NoCri where there is no CRI."""
@@ -82,8 +102,12 @@ class Cri:
     def containers(self, asked: Collection[str]) -> tuple[Container, ...]:
         """List every sandbox and container, and those of the `asked` that only a record shows. Raises SourceError."""
         with self._session() as session:
-            listed = [_of_cri(item, _POD_SANDBOX) for item in session.cri("ListPodSandbox").messages(1)]
-            listed += [_of_cri(item, _CONTAINER) for item in session.cri("ListContainers").messages(1)]
+            listed = [
+                _of_cri(item, _POD_SANDBOX) for item in session.cri("ListPodSandbox").messages(1)
+            ]
+            listed += [
+                _of_cri(item, _CONTAINER) for item in session.cri("ListContainers").messages(1)
+            ]
             wanted = {container_id for container_id in asked if _ID.fullmatch(container_id)}
             missing = sorted(wanted.difference(container.id for container in listed))
             return (*listed, *session.unlisted(missing)) if missing else tuple(listed)
@@ -92,7 +116,9 @@ class Cri:
         """Return whether this sandbox or container exists or is being created; raises SourceError."""
         # False only where the runtime denies both by this id, and has no record of it.
         if not _ID.fullmatch(container_id):
-            raise SourceError(f"{self.endpoint}: {truncate(repr(container_id))} is no id of a container")
+            raise SourceError(
+                f"{self.endpoint}: {truncate(repr(container_id))} is no id of a container"
+            )
         with self._session() as session:
             if session.sandboxes([container_id]) or session.has_container(container_id):
                 return True
@@ -128,10 +154,14 @@ class Cri:
     @contextmanager
     def _session(self) -> Iterator["_Session"]:
         try:
-            with GrpcConnection(self.mounted or self.endpoint, self.timeout, self.clock) as connection:
+            with GrpcConnection(
+                self.mounted or self.endpoint, self.timeout, self.clock
+            ) as connection:
                 yield _Session(connection)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise SourceError(f"{self.endpoint}: cannot parse the response ({truncate(repr(error))})") from error
+            raise SourceError(
+                f"{self.endpoint}: cannot parse the response ({truncate(repr(error))})"
+            ) from error
 
 
 class _Session:
@@ -163,8 +193,12 @@ class _Session:
     def sandboxes(self, ids: Sequence[str]) -> list[Container]:
         """Return sandboxes by their status, which of CRI-O shows those that are being created as well."""
         # All are requested before the first answer is awaited: a busy CRI-O takes its time for each.
-        answers = self._cri("PodSandboxStatus", [encode_texts(container_id) for container_id in ids])
-        found = (_status(container_id, answer) for container_id, answer in zip(ids, answers, strict=True))
+        answers = self._cri(
+            "PodSandboxStatus", [encode_texts(container_id) for container_id in ids]
+        )
+        found = (
+            _status(container_id, answer) for container_id, answer in zip(ids, answers, strict=True)
+        )
         return [sandbox for sandbox in found if sandbox]
 
     def has_container(self, container_id: str) -> bool:
@@ -180,9 +214,14 @@ class _Session:
 
     def records(self, runtime: ContainerRuntime, ids: Sequence[str]) -> Collection[Container]:
         """Return those of these ids that containerd has a record of."""
-        namespaces = {item.text(1) for item in DecodedMessage(self._connection.call(_NAMESPACES)).messages(1)}
+        namespaces = {
+            item.text(1) for item in DecodedMessage(self._connection.call(_NAMESPACES)).messages(1)
+        }
         found: list[Container] = []
-        for namespace in (*(namespaces - {_KUBERNETES}), _KUBERNETES):  # the record of a pod is kept
+        for namespace in (
+            *(namespaces - {_KUBERNETES}),
+            _KUBERNETES,
+        ):  # the record of a pod is kept
             state = SANDBOX_RECORDED if namespace == _KUBERNETES else _OF_ANOTHER_CLIENT
             found += self._records(_CONTAINERS, namespace, ids, _CONTAINER_RECORD, state)
         try:
@@ -201,7 +240,10 @@ class _Session:
             request = encode_texts(*(f"id=={container_id}" for container_id in batch))
             answer = self._connection.call(method, request, {"containerd-namespace": namespace})
             for item in DecodedMessage(answer).messages(1):
-                seconds, labels = item.message(fields.created).integer(1), item.text_map(fields.labels)
+                seconds, labels = (
+                    item.message(fields.created).integer(1),
+                    item.text_map(fields.labels),
+                )
                 yield labeled_container(item.text(1), state, seconds, labels, sandbox=True)
 
 
@@ -209,7 +251,10 @@ def _cni_status(cniconfig: str, config: str) -> CniStatus:
     status = json.loads(cniconfig)
     configured = [network["Config"] for network in status["Networks"] or ()]
     loaded = tuple(
-        {"name": network["Name"], "plugins": [respelled(json.loads(plugin["Source"])) for plugin in network["Plugins"]]}
+        {
+            "name": network["Name"],
+            "plugins": [respelled(json.loads(plugin["Source"])) for plugin in network["Plugins"]],
+        }
         for network in configured
         if network["Name"] != "cni-loopback"
     )
@@ -231,7 +276,11 @@ def _message(answer: bytes | GrpcError) -> DecodedMessage:
 
 def _found(container_id: str, answer: bytes | GrpcError) -> DecodedMessage | None:
     """Return the status of this container; None only where the runtime denies it by the id."""
-    if isinstance(answer, GrpcError) and answer.code == NOT_FOUND and _denies(answer.message, container_id):
+    if (
+        isinstance(answer, GrpcError)
+        and answer.code == NOT_FOUND
+        and _denies(answer.message, container_id)
+    ):
         return None
     found = _message(answer).message(1)
     if found.text(1) != container_id:
@@ -248,7 +297,11 @@ def _denies(message: str, container_id: str) -> bool:
 
 def _status(container_id: str, answer: bytes | GrpcError) -> Container | None:
     """Return a sandbox by its status; None: it does not exist."""
-    if isinstance(answer, GrpcError) and container_id in answer.message and _NOT_CREATED in answer.message:
+    if (
+        isinstance(answer, GrpcError)
+        and container_id in answer.message
+        and _NOT_CREATED in answer.message
+    ):
         return Container(container_id, _BEING_CREATED, 0, "", "", sandbox=True)
     found = _found(container_id, answer)
     return None if found is None else _of_cri(found, _POD_SANDBOX_STATUS)

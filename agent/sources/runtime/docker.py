@@ -23,12 +23,16 @@ _T = TypeVar("_T")
 class Docker:
     """One engine. The connection is opened at the first request, and again after every failure."""
 
-    def __init__(self, host: str | None, timeout: float, require: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, host: str | None, timeout: float, require: Callable[[], None] = lambda: None
+    ) -> None:
         """`host`: as in DOCKER_HOST; None: by its variables. `timeout`: seconds for an answer. Raises SourceError."""
         # `require` raises SourceError unless docker runs: a connection to the socket of a stopped docker may start it
         # (systemd's socket activation).
         try:
-            self._where: Mapping[str, Any] = kwargs_from_env() if host is None else {"base_url": host}
+            self._where: Mapping[str, Any] = (
+                kwargs_from_env() if host is None else {"base_url": host}
+            )
             parse_host(self._where.get("base_url"))
         except (DockerException, ValueError) as error:
             raise SourceError(f"invalid docker host: {error}") from error
@@ -74,7 +78,9 @@ class Docker:
         self._require()
         try:
             if self._client is None:
-                self._client = docker.APIClient(version="auto", timeout=cast("int", self._timeout), **self._where)
+                self._client = docker.APIClient(
+                    version="auto", timeout=cast("int", self._timeout), **self._where
+                )
             return question(self._client)
         except (DockerException, RequestException, HTTPError) as error:
             self.close()  # an upgraded engine may speak another API version: negotiate again
@@ -83,9 +89,18 @@ class Docker:
             host = str(self._where.get("base_url") or DEFAULT_UNIX_SOCKET)
             where = host.removeprefix("http+unix://").removeprefix("unix://")
             raise SourceError(f"cannot connect to docker at {where}: {reason}") from error
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        except (
+            AttributeError,
+            KeyError,
+            TypeError,
+            ValueError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             self.close()
-            raise SourceError(f"docker: cannot parse the response ({truncate(repr(error))})") from error
+            raise SourceError(
+                f"docker: cannot parse the response ({truncate(repr(error))})"
+            ) from error
 
 
 def _list(client: docker.APIClient) -> tuple[Container, ...]:
@@ -100,4 +115,6 @@ def _container(item: Mapping[str, Any]) -> Container:
     labels = item.get("Labels") or {}
     # dockershim and cri-dockerd label each of their containers `podsandbox` or `container`.
     sandbox = labels.get("io.kubernetes.docker.type") == "podsandbox"
-    return labeled_container(item["Id"], item["State"], int(item.get("Created") or 0), labels, sandbox=sandbox)
+    return labeled_container(
+        item["Id"], item["State"], int(item.get("Created") or 0), labels, sandbox=sandbox
+    )

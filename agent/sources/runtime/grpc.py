@@ -22,7 +22,9 @@ from agent.model.text import truncate
 from agent.sources.deadline import Late
 from agent.sources.source_error import SourceError, describe_os_error
 
-LARGEST_MESSAGE: Final = 16 * 1024 * 1024  # bytes of an answer, or of all at once: the kubelet takes as much
+LARGEST_MESSAGE: Final = (
+    16 * 1024 * 1024
+)  # bytes of an answer, or of all at once: the kubelet takes as much
 OK, NOT_FOUND, UNIMPLEMENTED = 0, 5, 12  # the status codes that the agent distinguishes
 _PREFIX: Final = 5  # before a message: whether it is compressed, and its length in four bytes
 
@@ -58,13 +60,17 @@ class GrpcConnection:
             self._socket.connect(os.fspath(self._path))
         except OSError as error:
             self._socket.close()
-            raise SourceError(f"cannot connect to {self._path}: {describe_os_error(error)}") from error
+            raise SourceError(
+                f"cannot connect to {self._path}: {describe_os_error(error)}"
+            ) from error
         return self
 
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
-    def call(self, method: str, request: bytes = b"", metadata: Mapping[str, str] | None = None) -> bytes:
+    def call(
+        self, method: str, request: bytes = b"", metadata: Mapping[str, str] | None = None
+    ) -> bytes:
         """Call `/package.Service/Method` and return the encoded response; raises SourceError or GrpcError."""
         (answer,) = self.calls(method, [request], metadata)
         if isinstance(answer, GrpcError):
@@ -75,9 +81,14 @@ class GrpcConnection:
         self, method: str, requests: Sequence[bytes], metadata: Mapping[str, str] | None = None
     ) -> list[bytes | GrpcError]:
         """Send all requests before the first answer is awaited; return the answers in order. Raises SourceError."""
-        where, limit = f"{self._path}: {method.rpartition('/')[2]}", LARGEST_MESSAGE // len(requests)
+        where, limit = (
+            f"{self._path}: {method.rpartition('/')[2]}",
+            LARGEST_MESSAGE // len(requests),
+        )
         try:
-            self._answers = {self._send(method, request, metadata or {}): _Answer(limit) for request in requests}
+            self._answers = {
+                self._send(method, request, metadata or {}): _Answer(limit) for request in requests
+            }
             self._receive()
             return [answer.result(where) for answer in self._answers.values()]
         except TimeoutError as error:
@@ -165,17 +176,24 @@ class _Answer:
 
     def result(self, where: str) -> bytes | GrpcError:
         """Return the message, or the error that the server answered; raises _InvalidAnswer."""
-        http_status, status = self.headers.get(b":status", b""), self.headers.get(b"grpc-status", b"")
+        http_status, status = (
+            self.headers.get(b":status", b""),
+            self.headers.get(b"grpc-status", b""),
+        )
         if http_status != b"200":
             raise _InvalidAnswer(f"HTTP status {http_status.decode(errors='replace')}")
         if not re.fullmatch(rb"[0-9]{1,3}", status):
-            raise _InvalidAnswer(f"the response has no valid gRPC status ({status.decode(errors='replace')!r})")
+            raise _InvalidAnswer(
+                f"the response has no valid gRPC status ({status.decode(errors='replace')!r})"
+            )
         if int(status) != OK:
             text = self.headers.get(b"grpc-message", b"").decode(errors="replace")
             return GrpcError(where, int(status), unquote(text))
         prefix, message = self._received[:_PREFIX], bytes(self._received[_PREFIX:])
         if len(prefix) < _PREFIX or prefix[0] or int.from_bytes(prefix[1:]) != len(message):
-            raise _InvalidAnswer(f"the response is not one uncompressed message ({len(self._received)} bytes)")
+            raise _InvalidAnswer(
+                f"the response is not one uncompressed message ({len(self._received)} bytes)"
+            )
         return message
 
 
@@ -230,7 +248,9 @@ class DecodedMessage:
 def encode_texts(*texts: str) -> bytes:
     """Encode a message whose field 1 has these texts, each of less than 128 bytes."""
     contents = [text.encode() for text in texts]
-    return b"".join(bytes((1 << 3 | _LENGTH_DELIMITED, len(content))) + content for content in contents)
+    return b"".join(
+        bytes((1 << 3 | _LENGTH_DELIMITED, len(content))) + content for content in contents
+    )
 
 
 def _value(encoded: bytes, at: int, tag: int) -> tuple[int | bytes, int]:

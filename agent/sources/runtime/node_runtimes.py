@@ -15,7 +15,13 @@ from agent.model.assessment import KUBENET
 from agent.model.runtime import DOCKER, ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import Container, Snapshot, known_or
 from agent.sources.deadline import Late
-from agent.sources.host.cni_config import DEFAULT_DIRECTORY, CniStatus, NotConfigured, default_networks, loaded_networks
+from agent.sources.host.cni_config import (
+    DEFAULT_DIRECTORY,
+    CniStatus,
+    NotConfigured,
+    default_networks,
+    loaded_networks,
+)
 from agent.sources.host.mounts import is_missing_on_node
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.reservations import is_directory
@@ -34,7 +40,9 @@ ENDPOINTS: Final = (
     "/var/snap/microk8s/common/run/containerd.sock",
     "/run/crio/crio.sock",
 )
-_KUBENET: Final = RuntimeNetwork(KUBENET, ("bridge",), "host-local")  # its range is the node's pod CIDR
+_KUBENET: Final = RuntimeNetwork(
+    KUBENET, ("bridge",), "host-local"
+)  # its range is the node's pod CIDR
 _NONE_SERVES: Final = "no container runtime serves CRI at its socket (check --cri-endpoint)"
 
 
@@ -54,11 +62,17 @@ class NodeRuntimes:
     _found: Sequence[Runtime] = ()  # for this snapshot's networks; their containers come next
     _cri: Sequence[Runtime] = ()  # those of the last search that are asked by CRI
     _served: Collection[Path] = ()  # the sockets that are listened on, by a runtime that runs
-    _late: Late | None = None  # why the networks are not known: a runtime is waited for once a snapshot
+    _late: Late | None = (
+        None  # why the networks are not known: a runtime is waited for once a snapshot
+    )
 
     def containers(self, snapshot: Snapshot) -> tuple[Container, ...]:
         """List the containers of all runtimes; raises SourceError if any of them fails."""
-        reserved = {held.container_id for store in snapshot.reservations for held in known_or(store.reading, ())}
+        reserved = {
+            held.container_id
+            for store in snapshot.reservations
+            for held in known_or(store.reading, ())
+        }
         found: list[Container] = []
         self.asked = ()
         runtimes, self._found = self._found or self._runtimes(), ()
@@ -70,7 +84,9 @@ class NodeRuntimes:
             identity = self._ask(runtime, runtime.identify)
             self.asked = (*others, replace(identity, chosen=chosen)) if identity else others
             if identity:
-                found += runtime.containers(reserved.difference(container.id for container in found))
+                found += runtime.containers(
+                    reserved.difference(container.id for container in found)
+                )
         if not self.asked:
             raise SourceError(_NONE_SERVES)
         return tuple(found)
@@ -84,11 +100,16 @@ class NodeRuntimes:
         """Return whether any runtime has it; raises SourceError if any of them fails."""
         # One that was asked for the last list has to be asked again: the others cannot deny what is in it.
         runtimes = {runtime.expected.endpoint: runtime for runtime in self._runtimes()}
-        answers = {path: self._ask(found, partial(found.has, container_id)) for path, found in runtimes.items()}
+        answers = {
+            path: self._ask(found, partial(found.has, container_id))
+            for path, found in runtimes.items()
+        }
         if any(answers.values()):
             return True
         if silent := [runtime for runtime in self.asked if answers.get(runtime.endpoint) is None]:
-            raise SourceError(f"{silent[0]} no longer serves its socket, and only it can deny its containers")
+            raise SourceError(
+                f"{silent[0]} no longer serves its socket, and only it can deny its containers"
+            )
         if False not in answers.values():
             raise SourceError(_NONE_SERVES)
         return False
@@ -104,7 +125,9 @@ class NodeRuntimes:
         if status.loaded is not None:
             others = chain.from_iterable(self._of_class(other) for other in status.others)
             return (*loaded_networks(status.loaded, directory), *others)
-        if any(runtime.expected.name == DOCKER for runtime in (runtimes[:1] if certain else runtimes)):
+        if any(
+            runtime.expected.name == DOCKER for runtime in (runtimes[:1] if certain else runtimes)
+        ):
             return self._docker_networks(certain=certain)
         return default_networks(directory, status.default)
 
@@ -127,17 +150,23 @@ class NodeRuntimes:
     def _docker_networks(self, *, certain: bool) -> tuple[RuntimeNetwork, ...]:
         """Return those that the kubelet or cri-dockerd chooses by its flag. `certain`: docker is the runtime."""
         node = self.processes.read(complete=False)
-        if not any((node.cri_dockerd, node.network_plugin)):  # it may have been started since the last search
+        if not any(
+            (node.cri_dockerd, node.network_plugin)
+        ):  # it may have been started since the last search
             node = self.processes.read()
         if node.network_plugin == KUBENET:
             return (_KUBENET,)
-        directory = self.config_dir or Path(self.processes.network_flag("cni-conf-dir") or DEFAULT_DIRECTORY)
+        directory = self.config_dir or Path(
+            self.processes.network_flag("cni-conf-dir") or DEFAULT_DIRECTORY
+        )
         try:
             return default_networks(directory)
         except NotConfigured:
             if certain and node.network_plugin == "" and node.cri_dockerd is None:
                 return ()  # dockershim without a network plugin; the default of cri-dockerd, also within k3s, is cni
-            if node.network_plugin is None:  # no kubelet runs, and only kubenet needs no configuration
+            if (
+                node.network_plugin is None
+            ):  # no kubelet runs, and only kubenet needs no configuration
                 return (_KUBENET,)
             raise
 
@@ -145,7 +174,9 @@ class NodeRuntimes:
         """Return the answer. None: without CRI it is no runtime, which is a fault if somebody named its endpoint."""
         endpoint = Path(runtime.expected.endpoint)
         if runtime in self._cri and endpoint not in self._served:
-            raise SourceError(f"no container runtime listens at {endpoint} on this node, so it was not asked")
+            raise SourceError(
+                f"no container runtime listens at {endpoint} on this node, so it was not asked"
+            )
         try:
             return question()
         except NoCri as error:
@@ -160,7 +191,9 @@ class NodeRuntimes:
         found = self._cri = self._cri_runtimes(named)
         if self.choice == CRI:
             if not found:
-                raise SourceError(f"no container runtime listens at {', '.join(ENDPOINTS)} (set --cri-endpoint)")
+                raise SourceError(
+                    f"no container runtime listens at {', '.join(ENDPOINTS)} (set --cri-endpoint)"
+                )
             return found
         if not found:
             self.processes.require_any()  # where nothing else runs, docker says why it does not answer
@@ -189,10 +222,20 @@ class NodeRuntimes:
     def _find_served(self, sockets: Iterable[Path]) -> frozenset[Path]:
         spellings = {path: {bytes(path), b"/var" + bytes(path)} for path in sockets}
         listening = read_sockets(self.proc, chain.from_iterable(spellings.values())).listening
-        found = {path: RUNTIME_OF_SOCKET.get(path.name) for path, names in spellings.items() if names & listening}
+        found = {
+            path: RUNTIME_OF_SOCKET.get(path.name)
+            for path, names in spellings.items()
+            if names & listening
+        }
         # Systemd may listen in the place of a runtime, and start it for a question.
         running = self.processes.running(set(filter(None, found.values())))
-        return frozenset(path for path, runtime in found.items() if runtime is None or runtime in running)
+        return frozenset(
+            path for path, runtime in found.items() if runtime is None or runtime in running
+        )
 
     def _runs_docker(self) -> bool:
-        return self.processes.runs(DOCKER) if self.docker_socket is None else self.docker_socket in self._served
+        return (
+            self.processes.runs(DOCKER)
+            if self.docker_socket is None
+            else self.docker_socket in self._served
+        )

@@ -14,7 +14,11 @@ if TYPE_CHECKING:  # each is imported only on a node that has it
 
 Runtime: TypeAlias = "Cri | Docker"
 
-RUNTIME_OF_SOCKET: Final = {"containerd.sock": CONTAINERD, "crio.sock": CRI_O, "docker.sock": DOCKER}
+RUNTIME_OF_SOCKET: Final = {
+    "containerd.sock": CONTAINERD,
+    "crio.sock": CRI_O,
+    "docker.sock": DOCKER,
+}
 """The runtime that listens at a socket of this name."""
 _LATEST: Final = 10**11  # seconds since the epoch: the year 5138
 
@@ -27,7 +31,10 @@ def labeled_container(
     container_id: str, state: str, created: int, labels: Mapping[str, str], *, sandbox: bool
 ) -> Container:
     """Make a container of the kubelet's labels, which are the same in all runtimes; raises ValueError."""
-    name, namespace = labels.get("io.kubernetes.pod.name", ""), labels.get("io.kubernetes.pod.namespace", "")
+    name, namespace = (
+        labels.get("io.kubernetes.pod.name", ""),
+        labels.get("io.kubernetes.pod.namespace", ""),
+    )
     pod, uid = f"{namespace}/{name}" if name else "", labels.get("io.kubernetes.pod.uid", "")
     if not container_id or not all(isinstance(text, str) for text in (container_id, uid)):
         raise ValueError("a container without an id")

@@ -7,12 +7,27 @@ from typing import Any
 from agent.model.assessment import State
 from agent.model.snapshot import Address, Checkpoint, NotRequested, Snapshot
 from tests import builders as b
-from tests.builders import GONE, assessment, cni_result, empty_file, node, pod, reservation, sandbox, state, without
+from tests.builders import (
+    GONE,
+    assessment,
+    cni_result,
+    empty_file,
+    node,
+    pod,
+    reservation,
+    sandbox,
+    state,
+    without,
+)
 
 LOST = reservation("10.244.1.9")  # An address whose container nobody knows
 V6 = reservation("fd00::9")
 SECOND = reservation("10.99.0.9", network="storage", ifname="net1")  # Two more of the same sandbox
-CART, KEPT, JAVA = sandbox(GONE, "shop/cart"), Checkpoint(GONE, "shop/cart"), Address(LOST.ip, 1, "java")
+CART, KEPT, JAVA = (
+    sandbox(GONE, "shop/cart"),
+    Checkpoint(GONE, "shop/cart"),
+    Address(LOST.ip, 1, "java"),
+)
 PINNED = cni_result(GONE, "shop/gone", b.CIDR, namespace="/var/run/netns/cni-9")
 """What libcni keeps of a sandbox whose network namespace was mounted."""
 IN_USE, NOT_READY, LEAKED, UNKNOWN = State.IN_USE, State.NOT_READY, State.LEAKED, State.UNKNOWN
@@ -31,11 +46,15 @@ def test_who_owns_an_address() -> None:
     assert {entry.state for entry in assessment(node()).reservations} == {IN_USE}
     almost = GONE[:-1] + "8"
     not_ready = [
-        sandbox(GONE, "", word) for word in ("created", "removing", "exited", "dead", "a word of a later docker")
+        sandbox(GONE, "", word)
+        for word in ("created", "removing", "exited", "dead", "a word of a later docker")
     ]
     for expected, owners in (
         (LEAKED, ()),
-        (LEAKED, (sandbox(almost, "shop/cart"), Checkpoint(almost, "shop/cart"))),  # IDs count in full
+        (
+            LEAKED,
+            (sandbox(almost, "shop/cart"), Checkpoint(almost, "shop/cart")),
+        ),  # IDs count in full
         *((IN_USE, (sandbox(GONE, "", word),)) for word in ("running", "paused", "restarting")),
         *((NOT_READY, (container,)) for container in not_ready),
         (NOT_READY, (replace(not_ready[0], sandbox=False),)),
@@ -44,7 +63,10 @@ def test_who_owns_an_address() -> None:
         (State.TEARDOWN_PENDING, (KEPT,)),
         *((UNMANAGED, (*kept, JAVA)) for kept in ((), (KEPT,))),  # no checkpoint hides a process
         # A live pod owns each of its own addresses.
-        *((UNMANAGED, (pod("shop/cart", LOST.ip, phase=phase),)) for phase in ("Running", "Pending", "Unknown", "")),
+        *(
+            (UNMANAGED, (pod("shop/cart", LOST.ip, phase=phase),))
+            for phase in ("Running", "Pending", "Unknown", "")
+        ),
         (UNMANAGED, (pod("shop/cart", LOST.ip, deleting=True),)),
         (UNMANAGED, (pod("shop/cart", "fd00::9", LOST.ip),)),
         (LEAKED, (pod("shop/cart", LOST.ip, phase="Succeeded"),)),
@@ -59,7 +81,9 @@ def test_who_owns_an_address() -> None:
 def test_an_address_whose_namespace_is_mounted_is_in_use_and_so_is_its_whole_sandbox() -> None:
     snapshot = node(LOST, V6, PINNED, mounted_namespaces=["/run/netns/cni-9"])
     assert {state(snapshot, ip) for ip in (LOST.ip, V6.ip)} == {UNMANAGED}
-    assert why(snapshot).endswith("its network namespace is still mounted, without a process: /run/netns/cni-9")
+    assert why(snapshot).endswith(
+        "its network namespace is still mounted, without a process: /run/netns/cni-9"
+    )
     assert state(node(LOST, PINNED, mounted_namespaces=["/run/netns/cni-8"]), LOST.ip) is LEAKED
     # Without the mount table, only reservations with a named namespace are unknown.
     other = reservation("10.244.1.8", "8" * 64)
@@ -75,9 +99,14 @@ def test_a_sandbox_whose_own_result_names_no_pod_may_be_another_programs() -> No
         ("storage", None, LEAKED),  # libcni < 0.8 keeps no names
         ("kubenet", "", LEAKED),  # it passes none
     ):
-        result, there = cni_result(GONE, pod_name, network=network), reservation("10.99.0.9", network=network)
+        result, there = (
+            cni_result(GONE, pod_name, network=network),
+            reservation("10.99.0.9", network=network),
+        )
         assert state(node(there, result), there.ip, network) is expected
-        assert state(node(there, result, Address(there.ip, 1, "java")), there.ip, network) is UNMANAGED
+        assert (
+            state(node(there, result, Address(there.ip, 1, "java")), there.ip, network) is UNMANAGED
+        )
     assert lost(cni_result(GONE, "", network="storage")) is LEAKED
 
 
@@ -95,7 +124,9 @@ def test_an_ownerless_reservation_is_leaked_only_after_the_grace_period() -> Non
         assert state(node(empty_file(LOST.ip, age=age)), LOST.ip) is expected
         in_use = node(reservations=[reservation("10.244.1.2", b.WEB_ID, age=age)])
         assert state(in_use, "10.244.1.2") is IN_USE, "whatever the clock"
-    assert state(node(reservation(LOST.ip, age=timedelta(0))), LOST.ip, grace=timedelta(0)) is LEAKED
+    assert (
+        state(node(reservation(LOST.ip, age=timedelta(0))), LOST.ip, grace=timedelta(0)) is LEAKED
+    )
     future = node(reservation(LOST.ip, age=timedelta(hours=-1)))
     assert why(future) == "its file is 1h newer than this snapshot: the clock was changed"
     for mtime_ns in (-(2**63), 2**63 - 1, 253402300800 * 10**9, 10**30, -(10**30)):
@@ -124,8 +155,13 @@ def test_an_unavailable_source_makes_only_its_dependents_unknown() -> None:
     assert state(without(node(LOST, JAVA), "pods"), LOST.ip) is UNMANAGED
     # An empty file names no sandbox.
     old, recent = empty_file("10.244.1.9"), empty_file("10.244.1.8", age=timedelta(0))
-    assert [state(node(old, recent), reserved.ip) for reserved in (old, recent)] == [LEAKED, CANDIDATE]
-    assert state(node(empty_file("10.244.1.2"), reservations=[]), "10.244.1.2") is UNMANAGED, "configured"
+    assert [state(node(old, recent), reserved.ip) for reserved in (old, recent)] == [
+        LEAKED,
+        CANDIDATE,
+    ]
+    assert state(node(empty_file("10.244.1.2"), reservations=[]), "10.244.1.2") is UNMANAGED, (
+        "configured"
+    )
     for sources in (("containers", "checkpoints"), ("cni_results",)):
         assert state(without(node(old), *sources), old.ip) is LEAKED
 
@@ -137,12 +173,18 @@ def test_a_sandbox_is_leaked_as_a_whole_or_not_at_all() -> None:
         assert why(node(LOST, V6, owner)).startswith(f"same sandbox as {V6.ip}: ")
     for age, expected in ((timedelta(0), CANDIDATE), (timedelta(days=-1), UNKNOWN)):
         assert state(node(LOST, reservation(V6.ip, age=age)), LOST.ip) is expected
-    recent, strange = reservation("10.244.1.10", age=timedelta(0)), reservation("10.244.1.11", age=timedelta(days=-1))
+    recent, strange = (
+        reservation("10.244.1.10", age=timedelta(0)),
+        reservation("10.244.1.11", age=timedelta(days=-1)),
+    )
     for order in ((recent, strange, LOST), (LOST, strange, recent)):
         assert {state(node(*order, JAVA), reserved.ip) for reserved in order} == {UNMANAGED}
     # Across networks too.
     snapshot = node(LOST, SECOND, Address(SECOND.ip, 1, "java"))
-    assert (state(snapshot, LOST.ip), state(snapshot, SECOND.ip, "storage")) == (UNMANAGED, UNMANAGED)
+    assert (state(snapshot, LOST.ip), state(snapshot, SECOND.ip, "storage")) == (
+        UNMANAGED,
+        UNMANAGED,
+    )
     unread = node(LOST, empty_file("10.244.1.10"), unread_networks=["storage"])
     assert state(unread, LOST.ip) is UNKNOWN, "it may be in use there"
     assert [state(unread, ip) for ip in ("10.244.1.2", "10.244.1.10")] == [IN_USE, LEAKED]
@@ -150,7 +192,10 @@ def test_a_sandbox_is_leaked_as_a_whole_or_not_at_all() -> None:
 
 
 def test_the_pod_of_a_leak_comes_from_any_source_that_knows_it() -> None:
-    cached, kept = cni_result(GONE, "shop/from-cni", b.CIDR), Checkpoint(GONE, "shop/from-checkpoint")
+    cached, kept = (
+        cni_result(GONE, "shop/from-cni", b.CIDR),
+        Checkpoint(GONE, "shop/from-checkpoint"),
+    )
     listed = sandbox(GONE, "shop/from-docker")
     for records, name in (
         ((), ""),
@@ -163,4 +208,7 @@ def test_the_pod_of_a_leak_comes_from_any_source_that_knows_it() -> None:
     classified = b.classify_one(node(b.unrecognized("10.244.1.9", blocks=True)), "10.244.1.9")
     why = "it is a directory; host-local cannot give out the address"
     assert (classified.state, classified.why, classified.blocks) == (State.UNRECOGNIZED, why, True)
-    assert state(without(node(b.unrecognized("notes.txt")), "containers"), "notes.txt") is State.UNRECOGNIZED
+    assert (
+        state(without(node(b.unrecognized("notes.txt")), "containers"), "notes.txt")
+        is State.UNRECOGNIZED
+    )

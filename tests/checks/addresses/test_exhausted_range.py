@@ -9,12 +9,24 @@ from agent.model.finding import Severity
 from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.snapshot import Node, Reservation, Snapshot
 from tests import builders as b
-from tests.builders import WORKER, cni_result, findings_of, node, pod, reservation, unrecognized, without, without_api
+from tests.builders import (
+    WORKER,
+    cni_result,
+    findings_of,
+    node,
+    pod,
+    reservation,
+    unrecognized,
+    without,
+    without_api,
+)
 
 DETECTOR = "exhausted_range"
 only = partial(b.the_finding, DETECTOR)
 SMALL = "10.244.1.0/28"  # 13 addresses to give out, .2 to .14; the gateway is .1
-SMALL_NODE = Node("worker-1", (SMALL,), 3)  # It takes three pods, which it has: there is no room for more
+SMALL_NODE = Node(
+    "worker-1", (SMALL,), 3
+)  # It takes three pods, which it has: there is no room for more
 
 
 def leaks(first: int, last: int) -> tuple[Reservation, ...]:
@@ -33,13 +45,19 @@ def test_a_full_range_is_reported_with_its_number_of_leaks() -> None:
     assert messages(node()) == []
     finding = only(small(*leaks(4, 14)))
     assert finding.subject == finding.network == "kubenet"
-    assert finding.message == "kubenet: no free addresses; 13 of 13 addresses are reserved (11 leaked)"
-    assert messages(small(*leaks(4, 13))) == [], "the last free address is enough if no more pods fit"
+    assert (
+        finding.message == "kubenet: no free addresses; 13 of 13 addresses are reserved (11 leaked)"
+    )
+    assert messages(small(*leaks(4, 13))) == [], (
+        "the last free address is enough if no more pods fit"
+    )
     # Leaks outside the range or of the other family are no leaks of it.
     ids = {n: f"{n:064x}" for n in range(4, 15)}
     six = (reservation(f"fd00::{n:x}", container_id) for n, container_id in ids.items())
     outside = (reservation(f"10.250.0.{n}", f"{n:064x}") for n in range(100, 120))
-    snapshot = node(*leaks(4, 14), *six, *outside, node=[replace(SMALL_NODE, pod_cidrs=(SMALL, "fd00::/64"))])
+    snapshot = node(
+        *leaks(4, 14), *six, *outside, node=[replace(SMALL_NODE, pod_cidrs=(SMALL, "fd00::/64"))]
+    )
     assert only(snapshot).message.endswith("13 of 13 addresses are reserved (11 leaked)")
     assert headline(b.scanned(snapshot)) == "Critical: no free pod addresses (11 of 13 leaked)"
 
@@ -62,18 +80,26 @@ def test_fewer_free_addresses_than_possible_pods_are_reported() -> None:
         assert messages(small(*leaks(4, 13), other)) == []
     assert messages(node(*leaks(4, 13), unrecognized("notes"), node=[SMALL_NODE])) == []
     strange = (b.empty_file("10.244.1.13"), unrecognized("10.244.1.14", blocks=True))
-    assert only(node(*leaks(4, 12), *strange, node=[SMALL_NODE])).message.endswith("are reserved (10 leaked)")
+    assert only(node(*leaks(4, 12), *strange, node=[SMALL_NODE])).message.endswith(
+        "are reserved (10 leaked)"
+    )
     # A range smaller than the pod limit is for information, until few addresses are left for more pods.
     finding = only(small(max_pods=110))
     large = replace(SMALL_NODE, pod_cidrs=(b.CIDR,), max_pods=300)
     for snapshot, severity in (
         (small(*leaks(4, 11), max_pods=110), Severity.INFO),
         (small(*leaks(4, 12), max_pods=110), Severity.WARNING),
-        (node(*leaks(4, 12), node=[replace(SMALL_NODE, max_pods=110, unschedulable=True)]), Severity.INFO),
+        (
+            node(*leaks(4, 12), node=[replace(SMALL_NODE, max_pods=110, unschedulable=True)]),
+            Severity.INFO,
+        ),
         (node(*leaks(4, 228), node=[large]), Severity.INFO),
         (node(*leaks(4, 229), node=[large]), Severity.WARNING),
     ):
-        assert (only(snapshot).severity, only(snapshot).key == finding.key) == (severity, severity is Severity.INFO)
+        assert (only(snapshot).severity, only(snapshot).key == finding.key) == (
+            severity,
+            severity is Severity.INFO,
+        )
     full = only(small(*leaks(4, 14), max_pods=110))
     assert full.severity is Severity.CRITICAL
     assert full.key != finding.key, "a full range is news"
@@ -82,17 +108,26 @@ def test_fewer_free_addresses_than_possible_pods_are_reported() -> None:
 def test_a_full_range_is_no_problem_while_nothing_can_need_an_address() -> None:
     taken = tuple(reservation(f"10.244.1.{n}", b.WEB_ID) for n in range(4, 14))
     last = reservation("10.244.1.14", b.WEB_ID)
-    four, cordoned = replace(SMALL_NODE, max_pods=4), replace(SMALL_NODE, max_pods=9, unschedulable=True)
+    four, cordoned = (
+        replace(SMALL_NODE, max_pods=4),
+        replace(SMALL_NODE, max_pods=9, unschedulable=True),
+    )
     info, critical = Severity.INFO, Severity.CRITICAL
     for snapshot, severity in (
         (small(*taken, last), info),
         (node(*taken, last, node=[cordoned]), info),
         (node(*taken, last, pod("shop/old", deleting=True), node=[four]), info),
         (node(*taken, last, pod("shop/new", phase="Pending"), node=[four]), critical),
-        (node(*taken, last, pod("shop/lost", "10.244.1.14"), node=[four]), critical),  # without a sandbox
+        (
+            node(*taken, last, pod("shop/lost", "10.244.1.14"), node=[four]),
+            critical,
+        ),  # without a sandbox
         (node(*taken, last, node=[four]), critical),
         (small(*taken, *leaks(14, 14)), critical),
-        *((small(*taken, reservation(last.ip, age=age)), critical) for age in (timedelta(0), -b.OLD)),
+        *(
+            (small(*taken, reservation(last.ip, age=age)), critical)
+            for age in (timedelta(0), -b.OLD)
+        ),
         (without(small(*taken, last), "pods"), critical),
         (small(*taken, last, max_pods=None), critical),
     ):
@@ -108,13 +143,19 @@ def test_the_fuller_of_two_families_decides_and_a_second_network_has_no_pods_to_
     entry = reservation("10.99.0.2", "5" * 64, network="storage")
     for subnet, networks in (("10.99.0.0/30", ["storage"]), ("10.99.0.0/29", [])):
         result = cni_result("5" * 64, "shop/other", subnet, network="storage")
-        assert [finding.network for finding in findings_of(DETECTOR, node(result, entry))] == networks
+        assert [
+            finding.network for finding in findings_of(DETECTOR, node(result, entry))
+        ] == networks
 
 
 def test_the_network_that_the_runtime_attaches_running_sandboxes_to_has_pods_to_come() -> None:
     written = RuntimeNetwork("kubenet", ("bridge",), "host-local", ranges=((WrittenRange(SMALL),),))
     elsewhere = replace(SMALL_NODE, pod_cidrs=("10.9.0.0/24",), max_pods=5)
-    for cidrs, stores, count in (((), None, 1), (("10.9.0.0/24",), None, 1), (("10.9.0.0/24",), (), 0)):
+    for cidrs, stores, count in (
+        ((), None, 1),
+        (("10.9.0.0/24",), None, 1),
+        (("10.9.0.0/24",), (), 0),
+    ):
         worker = replace(elsewhere, pod_cidrs=cidrs)
         snapshot = node(*leaks(2, 13), reservations=stores, node=[worker], networks=[written])
         assert len(messages(snapshot)) == count
@@ -122,9 +163,14 @@ def test_the_network_that_the_runtime_attaches_running_sandboxes_to_has_pods_to_
 
 def test_without_the_api_only_a_full_range_is_reported() -> None:
     result = cni_result("5" * 64, "shop/other", SMALL, age=timedelta(0))
-    assert [len(messages(without_api(node(result, *leaks(4, last))))) for last in (13, 14)] == [0, 1]
+    assert [len(messages(without_api(node(result, *leaks(4, last))))) for last in (13, 14)] == [
+        0,
+        1,
+    ]
     older = replace(result, mtime_ns=0)
-    assert messages(without_api(node(older, *leaks(4, 14)))) == [], "the newest result has the range"
+    assert messages(without_api(node(older, *leaks(4, 14)))) == [], (
+        "the newest result has the range"
+    )
     # And without its owners.
     full = node(*leaks(4, 14), node=[SMALL_NODE])
     assert only(without(full, "containers")).message.endswith("(0 leaked, 13 unknown)")
@@ -151,7 +197,9 @@ def test_without_its_sources_the_check_has_insufficient_data() -> None:
         ),
     ):
         assert why in b.gap_of(DETECTOR, snapshot)
-    assert messages(node(node=[], cni_results=[], reservations=[])) == [], "an empty network needs no range"
+    assert messages(node(node=[], cni_results=[], reservations=[])) == [], (
+        "an empty network needs no range"
+    )
     # A network without data does not hide the others.
     snapshot = node(*leaks(4, 14), node=[SMALL_NODE])
     stores = node(unread_networks=["storage"], reservations=[]).reservations

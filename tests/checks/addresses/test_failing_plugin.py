@@ -13,7 +13,17 @@ from agent.model.snapshot import Known, NetworkStore, NotRequested, PluginProces
 from agent.sources.kube.client import ApiError
 from agent.sources.kube.sandbox_failures import SandboxFailuresSource
 from tests import builders as b
-from tests.builders import NOW, WORKER, findings_of, node, pod, processes, reservation, scanned, with_waiting_pod
+from tests.builders import (
+    NOW,
+    WORKER,
+    findings_of,
+    node,
+    pod,
+    processes,
+    reservation,
+    scanned,
+    with_waiting_pod,
+)
 from tests.cleanup.leaks import SECOND, leaks
 from tests.sources.kube.connections import inquirer
 
@@ -58,7 +68,11 @@ def message(detector: str, snapshot: Snapshot) -> str:
 
 
 def refused(snapshot: Snapshot, limits: Limits | None = None) -> set[Reason]:
-    return {refusal.reason for _, refusals in decide(b.guard_context(snapshot, limits=limits)) for refusal in refusals}
+    return {
+        refusal.reason
+        for _, refusals in decide(b.guard_context(snapshot, limits=limits))
+        for refusal in refusals
+    }
 
 
 def test_it_says_the_rate_and_with_events_the_plugin_and_its_message() -> None:
@@ -76,16 +90,24 @@ def test_a_plugin_that_hangs_is_found_without_a_reservation() -> None:
     def found(ago: timedelta) -> list[str]:
         plugin = PluginProcess(70, "host-local", NOW - ago)
         at_work = replace(processes(), plugins=(plugin,))
-        return [finding.message for finding in findings_of(FAILING, b.without_api(node(processes=[at_work])))]
+        return [
+            finding.message
+            for finding in findings_of(FAILING, b.without_api(node(processes=[at_work])))
+        ]
 
     (message,) = found(107 * SECOND)
-    assert message == "CNI plugin host-local (process 70) has been running for 107 s: new pods may wait for it"
+    assert (
+        message
+        == "CNI plugin host-local (process 70) has been running for 107 s: new pods may wait for it"
+    )
     assert found(59 * SECOND) == []
     assert b.gap_of(FAILING, b.without(node(), "processes"))
 
 
 def test_other_leaks_are_no_failing_plugin() -> None:
-    completed = [b.cni_result(leak.container_id, "shop/gone", "10.244.1.0/24") for leak in leaks(12)]
+    completed = [
+        b.cni_result(leak.container_id, "shop/gone", "10.244.1.0/24") for leak in leaks(12)
+    ]
     for why, snapshot in {
         "few": treadmill(4),
         "old": treadmill(age=timedelta(hours=1)),
@@ -105,8 +127,13 @@ def test_the_daemon_releases_nothing_and_a_person_may() -> None:
     assert refused(mended, replace(daemon, release_host_ports=True)) == set()
     # A full range keeps it waiting as well.
     for last, waits in ((14, True), (13, False)):
-        taken = [reservation(f"10.244.1.{n}", f"{n:064x}", age=100 * MINUTE - n * SECOND) for n in range(4, last + 1)]
-        snapshot = with_waiting_pod(node(*taken, node=[replace(WORKER, pod_cidrs=("10.244.1.0/28",))]))
+        taken = [
+            reservation(f"10.244.1.{n}", f"{n:064x}", age=100 * MINUTE - n * SECOND)
+            for n in range(4, last + 1)
+        ]
+        snapshot = with_waiting_pod(
+            node(*taken, node=[replace(WORKER, pod_cidrs=("10.244.1.0/28",))])
+        )
         assert (Reason.PLUGIN_FAILING in refused(snapshot, daemon)) is waits
         assert bool(findings_of(FAILING, snapshot)) is waits
     # The advice about leaks begins with the plugin.
@@ -118,14 +145,25 @@ def test_the_daemon_releases_nothing_and_a_person_may() -> None:
 def test_the_words_of_each_runtime_are_parsed() -> None:
     containerd = 'rpc error: code = Unknown desc = failed to setup network for sandbox "4f": '
     crio = 'failed to create pod network sandbox k8s_a_b_c_0(4f): error adding pod b_a to CNI network "crio": '
-    no_sbr, no_portmap = (f'failed to find plugin "{name}" in path [/opt/cni/bin /a]' for name in ("sbr", "portmap"))
+    no_sbr, no_portmap = (
+        f'failed to find plugin "{name}" in path [/opt/cni/bin /a]' for name in ("sbr", "portmap")
+    )
     multus = 'plugin type="multus" name="m" failed (add): [default/s0/919b:storage]: error adding container to network '
     for text, expected in (
-        (f'{containerd}plugin type="portmap" failed (add): no: iptables', ("portmap", "", "add", "no: iptables")),
+        (
+            f'{containerd}plugin type="portmap" failed (add): no: iptables',
+            ("portmap", "", "add", "no: iptables"),
+        ),
         (f'{crio}plugin type="x" name="y" failed (add): boom', ("x", "y", "add", "boom")),
         (f'{crio}plugin type="sbr" failed (add): {no_sbr}', ("sbr", "crio", "add", no_sbr)),
-        (f'networkPlugin cni failed to set up pod "web_shop" network: {no_portmap}', ("portmap", "", "", no_portmap)),
-        (f'{multus}"storage": plugin type="sbr" failed (add): {no_sbr}', ("sbr", "storage", "add", no_sbr)),
+        (
+            f'networkPlugin cni failed to set up pod "web_shop" network: {no_portmap}',
+            ("portmap", "", "", no_portmap),
+        ),
+        (
+            f'{multus}"storage": plugin type="sbr" failed (add): {no_sbr}',
+            ("sbr", "storage", "add", no_sbr),
+        ),
         (
             'plugin type="multus-shim" name="m" failed (add): CmdAdd (shim): timeout',
             ("multus-shim", "m", "add", "CmdAdd (shim): timeout"),
@@ -143,26 +181,36 @@ def test_pods_that_find_the_range_full_contradict_an_ok() -> None:
     elsewhere = FULL.format("10.9.0.1-10.9.0.254")
     unknown = "range set 10.9.0.1-10.9.0.254, and no network that was checked has this range"
     assert unknown in message(UNEXPLAINED, saying(node(), elsewhere))
-    assert "but kubenet has" in message(UNEXPLAINED, saying(node(), FULL.format("10.244.1.2-10.244.1.254")))
+    assert "but kubenet has" in message(
+        UNEXPLAINED, saying(node(), FULL.format("10.244.1.2-10.244.1.254"))
+    )
     assert findings_of(UNEXPLAINED, saying(node(), elsewhere, 9 * MINUTE)) == []
     assert findings_of(FAILING, saying(node(), elsewhere)) == []
     # No network is in use.
-    unused = NetworkStore("kubenet", NotRequested("reservations", "network kubenet uses calico-ipam"))
-    assert unknown in message(UNEXPLAINED, replace(saying(node(), elsewhere), reservations=(unused,)))
+    unused = NetworkStore(
+        "kubenet", NotRequested("reservations", "network kubenet uses calico-ipam")
+    )
+    assert unknown in message(
+        UNEXPLAINED, replace(saying(node(), elsewhere), reservations=(unused,))
+    )
     # A full network explains no exhaustion of another range.
     taken = [reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(4, 15)]
     full = node(*taken, node=[replace(WORKER, pod_cidrs=("10.244.1.0/28",))])
     assert findings_of(UNEXPLAINED, saying(full, FULL.format("10.244.1.1-10.244.1.14"))) == []
     assert unknown in message(UNEXPLAINED, saying(full, elsewhere))
     # A full range does not hide what filled it.
-    first, last = failures((IPTABLES, 10 * MINUTE), (FULL.format("10.244.1.2-10.244.1.254"), MINUTE))
+    first, last = failures(
+        (IPTABLES, 10 * MINUTE), (FULL.format("10.244.1.2-10.244.1.254"), MINUTE)
+    )
     assert (first.plugin, last.exhausted) == ("portmap", "10.244.1.2-10.244.1.254")
     snapshot = replace(treadmill(), sandbox_failures=Known((first, last)))
     assert "plugin portmap fails" in message(FAILING, snapshot)
 
 
 def test_events_of_waiting_pods_are_listed_once_a_minute() -> None:
-    server = Server(b'{"items": [{"message": "old"}, {"message": "new", "eventTime": "2026-03-26T20:00:00Z"}]}')
+    server = Server(
+        b'{"items": [{"message": "old"}, {"message": "new", "eventTime": "2026-03-26T20:00:00Z"}]}'
+    )
     pods: Sequence[Pod] = [pod(f"shop/web-{n}") for n in range(9)]
     listed = server.source.read(pods)
     assert not isinstance(listed, NotRequested)
@@ -177,4 +225,6 @@ def test_events_of_waiting_pods_are_listed_once_a_minute() -> None:
     server.source.read(pods)
     assert len(server.asked) == 8
     # Without the right, they are not requested.
-    assert isinstance(Server(ApiError(403, "forbidden")).source.read([pod("shop/web")]), NotRequested)
+    assert isinstance(
+        Server(ApiError(403, "forbidden")).source.read([pod("shop/web")]), NotRequested
+    )

@@ -20,7 +20,19 @@ from agent.model.snapshot import (
     Snapshot,
 )
 from tests import builders as b
-from tests.builders import CIDR, GONE, NOW, OLD, UPTIME, cni_result, node, processes, reservation, scanned, without
+from tests.builders import (
+    CIDR,
+    GONE,
+    NOW,
+    OLD,
+    UPTIME,
+    cni_result,
+    node,
+    processes,
+    reservation,
+    scanned,
+    without,
+)
 
 DETECTOR = "leaked_reservation"
 leaks = partial(b.findings_of, DETECTOR)
@@ -38,7 +50,14 @@ def test_a_leak_has_its_address_its_container_and_its_pod() -> None:
     subjects = b.subjects_of(DETECTOR, node(LOST, reservation("fd00::9")))
     assert subjects == ["kubenet/10.244.1.9", "kubenet/fd00::9"]
     both = leaks(node(LOST, reservation("10.244.1.9", "8" * 64, network="storage")))
-    assert ("leaked_reservation", "kubenet/10.244.1.9", GONE, LOST.inode, LOST.size, LOST.mtime_ns) == both[0].key
+    assert (
+        "leaked_reservation",
+        "kubenet/10.244.1.9",
+        GONE,
+        LOST.inode,
+        LOST.size,
+        LOST.mtime_ns,
+    ) == both[0].key
     assert {finding.network for finding in both} == {"kubenet", "storage"}
     (before,), (after,) = leaks(node(LOST)), leaks(node(reservation(LOST.ip, age=OLD / 2)))
     assert before.subject == after.subject
@@ -62,10 +81,18 @@ def test_the_likely_cause_is_the_process_that_restarted_since() -> None:
         assert finding.since == (NOW - OLD if cause is unknown else None)
         time = f"{NOW - began:%Y-%m-%d %H:%M:%S}Z"
         # A first scan cannot know whether an earlier restart did it.
-        assert finding.message.endswith(f"reserved at {time}" if cause is unknown else f" at {time} or earlier")
+        assert finding.message.endswith(
+            f"reserved at {time}" if cause is unknown else f" at {time} or earlier"
+        )
     # A start soon after the reservation dates the leak.
-    for later, since in ((1, NOW - OLD + timedelta(seconds=1)), (300, NOW - OLD + timedelta(minutes=5)), (301, None)):
-        (finding,) = leaks(node(LOST, processes=[processes(kubelet=OLD - timedelta(seconds=later))]))
+    for later, since in (
+        (1, NOW - OLD + timedelta(seconds=1)),
+        (300, NOW - OLD + timedelta(minutes=5)),
+        (301, None),
+    ):
+        (finding,) = leaks(
+            node(LOST, processes=[processes(kubelet=OLD - timedelta(seconds=later))])
+        )
         assert (finding.cause, finding.since) == (KUBELET_RESTART, since)
     (finding,) = leaks(node(b.empty_file("10.244.1.9"), processes=[processes(kubelet=AN_HOUR_AGO)]))
     assert (finding.cause, finding.since) == (LeakCause.EMPTY_FILE, NOW - OLD)
@@ -76,7 +103,10 @@ def test_the_likely_cause_is_the_process_that_restarted_since() -> None:
 
 def test_a_leak_is_dated_by_the_snapshot_that_last_found_its_owner() -> None:
     """A start of the kubelet only bounds the age of a leak that is seen for the first time."""
-    minute, owner = timedelta(minutes=1), (b.sandbox(GONE, "shop/cart"), Checkpoint(GONE, "shop/cart"))
+    minute, owner = (
+        timedelta(minutes=1),
+        (b.sandbox(GONE, "shop/cart"), Checkpoint(GONE, "shop/cart")),
+    )
     old = reservation("10.244.1.9", age=timedelta(days=9))
 
     def restarted(ago: timedelta, *things: Container | Checkpoint, later: timedelta) -> Snapshot:
@@ -88,7 +118,11 @@ def test_a_leak_is_dated_by_the_snapshot_that_last_found_its_owner() -> None:
 
     ten_minutes = timedelta(minutes=10)
     tracked = leak(restarted(ten_minutes, later=minute), restarted(ten_minutes, later=2 * minute))
-    assert (tracked.finding.cause, tracked.began, tracked.since) == (KUBELET_RESTART, None, NOW + minute)
+    assert (tracked.finding.cause, tracked.began, tracked.since) == (
+        KUBELET_RESTART,
+        None,
+        NOW + minute,
+    )
     assert tracked.finding.message.endswith("kubelet restart at 2026-03-26 19:50:00Z or earlier")
     # It had an owner, and the kubelet has started since.
     owned = node(old, *owner)
@@ -96,10 +130,17 @@ def test_a_leak_is_dated_by_the_snapshot_that_last_found_its_owner() -> None:
     assert (tracked.finding.cause, tracked.began) == (KUBELET_RESTART, NOW + minute / 2)
     # It had an owner after the kubelet's start: long after, and shortly after.
     for ago, cause in ((ten_minutes * 2, LeakCause.UNKNOWN), (ten_minutes, KUBELET_RESTART)):
-        tracked = leak(*(restarted(ago, *owner[: 2 - 2 * later], later=min(later, 2) * minute) for later in (0, 1, 2)))
+        tracked = leak(
+            *(
+                restarted(ago, *owner[: 2 - 2 * later], later=min(later, 2) * minute)
+                for later in (0, 1, 2)
+            )
+        )
         assert (tracked.finding.cause, tracked.began) == (cause, NOW)
     # A snapshot from before the clock was set dates nothing.
-    tracked = leak(owned, *(node(old, later=n * minute, clock_set_by=timedelta(days=1)) for n in (1, 2, 3)))
+    tracked = leak(
+        owned, *(node(old, later=n * minute, clock_set_by=timedelta(days=1)) for n in (1, 2, 3))
+    )
     assert tracked.began == NOW - timedelta(days=9)
     # A later restart did not cause it.
     tracked = leak(node(old), node(old, later=minute), restarted(-minute, later=2 * minute))
@@ -110,12 +151,17 @@ def test_without_its_sources_the_check_has_insufficient_data_after_what_is_certa
     for source in ("containers", "checkpoints", "addresses", "pods", "reservations"):
         assert b.gap_of(DETECTOR, without(node(LOST), source)).startswith(source)
     assert len(leaks(b.without_api(node(LOST)))) == 1
-    findings, gap = b.findings_and_gap(DETECTOR, without(node(b.empty_file("10.244.1.9")), "containers"))
+    findings, gap = b.findings_and_gap(
+        DETECTOR, without(node(b.empty_file("10.244.1.9")), "containers")
+    )
     assert [finding.subject for finding in findings] == ["kubenet/10.244.1.9"]
     assert gap.why.startswith("containers")
     (gap,) = scanned(node(reservation("10.244.1.9", age=timedelta(hours=-1)))).gaps
     assert (gap.detector, gap.broken) == (DETECTOR, False)
-    assert gap.why == "reservations: file kubenet/10.244.1.9 is newer than the node's clock, which was set"
+    assert (
+        gap.why
+        == "reservations: file kubenet/10.244.1.9 is newer than the node's clock, which was set"
+    )
     assert scanned(node(reservation("10.244.1.2", b.WEB_ID, age=timedelta(hours=-1)))).gaps == ()
 
 
@@ -126,7 +172,10 @@ MADE = 3 * HOUR  # Ago. The running sandboxes are younger (`OLD`).
 OTHER = "8" * 64
 ENDPOINT = "/run/containerd/containerd.sock"
 LEAK, LEAK_TOO = reservation("10.244.1.9", age=MADE), reservation("10.244.1.8", OTHER, age=MADE)
-RESULT, RESULT_TOO = cni_result(GONE, "shop/cart", CIDR, age=MADE), cni_result(OTHER, "shop/till", CIDR, age=MADE)
+RESULT, RESULT_TOO = (
+    cni_result(GONE, "shop/cart", CIDR, age=MADE),
+    cni_result(OTHER, "shop/till", CIDR, age=MADE),
+)
 
 
 def started(containerd: timedelta | None = UPTIME, **others: Any) -> ProcessStartTimes:
@@ -141,7 +190,8 @@ def cri_node(*records: Any, since: ProcessStartTimes | None = None, **changes: A
         checkpoints=NotRequested("checkpoints", "the kubelet of this node has none"),
         runtimes=[ContainerRuntime(CONTAINERD, "1.7.24", ENDPOINT)],
         processes=[since or started()],
-        **{"containers": [b.sandbox("1" * 64, "shop/web"), b.sandbox(b.DB_ID, "shop/db")]} | changes,
+        **{"containers": [b.sandbox("1" * 64, "shop/web"), b.sandbox(b.DB_ID, "shop/db")]}
+        | changes,
     )
 
 
@@ -160,7 +210,9 @@ def check(*cases: tuple[LeakCause, timedelta, Snapshot]) -> None:
 
 
 WIPED = started(OLD + HOUR / 2)
-ELSEWHERE = [cni_result(sandbox_id, "", "10.9.0.0/24", network="cbr0") for sandbox_id in ("1" * 64, b.DB_ID)]
+ELSEWHERE = [
+    cni_result(sandbox_id, "", "10.9.0.0/24", network="cbr0") for sandbox_id in ("1" * 64, b.DB_ID)
+]
 OLDER = Container("c" * 64, "exited", int((NOW - MADE).timestamp()), "", "", sandbox=False)
 RESTART, SKIPPED, UNKNOWN = LeakCause.RUNTIME_RESTART, LeakCause.TEARDOWN_SKIPPED, LeakCause.UNKNOWN
 
@@ -175,7 +227,11 @@ def test_the_cause_without_a_result_in_the_cache_of_libcni() -> None:
         (LeakCause.SETUP_FAILED, MADE, cri_node(LEAK, since=started(HOUR))),
         # It died during the ADD: at once, and when the kubelet gave up.
         *(
-            (RESTART, MADE - timedelta(seconds=n), cri_node(LEAK, since=started(MADE - timedelta(seconds=n))))
+            (
+                RESTART,
+                MADE - timedelta(seconds=n),
+                cri_node(LEAK, since=started(MADE - timedelta(seconds=n))),
+            )
             for n in (1, 300)
         ),
         # A cache without any result of the network is no evidence.
@@ -195,9 +251,13 @@ def test_the_cause_without_a_result_in_the_cache_of_libcni() -> None:
     soon = replace(started(), crio=NOW - MADE + timedelta(minutes=5))
     crio = Known((ContainerRuntime(CRI_O, "1.35.6", ENDPOINT),))
     lost = replace(cri_node(LEAK, since=soon), runtimes=crio)
-    check((LeakCause.SETUP_FAILED, MADE, lost), (UNKNOWN, MADE, replace(lost, cni_results=Known(()))))
+    check(
+        (LeakCause.SETUP_FAILED, MADE, lost), (UNKNOWN, MADE, replace(lost, cni_results=Known(())))
+    )
     owned = node(LEAK, b.sandbox(GONE, "shop/cart"), later=timedelta(minutes=1) - MADE)
-    (tracked,) = scanned(owned, lost, replace(lost, taken_at=NOW + HOUR, uptime=UPTIME + HOUR)).findings
+    (tracked,) = scanned(
+        owned, lost, replace(lost, taken_at=NOW + HOUR, uptime=UPTIME + HOUR)
+    ).findings
     assert tracked.finding.cause is RESTART
     (finding,) = leaks(cri_node(LEAK, since=started(MADE - timedelta(minutes=5))))
     assert "likely cause: restart of containerd at 2026-03-26 17:05:00Z" in finding.message
@@ -211,7 +271,11 @@ def test_a_result_that_is_still_there_shows_that_no_del_was_completed() -> None:
         (SKIPPED, MADE, cri_node(LEAK, RESULT, since=started(None))),
         (SKIPPED, MADE, replace(cri_node(LEAK), damaged_results=(damaged,))),
         # Several sandboxes of which the runtime has no record after its restart were lost with its state.
-        (LeakCause.RUNTIME_STATE_LOST, OLD + HOUR / 2, cri_node(LEAK, LEAK_TOO, RESULT, RESULT_TOO, since=WIPED)),
+        (
+            LeakCause.RUNTIME_STATE_LOST,
+            OLD + HOUR / 2,
+            cri_node(LEAK, LEAK_TOO, RESULT, RESULT_TOO, since=WIPED),
+        ),
         # It was not: one sandbox, one result, an older record survived, no restart, one sandbox is younger.
         (SKIPPED, MADE, cri_node(LEAK, RESULT, since=WIPED)),
         (SKIPPED, MADE, cri_node(LEAK, LEAK_TOO, RESULT, since=WIPED)),
@@ -227,7 +291,9 @@ def test_a_result_that_is_still_there_shows_that_no_del_was_completed() -> None:
     )
 
 
-def test_if_running_pods_have_their_addresses_from_another_network_the_configuration_was_replaced() -> None:
+def test_if_running_pods_have_their_addresses_from_another_network_the_configuration_was_replaced() -> (
+    None
+):
     def renamed(*records: Any, since: ProcessStartTimes | None = None) -> Snapshot:
         """Running pods have their addresses from `cbr0`, and the leaks are those of `kubenet`."""
         return cri_node(LEAK, *records, since=since, cni_results=[*ELSEWHERE, RESULT, RESULT_TOO])
@@ -251,7 +317,10 @@ FORWARDED = replace(RESULT, port_mappings=(HTTP, DNS))
 
 
 def test_a_leak_names_the_host_ports_that_are_still_forwarded_to_it() -> None:
-    others = [replace(RESULT_TOO, port_mappings=(HTTP,)), replace(RESULT, network="cbr0", port_mappings=(DNS,))]
+    others = [
+        replace(RESULT_TOO, port_mappings=(HTTP,)),
+        replace(RESULT, network="cbr0", port_mappings=(DNS,)),
+    ]
     for ports, snapshot in (
         ((HTTP, DNS), cri_node(LEAK, FORWARDED)),
         # A reboot has removed the rules, and only those of the leaked sandbox in this network count.

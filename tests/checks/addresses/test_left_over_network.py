@@ -18,7 +18,9 @@ def beside(store: NetworkStore, snapshot: Snapshot) -> Snapshot:
 def test_it_says_what_is_left_over_and_since_when() -> None:
     (finding,) = findings_of(DETECTOR, beside(OLD, node()))
     assert (finding.subject, finding.network, finding.severity) == ("old", "old", "info")
-    assert finding.message.endswith("from 1970-01-01 00:00:00Z to 1970-01-02 00:00:00Z; not in use: no pod")
+    assert finding.message.endswith(
+        "from 1970-01-01 00:00:00Z to 1970-01-02 00:00:00Z; not in use: no pod"
+    )
     left = replace(LEFT, files=1, oldest_ns=-(10**30), pods=1)
     (finding,) = findings_of(DETECTOR, beside(replace(OLD, left_over=left), node()))
     assert "1 reservation of an earlier setup, from 1-01-01 00:00:00Z to" in finding.message

@@ -9,8 +9,28 @@ from agent.checks import engine
 from agent.model.finding import Finding, Severity
 from agent.model.report import Report
 from agent.model.runtime import CONTAINERD, ContainerRuntime
-from agent.model.snapshot import SANDBOX_NOT_READY, Checkpoint, Container, Damage, DamagedResult, NotRequested, Snapshot
-from tests.builders import GONE, GRACE, NOW, UPTIME, gap_of, node, processes, reservation, sandbox, the_node, without
+from agent.model.snapshot import (
+    SANDBOX_NOT_READY,
+    Checkpoint,
+    Container,
+    Damage,
+    DamagedResult,
+    NotRequested,
+    Snapshot,
+)
+from tests.builders import (
+    GONE,
+    GRACE,
+    NOW,
+    UPTIME,
+    gap_of,
+    node,
+    processes,
+    reservation,
+    sandbox,
+    the_node,
+    without,
+)
 
 DETECTOR = "stuck_teardown"
 LOST = reservation("10.244.1.9")
@@ -36,14 +56,19 @@ def severities(report: Report) -> list[tuple[Severity, bool]]:
 
 
 def found(report: Report) -> Finding:
-    (finding,) = (tracked.finding for tracked in report.findings if tracked.finding.detector == DETECTOR)
+    (finding,) = (
+        tracked.finding for tracked in report.findings if tracked.finding.detector == DETECTOR
+    )
     return finding
 
 
 def test_a_late_teardown_is_for_information_and_a_stuck_one_a_warning() -> None:
     late = [pending(), pending(15 * MINUTE), pending(16 * MINUTE)]
     other = node(reservation("10.244.1.9", "8" * 64), Checkpoint("8" * 64, ""), later=60 * MINUTE)
-    silent = (without(pending(30 * MINUTE), source) for source in ("reservations", "containers", "checkpoints"))
+    silent = (
+        without(pending(30 * MINUTE), source)
+        for source in ("reservations", "containers", "checkpoints")
+    )
     for expected, snapshots in (
         ([], [pending(), pending(14 * MINUTE)]),
         ([(Severity.INFO, True)], late),
@@ -51,7 +76,10 @@ def test_a_late_teardown_is_for_information_and_a_stuck_one_a_warning() -> None:
         # A clock that is set is no time that passes.
         ([], [pending(), pending(MINUTE, clock_set_by=timedelta(days=2))]),
         # A source that is silent for a moment does not restart the time.
-        *(([(Severity.WARNING, False)], [pending(), moment, pending(60 * MINUTE)]) for moment in silent),
+        *(
+            ([(Severity.WARNING, False)], [pending(), moment, pending(60 * MINUTE)])
+            for moment in silent
+        ),
         # Another sandbox with the address starts over, and a completed teardown is forgotten.
         ([], [pending(), other]),
         ([], [pending(), node(later=MINUTE), pending(60 * MINUTE)]),
@@ -69,7 +97,9 @@ def kept(*records: Any, kubelet: str = "", started: timedelta | None = UPTIME) -
     return node(LOST, KEPT, *records, node=reported, processes=[processes(kubelet=started)])
 
 
-def test_one_scan_is_enough_where_the_kubelet_forgets_it_or_the_pod_has_had_a_newer_sandbox_for_long() -> None:
+def test_one_scan_is_enough_where_the_kubelet_forgets_it_or_the_pod_has_had_a_newer_sandbox_for_long() -> (
+    None
+):
     made = {age: int((NOW - age * MINUTE).timestamp()) for age in (-1, 14, 15, 60)}
     newer = {age: replace(CART, id=f"{age:064}", created=created) for age, created in made.items()}
     for expected, snapshot in (
@@ -86,8 +116,13 @@ def test_one_scan_is_enough_where_the_kubelet_forgets_it_or_the_pod_has_had_a_ne
         ([], kept(replace(newer[60], sandbox=False))),
         ([], kept(replace(newer[60], created=0))),  # it is older than the reservation
     ):
-        assert [severity for severity, _ in severities(after(snapshot, snapshot))] == expected, snapshot
-    assert f"/var/lib/cri-dockerd/sandbox/{GONE} to another" in found(after(kept(kubelet="v1.36.0"))).message
+        assert [severity for severity, _ in severities(after(snapshot, snapshot))] == expected, (
+            snapshot
+        )
+    assert (
+        f"/var/lib/cri-dockerd/sandbox/{GONE} to another"
+        in found(after(kept(kubelet="v1.36.0"))).message
+    )
     assert found(after(kept(newer[60]))).since == NOW - HOUR
 
 
@@ -99,7 +134,10 @@ ENDPOINT = "/run/containerd/containerd.sock"
 
 
 def on_cri(
-    *records: Any, later: timedelta = timedelta(0), container: Container = STOPPED, booted: timedelta = UPTIME
+    *records: Any,
+    later: timedelta = timedelta(0),
+    container: Container = STOPPED,
+    booted: timedelta = UPTIME,
 ) -> Snapshot:
     snapshot = node(
         LOST,
@@ -135,8 +173,15 @@ def test_a_sandbox_that_has_ended_an_hour_ago_is_for_information_and_a_day_ago_a
         sandbox(GONE, "shop/cart", "in another namespace of containerd"),
         replace(STOPPED, sandbox=False),
     ):
-        assert severities(after(on_cri(container=container), on_cri(later=25 * HOUR, container=container))) == []
-    assert severities(after(on_cri(), node(later=MINUTE), on_cri(later=HOUR))) == [], "it was gone meanwhile"
+        assert (
+            severities(
+                after(on_cri(container=container), on_cri(later=25 * HOUR, container=container))
+            )
+            == []
+        )
+    assert severities(after(on_cri(), node(later=MINUTE), on_cri(later=HOUR))) == [], (
+        "it was gone meanwhile"
+    )
 
 
 BOOTED = HOUR * 1.5  # Ago. Sandboxes of the builders are two hours old.

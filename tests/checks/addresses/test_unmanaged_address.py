@@ -8,7 +8,18 @@ from agent.model.assessment import State
 from agent.model.finding import Severity
 from agent.model.snapshot import Address, Checkpoint, NotRequested, Snapshot
 from tests import builders as b
-from tests.builders import CIDR, GONE, cni_result, empty_file, findings_of, gap_of, node, reservation, sandbox, without
+from tests.builders import (
+    CIDR,
+    GONE,
+    cni_result,
+    empty_file,
+    findings_of,
+    gap_of,
+    node,
+    reservation,
+    sandbox,
+    without,
+)
 
 DETECTOR = "unmanaged_address"
 subjects = partial(b.subjects_of, DETECTOR)
@@ -27,7 +38,9 @@ def test_an_orphaned_process_or_namespace_is_reported_with_what_it_is() -> None:
     assert (finding.subject, finding.pod) == ("kubenet/10.244.1.9", "shop/cart")
     (another,) = findings_of(DETECTOR, node(LOST, Address(JAVA.ip, 4712, "java")))
     assert another.key == finding.key
-    assert messages(node(reservation("10.244.1.9", age=timedelta(0)), JAVA)), "a new reservation too"
+    assert messages(node(reservation("10.244.1.9", age=timedelta(0)), JAVA)), (
+        "a new reservation too"
+    )
     assert "reserved for no container" in messages(node(empty_file("10.244.1.9"), JAVA))[0]
     # Each configured address of each network is reported.
     assert subjects(node(LOST, JAVA, reservation("fd00::9"))) == ["kubenet/10.244.1.9"]
@@ -36,7 +49,9 @@ def test_an_orphaned_process_or_namespace_is_reported_with_what_it_is() -> None:
     assert subjects(both) == ["kubenet/10.244.1.9", "storage/10.99.0.9"]
     # A mounted namespace without a process has its path.
     (message,) = messages(node(LOST, PINNED, mounted_namespaces=MOUNTED))
-    assert message.startswith("network namespace /run/netns/cni-9 (without a process) uses 10.244.1.9, which")
+    assert message.startswith(
+        "network namespace /run/netns/cni-9 (without a process) uses 10.244.1.9, which"
+    )
     both = node(LOST, reservation("fd00::9"), PINNED, mounted_namespaces=MOUNTED)
     assert subjects(both) == ["kubenet/10.244.1.9", "kubenet/fd00::9"]
     (message,) = messages(node(LOST, JAVA, PINNED, mounted_namespaces=MOUNTED))
@@ -46,12 +61,31 @@ def test_an_orphaned_process_or_namespace_is_reported_with_what_it_is() -> None:
 def test_of_an_address_that_two_networks_reserve_each_namespace_needs_an_owner() -> None:
     """Two VLANs may have one range: a healthy pod of one hides no process of the other."""
     lost = reservation("192.168.1.5", network="vlan10")
-    records = (lost, reservation(lost.ip, "7" * 64, network="vlan20"), sandbox("7" * 64, "shop/till"))
-    pause, orphan = Address(lost.ip, 99, "pause", namespace=1), Address(lost.ip, 4711, "java", namespace=2)
+    records = (
+        lost,
+        reservation(lost.ip, "7" * 64, network="vlan20"),
+        sandbox("7" * 64, "shop/till"),
+    )
+    pause, orphan = (
+        Address(lost.ip, 99, "pause", namespace=1),
+        Address(lost.ip, 4711, "java", namespace=2),
+    )
     for given, severity, message in (
-        ((pause,), Severity.INFO, "it is not released while process 99 (pause) has it: vlan20 reserves it for a"),
-        ((pause, orphan), Severity.WARNING, "process 99 (pause) and process 4711 (java) use 192.168.1.5, which is"),
-        ((pause, orphan), Severity.WARNING, "; vlan20 reserves it for a container that the runtime has"),
+        (
+            (pause,),
+            Severity.INFO,
+            "it is not released while process 99 (pause) has it: vlan20 reserves it for a",
+        ),
+        (
+            (pause, orphan),
+            Severity.WARNING,
+            "process 99 (pause) and process 4711 (java) use 192.168.1.5, which is",
+        ),
+        (
+            (pause, orphan),
+            Severity.WARNING,
+            "; vlan20 reserves it for a container that the runtime has",
+        ),
     ):
         snapshot = node(*records, *given)
         (finding,) = findings_of(DETECTOR, snapshot)
@@ -71,13 +105,19 @@ def test_managed_or_unconfigured_addresses_are_no_finding() -> None:
         "healthy": node(),
         "container runs": node(LOST, JAVA, sandbox(GONE, "shop/cart")),
         "container stopped": node(LOST, JAVA, sandbox(GONE, "shop/cart", "exited")),
-        "checkpoint": node(LOST, JAVA, Checkpoint(GONE, ""), replace(LOST, network="x", container_id=b.WEB_ID)),
+        "checkpoint": node(
+            LOST, JAVA, Checkpoint(GONE, ""), replace(LOST, network="x", container_id=b.WEB_ID)
+        ),
         "leaked": node(LOST),
         "unmounted": node(LOST, PINNED, mounted_namespaces=["/run/netns/cni-8"]),
-        "mounted, and its container runs": node(LOST, PINNED, sandbox(GONE, ""), mounted_namespaces=MOUNTED),
+        "mounted, and its container runs": node(
+            LOST, PINNED, sandbox(GONE, ""), mounted_namespaces=MOUNTED
+        ),
         "alive by its pod only": node(LOST, b.pod("shop/cart", "10.244.1.9")),
         "not reserved": node(JAVA),
-        "every reservation has an owner": node(addresses=NotRequested("addresses", "nobody needed them")),
+        "every reservation has an owner": node(
+            addresses=NotRequested("addresses", "nobody needed them")
+        ),
     }.items():
         assert messages(snapshot) == [], why
 

@@ -8,11 +8,25 @@ from agent.exporters.json.scan import scan_document
 from agent.model.devices import TransitionKind
 from agent.model.snapshot import Known, NodeDevices, NotRequested, Snapshot
 from tests import builders as b
-from tests.builders import KVM, KVM_SOCKET, NOW, WORKER, allocation, findings_of, plugin_socket, registered, transition
+from tests.builders import (
+    KVM,
+    KVM_SOCKET,
+    NOW,
+    WORKER,
+    allocation,
+    findings_of,
+    plugin_socket,
+    registered,
+    transition,
+)
 from tests.checks.reported import following, history_of, resources_of, seconds, with_plugins
 
 GPU, TPU = "nvidia.com/gpu", "example.org/tpu"
-STARTED, APPEARED, GONE = TransitionKind.KUBELET_STARTED, TransitionKind.SOCKET_APPEARED, TransitionKind.SOCKET_GONE
+STARTED, APPEARED, GONE = (
+    TransitionKind.KUBELET_STARTED,
+    TransitionKind.SOCKET_APPEARED,
+    TransitionKind.SOCKET_GONE,
+)
 REGISTERED, DROPPED = TransitionKind.REGISTERED, TransitionKind.DROPPED
 OLDER = seconds(8000)
 
@@ -59,7 +73,10 @@ def test_the_first_snapshot_has_the_transitions_that_files_show() -> None:
     stale = snapshot_of(kvm, written=7200)
     for snapshot, expected in (
         # As on a real node: the plugin bound its socket 9.5 s after the kubelet, and registered 12 ms later.
-        (with_kvm(20.476, written=20.464), ["kubelet_started 30", "socket_appeared 20.476", "registered 20.464"]),
+        (
+            with_kvm(20.476, written=20.464),
+            ["kubelet_started 30", "socket_appeared 20.476", "registered 20.464"],
+        ),
         # The checkpoint is not written when the kubelet starts: one that is older shows no registration.
         (stale, ["kubelet_started 30"]),
         (with_kvm(written=7200), ["kubelet_started 30", "socket_appeared 20"]),
@@ -82,7 +99,10 @@ def test_the_first_snapshot_has_the_transitions_that_files_show() -> None:
 
 def test_a_snapshot_adds_what_has_changed() -> None:
     kvm, gpu = registered(KVM, "d0"), registered(GPU, "g0")
-    kept, new_pair = snapshot_of(kvm, kubelet=9000, written=8000), snapshot_of(kvm, gpu, written=-10, at=15)
+    kept, new_pair = (
+        snapshot_of(kvm, kubelet=9000, written=8000),
+        snapshot_of(kvm, gpu, written=-10, at=15),
+    )
     connected, dead = with_kvm(written=20), with_kvm(connected=False, written=20, at=15)
     pair = snapshot_of(kvm, gpu, kubelet=9000, written=8000)
     sockets = (plugin_socket("a.sock", ago=seconds(21)), plugin_socket("b.sock", ago=seconds(21)))
@@ -101,7 +121,11 @@ def test_a_snapshot_adds_what_has_changed() -> None:
             ["kubelet_started 5", "socket_gone ~0"],
         ),
         # A registration has the time of the file; of two, nobody knows which the file is of.
-        (snapshot_of(kvm, written=8000), with_kvm(-9, written=-10, at=15), ["socket_appeared -9", "registered -10"]),
+        (
+            snapshot_of(kvm, written=8000),
+            with_kvm(-9, written=-10, at=15),
+            ["socket_appeared -9", "registered -10"],
+        ),
         (snapshot_of(), new_pair, ["registered ~-10", f"registered ~-10 {GPU}"]),
         (with_kvm(written=7200), with_kvm(written=-10, at=15), ["registered -10"]),
         # Of an unassigned socket.
@@ -111,7 +135,11 @@ def test_a_snapshot_adds_what_has_changed() -> None:
             ["socket_appeared 21 a.sock", "socket_appeared 21 b.sock", f"registered 14 {TPU}"],
         ),
         # It sent an empty list; it is dead, without a new checkpoint; it is back, and the checkpoint is of a pod later.
-        (connected, snapshot_of(plugin_socket(ago=seconds(20)), registered(KVM), written=-10, at=15), ["lost -10"]),
+        (
+            connected,
+            snapshot_of(plugin_socket(ago=seconds(20)), registered(KVM), written=-10, at=15),
+            ["lost -10"],
+        ),
         (connected, dead, ["lost ~-15"]),
         (lost, with_kvm(-20, written=-21, at=30), ["socket_appeared -20", "registered -21"]),
         (lost, with_kvm(-20, written=-27, at=30), ["socket_appeared -20", "registered -20"]),
@@ -125,7 +153,11 @@ def test_a_snapshot_adds_what_has_changed() -> None:
         (restarted, gone, ["dropped -297"]),
         (following(restarted, gone), gone, []),
         # Sooner, somebody removed the checkpoint: this kubelet never knew it.
-        (pair, snapshot_of(gpu, kubelet=50, written=40), ["kubelet_started 50", f"registered ~40 {GPU}"]),
+        (
+            pair,
+            snapshot_of(gpu, kubelet=50, written=40),
+            ["kubelet_started 50", f"registered ~40 {GPU}"],
+        ),
     ):
         assert added(before, now) == expected
 
@@ -141,7 +173,9 @@ def test_a_kubelet_socket_from_before_a_reboot_registers_nothing() -> None:
     now = following(before, snapshot_of(registered(KVM, "d0"), kubelet=9000, written=8000))
     assert is_registered(now) is True
     booted = replace(now, uptime=seconds(40))
-    booted = replace(booted, processes=Known(replace(b.processes(booted=seconds(40)), boot_id="another")))
+    booted = replace(
+        booted, processes=Known(replace(b.processes(booted=seconds(40)), boot_id="another"))
+    )
     assert is_registered(booted) is False
     assert findings_of("late_device_plugin", booted) == []
     # A file from before the boot is not dated to this boot.
@@ -155,13 +189,22 @@ def test_a_kubelet_socket_from_before_a_reboot_registers_nothing() -> None:
 def test_a_clock_step_keeps_the_order_and_the_registrations() -> None:
     # Without a battery the node boots in the past; the plugin registers when the clock is right.
     past = 10**8
-    just_booted = replace(snapshot_of(kubelet=past + 20, at=0), taken_at=NOW - seconds(past), uptime=seconds(40))
+    just_booted = replace(
+        snapshot_of(kubelet=past + 20, at=0), taken_at=NOW - seconds(past), uptime=seconds(40)
+    )
     records = (plugin_socket(ago=seconds(60)), registered(KVM, "d0"), registered(GPU))
     stepped = replace(snapshot_of(*records, kubelet=past + 20, written=59), uptime=seconds(140))
     both = following(just_booted, stepped)
-    assert [text.split()[0] for text in transitions_of(both)] == ["kubelet_started", "socket_appeared", "registered"]
+    assert [text.split()[0] for text in transitions_of(both)] == [
+        "kubelet_started",
+        "socket_appeared",
+        "registered",
+    ]
     assert (up_for(both), is_registered(both)) == ("1m40s", True)
-    assert [text.split()[0] for text in transitions_of(stepped)][:2] == ["kubelet_started", "socket_appeared"]
+    assert [text.split()[0] for text in transitions_of(stepped)][:2] == [
+        "kubelet_started",
+        "socket_appeared",
+    ]
     # A clock that is set removes no registration.
     before = with_kvm(written=20)
     back = replace(with_kvm(written=20, at=15), taken_at=NOW - timedelta(days=2))
@@ -180,7 +223,9 @@ def test_sockets_are_mapped_by_naming_conventions_or_if_there_is_one_of_each() -
         ("nvidia.com/mig-1g.5gb", "nvidia-mig-1g.5gb.sock"),
         ("intel.com/qat", "kubevirt-intel.com-qat.sock"),
     ):
-        snapshot = snapshot_of(plugin_socket(socket), plugin_socket("other.sock"), registered(resource, "d"))
+        snapshot = snapshot_of(
+            plugin_socket(socket), plugin_socket("other.sock"), registered(resource, "d")
+        )
         assert resources_of(snapshot)[resource]["socket"] == socket
     for resources, found in (((TPU,), ["x.sock"]), ((TPU, "example.org/fpga"), [None, None])):
         snapshot = snapshot_of(plugin_socket("x.sock"), *map(registered, resources))
@@ -208,7 +253,10 @@ def test_a_resource_has_its_delay_and_allocations() -> None:
         "connected": True,
     }
     assert resources_of(b.without(snapshot, "pods"))[KVM]["allocated"] is None
-    for reading in (b.unavailable("device_plugins"), NotRequested("device_plugins", "there is no such directory")):
+    for reading in (
+        b.unavailable("device_plugins"),
+        NotRequested("device_plugins", "there is no such directory"),
+    ):
         assert scan_document(b.scanned(b.node(device_plugins=reading)))["device_plugins"] is None
     # A late checkpoint has no delay, and the socket has one; it stays when the plugin restarts later.
     assert delay(with_kvm(12.998, kubelet=18, written=5.55)) == 5.002
@@ -223,11 +271,17 @@ def test_a_resource_has_its_delay_and_allocations() -> None:
     assert (is_registered(early), resources_of(early)[KVM]["registered_since"]) == (True, None)
 
 
-def test_a_resource_only_in_the_node_object_is_expected_if_its_capacity_is_0_and_requested() -> None:
-    dropped = replace(WORKER, devices=(NodeDevices(KVM, 0, 0), NodeDevices("example.org/by-hand", 4, 4)))
+def test_a_resource_only_in_the_node_object_is_expected_if_its_capacity_is_0_and_requested() -> (
+    None
+):
+    dropped = replace(
+        WORKER, devices=(NodeDevices(KVM, 0, 0), NodeDevices("example.org/by-hand", 4, 4))
+    )
     unrequested = snapshot_of(kubelet=900, node=[dropped])
     assert resources_of(unrequested) == {}, "so it stays for ever where a plugin is uninstalled"
-    (resource,) = resources_of(snapshot_of(kubelet=900, node=[dropped], pods=[b.refused_pod("lab/vm")])).values()
+    (resource,) = resources_of(
+        snapshot_of(kubelet=900, node=[dropped], pods=[b.refused_pod("lab/vm")])
+    ).values()
     assert (resource["resource"], resource["registered"]) == (KVM, False)
     assert (resource["socket"], resource["socket_present"]) == (None, None)
     # One that was dropped before the start of the kubelet is not expected.

@@ -6,7 +6,18 @@ from typing import Any
 from agent.model.devices import TransitionKind
 from agent.model.snapshot import Known, Pod, Snapshot
 from tests import builders as b
-from tests.builders import KVM, KVM_SOCKET, NOW, device_plugins, findings_of, gap_of, node, pod, transition, unavailable
+from tests.builders import (
+    KVM,
+    KVM_SOCKET,
+    NOW,
+    device_plugins,
+    findings_of,
+    gap_of,
+    node,
+    pod,
+    transition,
+    unavailable,
+)
 from tests.checks.reported import seconds, with_plugins
 
 DETECTOR = "started_without_device"
@@ -17,7 +28,9 @@ RACE = (
 )
 
 
-def snapshot_of(*records: Any, history: Any = RACE, written: float = 980, kubelet: float = 1000) -> Snapshot:
+def snapshot_of(
+    *records: Any, history: Any = RACE, written: float = 980, kubelet: float = 1000
+) -> Snapshot:
     there = (*history, b.plugin_socket(ago=seconds(980.5)), b.registered(KVM, "d0"))
     return with_plugins(*there, *records, kubelet=kubelet, written=written)
 
@@ -30,9 +43,16 @@ def vm(ago: float | None, resource: str = KVM, phase: str = "Running") -> Pod:
 
 def test_a_pod_started_before_the_registration_has_no_device() -> None:
     (finding,) = findings_of(DETECTOR, snapshot_of(vm(990)))
-    assert (finding.pod, finding.resource, finding.identity) == ("shop/vm", KVM, ("uid of shop/vm",))
+    assert (finding.pod, finding.resource, finding.identity) == (
+        "shop/vm",
+        KVM,
+        ("uid of shop/vm",),
+    )
     for owner, times in (("shop/vm", 0), ("shop/other", 1)):
-        assert len(findings_of(DETECTOR, snapshot_of(vm(990), b.allocation(owner, KVM, "d0")))) == times
+        assert (
+            len(findings_of(DETECTOR, snapshot_of(vm(990), b.allocation(owner, KVM, "d0"))))
+            == times
+        )
     # At the bounds, whole seconds are ambiguous.
     for ago, times in ((1001, 0), (1000, 1), (983, 1), (982, 0), (900, 0)):
         assert len(findings_of(DETECTOR, snapshot_of(vm(ago)))) == times
@@ -64,8 +84,12 @@ def test_without_an_observed_registration_the_socket_is_the_bound() -> None:
     early, late = (snapshot_of(vm(ago), history=RACE[:1], written=100) for ago in (990, 500))
     assert len(findings_of(DETECTOR, early)) == 1
     assert findings_of(DETECTOR, late) == findings_of(DETECTOR, without_its_socket(early)) == []
-    (finding,) = findings_of(DETECTOR, without_its_socket(snapshot_of(vm(500), history=RACE[:1], written=9000)))
+    (finding,) = findings_of(
+        DETECTOR, without_its_socket(snapshot_of(vm(500), history=RACE[:1], written=9000))
+    )
     assert f"{KVM} was not registered then;" in finding.message
 
     assert gap_of(DETECTOR, node(pods=unavailable("pods"))).startswith("pods")
-    assert gap_of(DETECTOR, node(device_plugins=unavailable("device_plugins"))).startswith("device_plugins")
+    assert gap_of(DETECTOR, node(device_plugins=unavailable("device_plugins"))).startswith(
+        "device_plugins"
+    )

@@ -21,9 +21,15 @@ class Layout:
     plugins: Sequence[Mapping[str, Any]]
     version: str = "0.3.1"
     data_dir: str = "/var/lib/cni/networks"
-    flanneld: bool = False  # Whether it runs, and writes the range for the plugin `flannel`: the node's pod CIDR
-    uses_pod_cidr: bool = False  # Whether its range is the node's pod CIDR, instead of five addresses
-    multus: bool = False  # Whether Multus is in front of it, as the installer of its thin plugin writes it
+    flanneld: bool = (
+        False  # Whether it runs, and writes the range for the plugin `flannel`: the node's pod CIDR
+    )
+    uses_pod_cidr: bool = (
+        False  # Whether its range is the node's pod CIDR, instead of five addresses
+    )
+    multus: bool = (
+        False  # Whether Multus is in front of it, as the installer of its thin plugin writes it
+    )
 
     @property
     def size(self) -> int:
@@ -50,7 +56,13 @@ class Layout:
 
 
 def _bridge(bridge: str, ipam: Mapping[str, Any] = _HOST_LOCAL, **more: object) -> dict[str, Any]:
-    return {"type": "bridge", "bridge": bridge, "isGateway": True, "hairpinMode": True, "ipam": ipam} | more
+    return {
+        "type": "bridge",
+        "bridge": bridge,
+        "isGateway": True,
+        "hairpinMode": True,
+        "ipam": ipam,
+    } | more
 
 
 def _ptp(ipam: Mapping[str, Any] = _HOST_LOCAL, **more: object) -> dict[str, Any]:
@@ -58,7 +70,10 @@ def _ptp(ipam: Mapping[str, Any] = _HOST_LOCAL, **more: object) -> dict[str, Any
 
 
 def _flannel(**delegate: object) -> dict[str, Any]:
-    return {"type": "flannel", "delegate": {"hairpinMode": True, "isDefaultGateway": True} | delegate}
+    return {
+        "type": "flannel",
+        "delegate": {"hairpinMode": True, "isDefaultGateway": True} | delegate,
+    }
 
 
 _USE_POD_CIDR: Final = {"type": "host-local", "ranges": [[{"subnet": "usePodCidr"}]]}
@@ -67,10 +82,18 @@ _DUAL_STACK: Final = {
     "ranges": [[{"subnet": CIDR}], [{"subnet": _CIDR_V6}]],
     "routes": [*_ROUTES, {"dst": "::/0"}],
 }
-_OF_NODES: Final = {"subnet": "10.254.0.0/24", "rangeStart": "10.254.0.200", "rangeEnd": "10.254.0.204"}
-_AKS: Final = _bridge("cbr0", mtu=1500, addIf="eth0", ipMasq=False, promiscMode=True, hairpinMode=False)
+_OF_NODES: Final = {
+    "subnet": "10.254.0.0/24",
+    "rangeStart": "10.254.0.200",
+    "rangeEnd": "10.254.0.204",
+}
+_AKS: Final = _bridge(
+    "cbr0", mtu=1500, addIf="eth0", ipMasq=False, promiscMode=True, hairpinMode=False
+)
 _MASQUERADED: Final = _PORTMAP | {"externalSetMarkChain": "KUBE-MARK-MASQ"}
-_KUBE_ROUTER: Final = _bridge("kube-bridge", {"type": "host-local", "subnet": CIDR}, isDefaultGateway=True)
+_KUBE_ROUTER: Final = _bridge(
+    "kube-bridge", {"type": "host-local", "subnet": CIDR}, isDefaultGateway=True
+)
 
 MACVLAN: Final = Layout(
     "macvlan", "mac", "10-mac.conflist",

@@ -16,9 +16,15 @@ from tests.processes import environment
 from .layouts import Layout
 from .node import ModernNode
 
-_PERIOD: Final = 6  # Seconds; cri-dockerd reads the configuration every five, the other runtimes notice a change
+_PERIOD: Final = (
+    6  # Seconds; cri-dockerd reads the configuration every five, the other runtimes notice a change
+)
 _DELETE_LINKS: Final = "for kind in bridge veth; do ip -o link show type $kind; done | awk -F'[:@ ]+' '$2 != \"eth0\" {print $2}' | xargs -r -n1 ip link delete 2>/dev/null; true"  # noqa: E501 (one line of shell)
-_FLANNEL: Final = {"Network": "10.254.0.0/16", "EnableNFTables": False, "Backend": {"Type": "host-gw"}}
+_FLANNEL: Final = {
+    "Network": "10.254.0.0/16",
+    "EnableNFTables": False,
+    "Backend": {"Type": "host-gw"},
+}
 NODES_MAY: Final = [
     {"apiGroups": [""], "resources": ["nodes", "events"], "verbs": ["get", "list", "watch"]},
     {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
@@ -34,13 +40,19 @@ def configured(node: ModernNode, layout: Layout) -> Iterator[None]:
     """Replace the node's CNI configuration during the block, and remove what its plugins leave."""
     own = {path.name: path.read_text() for path in node.net_d.iterdir() if path.is_file()}
     node.run("sh", "-c", _DELETE_LINKS)  # another network's bridge has another address
-    calico = Path(__file__).with_name("calico").read_text().replace("POD_CIDR", node.cluster.pod_cidr)
+    calico = (
+        Path(__file__).with_name("calico").read_text().replace("POD_CIDR", node.cluster.pod_cidr)
+    )
     (node.plugins / "calico").write_text(calico)
     (node.plugins / "calico").chmod(0o755)
     try:
         with flanneld(node) if layout.flanneld else nullcontext():
             _replace(
-                node, {name: json.dumps(one).replace("{number}", node.number) for name, one in layout.files.items()}
+                node,
+                {
+                    name: json.dumps(one).replace("{number}", node.number)
+                    for name, one in layout.files.items()
+                },
             )
             yield
             node.clear()
@@ -55,7 +67,9 @@ def _replace(node: ModernNode, files: dict[str, str]) -> None:
         if path.is_file():
             path.unlink()
     for name, content in files.items():
-        new = node.net_d / f"{name}.new"  # containerd loads a file that is renamed here, not one that appears
+        new = (
+            node.net_d / f"{name}.new"
+        )  # containerd loads a file that is renamed here, not one that appears
         new.write_text(content)
         new.rename(node.net_d / name)
     if node.profile == "cri-dockerd":
@@ -67,8 +81,17 @@ def _replace(node: ModernNode, files: dict[str, str]) -> None:
 def flanneld(node: ModernNode) -> Iterator[None]:
     """Run flanneld on the node during the block. It writes /run/flannel/subnet.env."""
     node.write("/etc/kube-flannel/net-conf.json", json.dumps(_FLANNEL))
-    command = ("flanneld", "--kube-subnet-mgr", "--kubeconfig-file=/etc/kubernetes/kubelet.conf", "--iface=eth0")
-    options: Any = {"env": environment(NODE_NAME=node.cluster.node), "stderr": subprocess.PIPE, "text": True}
+    command = (
+        "flanneld",
+        "--kube-subnet-mgr",
+        "--kubeconfig-file=/etc/kubernetes/kubelet.conf",
+        "--iface=eth0",
+    )
+    options: Any = {
+        "env": environment(NODE_NAME=node.cluster.node),
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
     with allowed(node), subprocess.Popen([*node.inside, *command], **options) as daemon:  # noqa: S603 (on the node)
         try:
             eventually(lambda: _has_subnet(node, daemon))

@@ -19,7 +19,9 @@ from tests.processes import environment
 from tests.wire import needs
 
 _SCRIPT: Final = ROOT / "hack" / "cluster"
-_CANNOT_RUN: Final = 3  # The exit code of hack/cluster if this machine cannot have what the profile needs
+_CANNOT_RUN: Final = (
+    3  # The exit code of hack/cluster if this machine cannot have what the profile needs
+)
 _KUBECONFIG: Final = Path("/etc/kubernetes/kubelet.conf")  # The kubelet's, on the node
 
 
@@ -46,7 +48,9 @@ class ModernNode:
         assert started.returncode == 0, started.stdout + started.stderr
         env = dict(re.findall(r"^export (\w+)=(.*)$", _cluster(profile, "env"), re.MULTILINE))
         kubectl = Path(env["CLUSTER_KUBERNETES_BIN"]) / "kubectl"
-        cluster = Cluster(env["NODE_NAME"], Path(env["KUBECONFIG"]), _KUBECONFIG, env["NODE_POD_CIDR"], kubectl)
+        cluster = Cluster(
+            env["NODE_NAME"], Path(env["KUBECONFIG"]), _KUBECONFIG, env["NODE_POD_CIDR"], kubectl
+        )
         return cls(profile, env, cluster, Nodeleak(cluster, logs))
 
     # The node as a whole
@@ -145,7 +149,10 @@ class ModernNode:
         """Create leaks: reserve addresses with the real host-local for containers that do not exist."""
         program, store = Path(self.env["NODE_CNI_BIN"]) / "host-local", self.networks / self.network
         ranges = [self.cluster.pod_cidr]
-        results = [host_local("ADD", secrets.token_hex(32), ranges, self.network, store, program) for _ in range(count)]
+        results = [
+            host_local("ADD", secrets.token_hex(32), ranges, self.network, store, program)
+            for _ in range(count)
+        ]
         return [result["ips"][0]["address"].partition("/")[0] for result in results]
 
     # The agent
@@ -202,7 +209,11 @@ class ModernNode:
     @property
     def first(self) -> int:
         """Its first process, as it is seen from outside."""
-        (line,) = [line.split() for line in _cluster(self.profile, "status").splitlines() if line.startswith("node ")]
+        (line,) = [
+            line.split()
+            for line in _cluster(self.profile, "status").splitlines()
+            if line.startswith("node ")
+        ]
         return int(line[1])
 
     @property
@@ -238,4 +249,6 @@ def _collect(kubelet: Kubelet) -> None:
 
 
 def _cluster(profile: str, command: str, *arguments: str) -> str:
-    return run(_SCRIPT, command, f"--profile={profile}", *arguments, env=environment(), seconds=600).stdout
+    return run(
+        _SCRIPT, command, f"--profile={profile}", *arguments, env=environment(), seconds=600
+    ).stdout

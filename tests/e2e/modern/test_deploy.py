@@ -25,16 +25,22 @@ _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 (a 
 
 
 @pytest.fixture(scope="module")
-def agent(node_with_image: ModernNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+def agent(
+    node_with_image: ModernNode, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployment]:
     """The agent in kube-system, applied by each test as it needs it, deleted after the last one."""
     with _deployed(node_with_image, tmp_path_factory.mktemp("deploy")) as deployment:
         yield deployment
 
 
 @contextmanager
-def _deployed(node: ModernNode, directory: Path, namespace: str = "kube-system") -> Iterator[Deployment]:
+def _deployed(
+    node: ModernNode, directory: Path, namespace: str = "kube-system"
+) -> Iterator[Deployment]:
     docker = node.profile == "cri-dockerd"
-    deployment = Deployment(node.cluster, directory, namespace, {}, MODERN_TAG, node.inside, docker=docker)
+    deployment = Deployment(
+        node.cluster, directory, namespace, {}, MODERN_TAG, node.inside, docker=docker
+    )
     try:
         yield deployment
     finally:
@@ -53,7 +59,9 @@ def policy(node: ModernNode) -> Iterator[None]:
 
 
 @pytest.mark.k3s
-def test_before_the_first_pod_and_after_it_the_base_finds_nothing_wrong(node: ModernNode, agent: Deployment) -> None:
+def test_before_the_first_pod_and_after_it_the_base_finds_nothing_wrong(
+    node: ModernNode, agent: Deployment
+) -> None:
     node.run("rm", "-rf", "/var/lib/cni/networks", "/var/lib/cni/cache", "/var/lib/cni/results")
     pod = agent.apply("base", **HASTY)
     assert agent.execute("nodeleak", "scan").stdout.splitlines()[1] == "OK: no findings"
@@ -67,7 +75,10 @@ def test_before_the_first_pod_and_after_it_the_base_finds_nothing_wrong(node: Mo
     eventually(agent.sources_up, 30, equal={1.0})
     assert "OK: no findings" in agent.get("/")
     dry = agent.clean("--dry-run", *BOLD, codes=[6]).document
-    assert {blocker["by"] for blocker in dry["blockers"]} == {"no_cleanup_network", "network_unwritable"}
+    assert {blocker["by"] for blocker in dry["blockers"]} == {
+        "no_cleanup_network",
+        "network_unwritable",
+    }
     assert agent.restarts() == 0
 
 
@@ -75,11 +86,15 @@ def test_one_pod_with_an_imported_image_reports_until_the_daemonset_replaces_it(
     node: ModernNode, agent: Deployment
 ) -> None:
     agent.stop()
-    agent.kubectl("wait", "pods", "-l", "app.kubernetes.io/name=nodeleak", "--for=delete", "--timeout=60s")
+    agent.kubectl(
+        "wait", "pods", "-l", "app.kubernetes.io/name=nodeleak", "--for=delete", "--timeout=60s"
+    )
     node.kubectl("apply", "-f", str(ROOT / "deploy/base/rbac.yaml"))
     text = (ROOT / "deploy/one-node.yaml").read_text().replace("NODE_NAME", node.cluster.node)
     node.kubectl("apply", "-f", "-", text=re.sub(r"(image: \S+):\S+", rf"\1:{MODERN_TAG}", text))
-    agent.kubectl("wait", f"pod/nodeleak-{node.cluster.node}", "--for=condition=Ready", "--timeout=60s")
+    agent.kubectl(
+        "wait", f"pod/nodeleak-{node.cluster.node}", "--for=condition=Ready", "--timeout=60s"
+    )
     addresses = node.pods(2)
     assert agent.scan().states == dict.fromkeys(addresses, "in_use")
     assert agent.apply("base", **HASTY)["metadata"]["name"] != f"nodeleak-{node.cluster.node}"
@@ -102,7 +117,9 @@ def test_a_job_releases_beside_the_read_only_agent(node: ModernNode, agent: Depl
     eventually(lambda: agent.report().having("leaked"), 30, equal=set())
 
 
-def test_the_runbook_leads_from_the_alert_to_the_fix(node: ModernNode, agent: Deployment, tmp_path: Path) -> None:
+def test_the_runbook_leads_from_the_alert_to_the_fix(
+    node: ModernNode, agent: Deployment, tmp_path: Path
+) -> None:
     healthy = node.pods(2)
     agent.apply("base", **HASTY)
     node.reserve(3)
@@ -111,7 +128,9 @@ def test_the_runbook_leads_from_the_alert_to_the_fix(node: ModernNode, agent: De
 
 
 @pytest.mark.usefixtures("policy")
-def test_leaks_are_findings_metrics_events_and_a_condition(node: ModernNode, agent: Deployment) -> None:
+def test_leaks_are_findings_metrics_events_and_a_condition(
+    node: ModernNode, agent: Deployment
+) -> None:
     node.pods(1)
     leaked = node.reserve(124)
     _forget_events(node)
@@ -122,11 +141,15 @@ def test_leaks_are_findings_metrics_events_and_a_condition(node: ModernNode, age
     eventually(lambda: _reasons(node) >= {"LeakedReservation", "ExhaustedRange"}, 30, equal=True)
     eventually(lambda: _conditions(node)["CNIAddressPressure"], 30, equal="True")
     assert "CNIAddressPressure" in node.kubectl("describe", "node", node.cluster.node)
-    eventually(partial(_refuses, node, agent.execute("cat", _TOKEN).stdout), 30)  # a policy takes effect within seconds
+    eventually(
+        partial(_refuses, node, agent.execute("cat", _TOKEN).stdout), 30
+    )  # a policy takes effect within seconds
     assert agent.metrics().by("cause", "events_dropped_total") == {}
 
 
-def test_a_person_releases_with_the_overlay(node: ModernNode, agent: Deployment, plugin: Plugin) -> None:
+def test_a_person_releases_with_the_overlay(
+    node: ModernNode, agent: Deployment, plugin: Plugin
+) -> None:
     agent.apply("overlays/cleanup-exec", **HASTY)
     healthy, leaked = node.pods(2), node.reserve(3)
     assert agent.clean("--apply", *BOLD).verdicts == dict.fromkeys(leaked, "released")
@@ -135,12 +158,16 @@ def test_a_person_releases_with_the_overlay(node: ModernNode, agent: Deployment,
     leaked = node.reserve(2)
     eventually(lambda: agent.report().having("leaked"), 30, equal=set(leaked))
     assert "2 leaked_reservation" in plugin("status", node.cluster.node, "-o", "wide").stdout
-    document = plugin.run_json("clean", node.cluster.node, "--apply", "--yes", "--", *BOLD)["document"]
+    document = plugin.run_json("clean", node.cluster.node, "--apply", "--yes", "--", *BOLD)[
+        "document"
+    ]
     assert Cleaned(0, document).released == set(leaked)
     assert node.reserved().keys() == healthy.keys()
 
 
-def test_the_daemon_releases_by_itself_with_the_overlay(node: ModernNode, agent: Deployment) -> None:
+def test_the_daemon_releases_by_itself_with_the_overlay(
+    node: ModernNode, agent: Deployment
+) -> None:
     healthy, leaked = node.pods(2), node.reserve(3)
     agent.apply("overlays/cleanup", **HASTY)
     eventually(lambda: node.reserved().keys(), 30, equal=healthy.keys())
@@ -154,9 +181,14 @@ def test_in_its_own_namespace_it_needs_the_level_privileged(
     agent.stop()
     healthy, leaked = node.pods(2), node.reserve(3)
     _forget_events(node)
-    with _namespace(node, _OWN_NAMESPACE, "baseline"), _deployed(node, tmp_path, _OWN_NAMESPACE) as own:
+    with (
+        _namespace(node, _OWN_NAMESPACE, "baseline"),
+        _deployed(node, tmp_path, _OWN_NAMESPACE) as own,
+    ):
         kustomization = own.written("overlays/node-condition", settings=HASTY)
-        refused = run(node.cluster.program, "--kubeconfig", node.cluster.admin, "apply", "-k", kustomization)
+        refused = run(
+            node.cluster.program, "--kubeconfig", node.cluster.admin, "apply", "-k", kustomization
+        )
         assert 'would violate PodSecurity "baseline' in refused.stderr
         events = ("get", "events", "--field-selector=reason=FailedCreate")
         eventually(lambda: "violates PodSecurity" in own.kubectl(*events), 30, equal=True)
@@ -182,7 +214,10 @@ def _check_token(token: str, pod: dict[str, Any]) -> None:
     """Check that a token is bound to the pod, and that the kubelet replaces it."""
     claims = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "==="))
     bound = claims["kubernetes.io"]
-    assert (bound["pod"]["uid"], bound["node"]["name"]) == (pod["metadata"]["uid"], pod["spec"]["nodeName"])
+    assert (bound["pod"]["uid"], bound["node"]["name"]) == (
+        pod["metadata"]["uid"],
+        pod["spec"]["nodeName"],
+    )
     assert bound["warnafter"] - claims["iat"] <= _AN_HOUR
 
 
@@ -190,7 +225,9 @@ def _check_token(token: str, pod: dict[str, Any]) -> None:
 def _namespace(node: ModernNode, name: str, level: str) -> Iterator[None]:
     """Have a namespace with a level of Pod Security during the block."""
     labels = {f"pod-security.kubernetes.io/{mode}": level for mode in ("enforce", "warn")}
-    node.cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    node.cluster.apply(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+    )
     try:
         yield
     finally:
@@ -221,9 +258,19 @@ def _written(node: ModernNode, token: str, source: dict[str, str], about: str) -
         "type": "Normal",
     }
     # kubectl with nothing but the address of the API server
-    server = node.kubectl("config", "view", "-o", "jsonpath={.clusters[0].cluster.server}", "--minify")
-    kubectl = (node.cluster.program, "--kubeconfig=/dev/null", "--server", server, "--insecure-skip-tls-verify")
-    return run(*kubectl, "--token", token, "create", "-f", "-", text=json.dumps(event), codes=(0, 1)).stderr
+    server = node.kubectl(
+        "config", "view", "-o", "jsonpath={.clusters[0].cluster.server}", "--minify"
+    )
+    kubectl = (
+        node.cluster.program,
+        "--kubeconfig=/dev/null",
+        "--server",
+        server,
+        "--insecure-skip-tls-verify",
+    )
+    return run(
+        *kubectl, "--token", token, "create", "-f", "-", text=json.dumps(event), codes=(0, 1)
+    ).stderr
 
 
 def _events(node: ModernNode) -> list[dict[str, Any]]:

@@ -16,7 +16,11 @@ pytestmark = pytest.mark.e2e
 def test_a_kubelet_restart_rejects_new_pods_only(node: ModernNode, tmp_path: Path) -> None:
     try:
         with DevicePlugin(tmp_path / "plugin.log", node.inside) as plugin:
-            eventually(lambda: node.cluster.described_node()["status"]["allocatable"].get(RESOURCE), 30, equal="3")
+            eventually(
+                lambda: node.cluster.described_node()["status"]["allocatable"].get(RESOURCE),
+                30,
+                equal="3",
+            )
             _ask(node, "e2e-device-old")
             node.ready(["e2e-device-old"])
             before = node.pod("e2e-device-old")
@@ -31,7 +35,11 @@ def test_a_kubelet_restart_rejects_new_pods_only(node: ModernNode, tmp_path: Pat
 
             plugin.kill()
             plugin.start()
-            eventually(lambda: node.cluster.described_node()["status"]["allocatable"].get(RESOURCE), 30, equal="3")
+            eventually(
+                lambda: node.cluster.described_node()["status"]["allocatable"].get(RESOURCE),
+                30,
+                equal="3",
+            )
             findings = node.scan(codes=(0, 1, 2)).findings
             assert {(found["detector"], found.get("pod")) for found in findings} == {
                 ("rejected_pod", "default/e2e-device-new")
@@ -50,7 +58,10 @@ def _ask(node: ModernNode, name: str) -> None:
 def _rejected(node: ModernNode, name: str) -> None:
     status = node.pod(name)["status"]
     assert (status["phase"], status.get("reason")) == ("Failed", "UnexpectedAdmissionError")
-    assert f"no healthy devices present; cannot allocate unhealthy devices {RESOURCE}" in status["message"]
+    assert (
+        f"no healthy devices present; cannot allocate unhealthy devices {RESOURCE}"
+        in status["message"]
+    )
 
 
 def _containers(pod: dict[str, Any]) -> list[str]:

@@ -35,7 +35,9 @@ def _no_binary(node: ModernNode) -> Iterator[None]:
 @contextmanager
 def _no_iptables(node: ModernNode) -> Iterator[None]:
     """As on RKE2's nodes where iptables was not installed: portmap fails for a pod with a host port."""
-    programs = node.run("sh", "-c", "ls /usr/sbin/iptables /usr/sbin/ip6tables /usr/sbin/nft 2>/dev/null; true").split()
+    programs = node.run(
+        "sh", "-c", "ls /usr/sbin/iptables /usr/sbin/ip6tables /usr/sbin/nft 2>/dev/null; true"
+    ).split()
     for program in programs:
         node.run("mount", "--bind", "/dev/null", program)
     try:
@@ -65,7 +67,11 @@ def _broken(node: ModernNode) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("failing", "says", "runtimes"),
     [
-        (_no_binary, 'failed to find plugin "portmap"', {"containerd"}),  # CRI-O does not load such a configuration
+        (
+            _no_binary,
+            'failed to find plugin "portmap"',
+            {"containerd"},
+        ),  # CRI-O does not load such a configuration
         (_no_iptables, "iptables", {"containerd"}),  # CRI-O does host ports itself
         pytest.param(_broken, "broken", {"containerd", "crio"}, marks=pytest.mark.every_runtime),
     ],
@@ -85,19 +91,30 @@ def test_the_plugin_is_named_before_the_leaks_that_it_makes(
             assert finding["severity"] == "critical"
 
             before = node.reserved()
-            with node.daemon("--cleanup=auto", "--interval=2s", *BOLD, "--confirm-after=1ms") as daemon:
+            with node.daemon(
+                "--cleanup=auto", "--interval=2s", *BOLD, "--confirm-after=1ms"
+            ) as daemon:
                 eventually(
-                    lambda: daemon.metrics().by("reason", "releases_refused_total").get("plugin_failing", 0) > 0,
+                    lambda: (
+                        daemon.metrics()
+                        .by("reason", "releases_refused_total")
+                        .get("plugin_failing", 0)
+                        > 0
+                    ),
                     equal=True,
                 )
             assert before.items() <= node.reserved().items()
         node.clean("--apply")
         node.ready(names)
-        assert {finding["detector"] for finding in node.scan("--grace=0s").findings} <= {"exhausted_range"}
+        assert {finding["detector"] for finding in node.scan("--grace=0s").findings} <= {
+            "exhausted_range"
+        }
 
 
 def _ask_for(node: ModernNode, count: int) -> list[str]:
-    pods = [pod_with(node.cluster, f"e2e-{node.profile}-failing-{number}") for number in range(count)]
+    pods = [
+        pod_with(node.cluster, f"e2e-{node.profile}-failing-{number}") for number in range(count)
+    ]
     for number, pod in enumerate(pods):
         (container,) = pod["spec"]["containers"]
         container["ports"] = [{"containerPort": 80, "hostPort": 8080 + number}]

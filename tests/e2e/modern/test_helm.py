@@ -40,7 +40,9 @@ class Release:
         return self.helm(command, "agent", str(CHART), *options, "--wait", "--timeout=150s")
 
     def helm(self, *arguments: str) -> str:
-        return run(program(), f"--kubeconfig={self._node.cluster.admin}", _NAMESPACE, *arguments).stdout
+        return run(
+            program(), f"--kubeconfig={self._node.cluster.admin}", _NAMESPACE, *arguments
+        ).stdout
 
     def nodeleak(self, *arguments: str, codes: tuple[int, ...] = (0,)) -> dict[str, Any]:
         """Run a command of the agent, whose daemon has done its first sync, and return its JSON output."""
@@ -62,26 +64,36 @@ def release(node: ModernNode, node_with_image: ModernNode, tmp_path: Path) -> It
         yield found
     finally:
         found.helm("uninstall", "agent", "--ignore-not-found", "--wait")
-        node.kubectl("wait", "pods", _NAMESPACE, "-l", "app.kubernetes.io/name=nodeleak", "--for=delete")
+        node.kubectl(
+            "wait", "pods", _NAMESPACE, "-l", "app.kubernetes.io/name=nodeleak", "--for=delete"
+        )
         node.run("sh", "-c", "rm -rf /var/lib/nodeleak/*")
 
 
-def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(node: ModernNode, release: Release) -> None:
+def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(
+    node: ModernNode, release: Release
+) -> None:
     assert "Cleanup: off." in release.apply("install")
     healthy, leaked = node.pods(2), node.reserve(3)
-    assert Report(0, release.nodeleak("scan")).states == dict.fromkeys(healthy, "in_use") | dict.fromkeys(
-        leaked, "leaked"
-    )
+    assert Report(0, release.nodeleak("scan")).states == dict.fromkeys(
+        healthy, "in_use"
+    ) | dict.fromkeys(leaked, "leaked")
 
     release.apply("upgrade", "cleanup=auto", "nodeCondition=true", "admissionPolicy=true")
     eventually(lambda: node.reserved().keys(), 30, equal=healthy.keys())
-    assert {name.partition("/")[2] for name in release.objects()} >= {"nodeleak-node-condition", "nodeleak-own-node"}
+    assert {name.partition("/")[2] for name in release.objects()} >= {
+        "nodeleak-node-condition",
+        "nodeleak-own-node",
+    }
 
     release.helm("rollback", "agent", "1", "--wait", "--timeout=150s")
     assert {name.partition("/")[2] for name in release.objects()} == {"nodeleak"}
     leaked = node.reserve(2)
     dry = release.nodeleak("clean", "--dry-run", *BOLD, codes=(6,))
-    assert {blocker["by"] for blocker in dry["blockers"]} == {"no_cleanup_network", "network_unwritable"}
+    assert {blocker["by"] for blocker in dry["blockers"]} == {
+        "no_cleanup_network",
+        "network_unwritable",
+    }
     assert node.reserved().keys() == {*healthy, *leaked}
 
     release.helm("uninstall", "agent", "--wait")

@@ -19,7 +19,11 @@ _EAGER: Final = ("--grace=0s", "--confirm-after=1ms")
 _LEAKS: Final = "records"  # As `wipe`, without libcni's cached results, so that CRI-O does not repair it at its start
 
 
-_MARKS: Final = {"kubeadm": pytest.mark.every_runtime, "crio": pytest.mark.every_runtime, "k3s": pytest.mark.k3s}
+_MARKS: Final = {
+    "kubeadm": pytest.mark.every_runtime,
+    "crio": pytest.mark.every_runtime,
+    "k3s": pytest.mark.k3s,
+}
 _PARAMS: Final = [pytest.param(one, id=one.name, marks=_MARKS.get(one.name, ())) for one in LAYOUTS]
 
 
@@ -34,7 +38,9 @@ def test_leaks_fill_the_range_and_are_released(node: ModernNode, layout: Layout)
     names = node.ask_for(_PODS)
     node.ready(names)
     healthy = node.scan()
-    assert {finding["detector"] for finding in healthy.findings} <= {"exhausted_range"}, "one address is left"
+    assert {finding["detector"] for finding in healthy.findings} <= {"exhausted_range"}, (
+        "one address is left"
+    )
     assert set(healthy.states.values()) == {"in_use"}
     assert healthy.network["name"] == layout.network
 
@@ -74,14 +80,18 @@ def test_addresses_of_namespaces_that_are_still_mounted_are_not_released(node: M
     assert before <= states.keys()
     assert {states[ip] for ip in before} == {"unmanaged"}, states
     assert "released" not in node.clean("--apply").verdicts.values()
-    node.run("rm", "-rf", "/var/lib/cni/results", "/var/lib/cni/cache")  # now only the addresses themselves tell
+    node.run(
+        "rm", "-rf", "/var/lib/cni/results", "/var/lib/cni/cache"
+    )  # now only the addresses themselves tell
     assert "released" not in node.clean("--apply").verdicts.values()
     node.run("sh", "-c", "awk '$3 == \"nsfs\" {print $2}' /proc/mounts | xargs -r umount")
     left = before & node.scan(*_EAGER).states.keys()
     assert node.clean("--apply").released == left
 
 
-def test_addresses_of_macvlan_stay_while_a_namespace_of_an_unknown_sandbox_is_mounted(node: ModernNode) -> None:
+def test_addresses_of_macvlan_stay_while_a_namespace_of_an_unknown_sandbox_is_mounted(
+    node: ModernNode,
+) -> None:
     """The node asks on its own link, where nobody answers it: only the configuration tells that this proves nothing."""
     only_with(node.profile == "containerd", "a runtime whose namespaces outlive its state")
     with configured(node, MACVLAN):

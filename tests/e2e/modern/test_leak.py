@@ -35,7 +35,9 @@ def test_lost_addresses_are_named_and_released(node: ModernNode) -> None:
     assert node.scan().findings == []
 
 
-def test_a_runtime_that_is_stopped_or_restarts_makes_addresses_unknown_and_never_leaked(node: ModernNode) -> None:
+def test_a_runtime_that_is_stopped_or_restarts_makes_addresses_unknown_and_never_leaked(
+    node: ModernNode,
+) -> None:
     only_with(node.profile in {"containerd", "crio"}, "a runtime of one program")
     addresses = node.pods(_PODS)
     with node.stopped(node.profile):
@@ -65,7 +67,9 @@ def test_a_reboot_loses_run_and_keeps_var(node: ModernNode) -> None:
     pods = node.pods(_PODS)
     node.run("touch", "/run/marker", "/var/lib/cni/marker")
     node.reboot()
-    assert node.run("sh", "-c", "ls /run/marker /var/lib/cni/marker; true").split() == ["/var/lib/cni/marker"]
+    assert node.run("sh", "-c", "ls /run/marker /var/lib/cni/marker; true").split() == [
+        "/var/lib/cni/marker"
+    ]
     (node.networks.parent / "marker").unlink()
     node.ready(pods.values())
     addresses = eventually(lambda: {node.address(name) for name in pods.values()})
@@ -82,7 +86,9 @@ def test_a_reboot_loses_reservations_that_lie_on_a_tmpfs(node: ModernNode) -> No
         node.run("test", "!", "-e", f"{_KIND.data_dir}/marker")
         node.ready(names)
         report = eventually(lambda: _all_in_use(node), 120)
-        assert {finding["detector"] for finding in report.findings} <= {"exhausted_range"}, report.findings
+        assert {finding["detector"] for finding in report.findings} <= {"exhausted_range"}, (
+            report.findings
+        )
         assert len(report.states) == len(before) == _PODS
 
 

@@ -39,7 +39,12 @@ def _attachment(name: str, plugin: dict[str, Any], **ipam: str) -> dict[str, Any
     config = {"cniVersion": "1.0.0", "name": name, **plugin, "ipam": {"type": "host-local", **ipam}}
     metadata = {"name": name, "namespace": "default"}
     spec = {"config": json.dumps(config)}
-    return {"apiVersion": f"{_GROUP}/v1", "kind": "NetworkAttachmentDefinition", "metadata": metadata, "spec": spec}
+    return {
+        "apiVersion": f"{_GROUP}/v1",
+        "kind": "NetworkAttachmentDefinition",
+        "metadata": metadata,
+        "spec": spec,
+    }
 
 
 @pytest.fixture
@@ -48,7 +53,9 @@ def multus(node: ModernNode) -> Iterator[ModernNode]:
     with configured(node, MULTUS), allowed(node):
         node.cluster.apply(_DEFINITION)
         storage = _attachment(
-            "storage", {"type": "bridge", "bridge": "storage0"}, subnet=f"10.254.{node.number}.248/29"
+            "storage",
+            {"type": "bridge", "bridge": "storage0"},
+            subnet=f"10.254.{node.number}.248/29",
         )
         # The nodes' own network, as on a flat LAN.
         lan = _attachment(
@@ -63,7 +70,9 @@ def _ask_for(node: ModernNode, count: int) -> list[str]:
     names = [f"e2e-{node.profile}-multus-{number}" for number in range(count)]
     pods = [pod_with(node.cluster, name) for name in names]
     for pod in pods:
-        pod["metadata"]["annotations"] = {f"{_GROUP.replace('cni.', 'v1.cni.')}/networks": "storage, lan"}
+        pod["metadata"]["annotations"] = {
+            f"{_GROUP.replace('cni.', 'v1.cni.')}/networks": "storage, lan"
+        }
     node.cluster.apply(*pods)
     return names
 

@@ -21,7 +21,9 @@ _ADMIN = "/run/e2e-admin.conf"
 def test_a_volume_whose_detach_failed_is_attached_again_and_not_reported(node: ModernNode) -> None:
     server = node.kubectl("config", "view", "-o", "jsonpath={.clusters[0].cluster.server}")
     kubelet = node.run("cat", str(node.cluster.kubelet))
-    (reached,) = [line.split()[-1] for line in kubelet.splitlines() if line.strip().startswith("server:")]
+    (reached,) = [
+        line.split()[-1] for line in kubelet.splitlines() if line.strip().startswith("server:")
+    ]
     node.write(_ADMIN, node.cluster.admin.read_text().replace(server, reached))
     disks = Disks(node.cluster)
     with disks.claim():
@@ -33,19 +35,27 @@ def test_a_volume_whose_detach_failed_is_attached_again_and_not_reported(node: M
 
             _refuse_to_detach(node)
             disks.delete(_POD)
-            eventually(lambda: [CSI_DISK in volumes for volumes in disks.lists()], 30, equal=[False, False])
+            eventually(
+                lambda: [CSI_DISK in volumes for volumes in disks.lists()], 30, equal=[False, False]
+            )
             disks.make_with_claim(_POD)
-            eventually(lambda: [CSI_DISK in volumes for volumes in disks.lists()], 30, equal=[True, False])
+            eventually(
+                lambda: [CSI_DISK in volumes for volumes in disks.lists()], 30, equal=[True, False]
+            )
             # Volumes are not checked in the first two minutes after a kubelet start.
             age = ("ps", "-C", "kubelet", "-o", "etimes=")
             eventually(lambda: int(node.run(*age).split()[0]) > 125, 130, equal=True)
-            eventually(lambda: _says_why(node), 150)  # the controller tries again after two minutes at the latest
+            eventually(
+                lambda: _says_why(node), 150
+            )  # the controller tries again after two minutes at the latest
             with _frozen_kubelet(node):
                 disks.looks_old(_POD)
                 assert _subjects(node) == {}, "an Event of the controller says why the pod waits"
                 (found,) = _subjects(node, str(node.cluster.kubelet)).values()
                 assert (found["strength"], found["severity"]) == ("probable", "warning")
-                assert found["message"].endswith("nodeleak may not list events, so this is less certain")
+                assert found["message"].endswith(
+                    "nodeleak may not list events, so this is less certain"
+                )
                 assert "has the known fixes" in found["message"]
 
             _detach(node)
@@ -67,7 +77,11 @@ def _subjects(node: ModernNode, kubeconfig: str = _ADMIN) -> dict[str, Any]:
 def _refuse_to_detach(node: ModernNode) -> None:
     """Fail detaching as an external attacher does: keep the VolumeAttachment, and say why."""
     _patch(node, {"metadata": {"finalizers": ["external-attacher/disk-nodeleak-example"]}})
-    _patch(node, {"status": {"detachError": {"message": "e2e: it cannot be detached"}}}, "--subresource=status")
+    _patch(
+        node,
+        {"status": {"detachError": {"message": "e2e: it cannot be detached"}}},
+        "--subresource=status",
+    )
 
 
 def _detach(node: ModernNode) -> None:
@@ -76,12 +90,16 @@ def _detach(node: ModernNode) -> None:
 
 def _patch(node: ModernNode, change: dict[str, Any], *options: str) -> None:
     (name,) = _attachments(node)
-    node.kubectl("patch", "volumeattachment", name, "--type=merge", "-p", json.dumps(change), *options)
+    node.kubectl(
+        "patch", "volumeattachment", name, "--type=merge", "-p", json.dumps(change), *options
+    )
 
 
 def _attachments(node: ModernNode) -> list[str]:
     found = node.cluster.get("volumeattachments")["items"]
-    return [item["metadata"]["name"] for item in found if item["spec"]["nodeName"] == node.cluster.node]
+    return [
+        item["metadata"]["name"] for item in found if item["spec"]["nodeName"] == node.cluster.node
+    ]
 
 
 def _says_why(node: ModernNode) -> None:

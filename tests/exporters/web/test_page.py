@@ -35,17 +35,29 @@ def test_every_page_is_valid_and_loads_nothing(pages: list[tuple[Report, str]]) 
     for _, page in pages:
         tree = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(page)
         elements = list(tree.iter())
-        assert not {one.tag for one in elements} & {"script", "iframe", "img", "form", "object", "embed", "base"}
+        assert not {one.tag for one in elements} & {
+            "script",
+            "iframe",
+            "img",
+            "form",
+            "object",
+            "embed",
+            "base",
+        }
         ids = [one.attrib["id"] for one in elements if "id" in one.attrib]
         assert len(ids) == len(set(ids))
-        assert {one.attrib["aria-labelledby"] for one in elements if "aria-labelledby" in one.attrib} <= {*ids}
+        assert {
+            one.attrib["aria-labelledby"] for one in elements if "aria-labelledby" in one.attrib
+        } <= {*ids}
         attributes = [(name, value) for one in elements for name, value in one.attrib.items()]
         assert [name for name, _ in attributes if name.startswith("on") or name == "style"] == []
         for link in (value for name, value in attributes if name in {"href", "src"}):
             _, runbook, section = link.rpartition("/docs/runbooks/")
             path, _, anchor = section.partition("#")
             if runbook:  # it loads nothing until somebody follows it
-                headings = re.findall("^## (.+)$", (ROOT / "docs/runbooks" / path).read_text(), re.MULTILINE)
+                headings = re.findall(
+                    "^## (.+)$", (ROOT / "docs/runbooks" / path).read_text(), re.MULTILINE
+                )
                 assert anchor in map(str.lower, headings), link
             else:
                 assert link[1:] in ids or re.match("/(?!/)|data:image/svg.xml,", link), link
@@ -96,11 +108,17 @@ def test_the_page_is_bounded(tmp_path: Path) -> None:
     assert len(page) < 2_500_000
     assert "All 1102 entries of kubenet" in page
     assert "… and 102 more: <code>nodeleak scan -o json</code> lists all." in page
-    assert page.count('<td class="state">released</td>') + page.count('<td class="state">restored</td>') == 60
+    assert (
+        page.count('<td class="state">released</td>')
+        + page.count('<td class="state">restored</td>')
+        == 60
+    )
     assert "older: <code>nodeleak timeline</code>" in page
 
 
-def test_it_refreshes_until_paused_and_its_policy_allows_the_style_and_nothing_else(tmp_path: Path) -> None:
+def test_it_refreshes_until_paused_and_its_policy_allows_the_style_and_nothing_else(
+    tmp_path: Path,
+) -> None:
     with serving(tmp_path) as server:
         first = server.ask("/")
         server.export(scanned(node()), 0.1)

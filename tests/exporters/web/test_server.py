@@ -55,7 +55,9 @@ def raw(server: Server, body: bytes) -> bytes:
     return received
 
 
-def test_health_is_the_heartbeat_and_readiness_the_first_sync(report: Report, tmp_path: Path) -> None:
+def test_health_is_the_heartbeat_and_readiness_the_first_sync(
+    report: Report, tmp_path: Path
+) -> None:
     # No source is wired here at all: neither docker nor the API server can have a say.
     heart = SimpleNamespace(alive=True)
 
@@ -80,13 +82,20 @@ def test_the_documents_are_those_of_the_last_report(report: Report, tmp_path: Pa
         server.export(report, 0.5)
         answer = server.ask("/api/v1/report")
         assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
-        assert [one["subject"] for one in json.loads(answer.text)["findings"]] == ["kubenet/10.244.1.9"]
-        assert 0.5 <= json.loads(server.ask("/api/v1/status").text)["age"] < 60, "from the beginning of its sync"
+        assert [one["subject"] for one in json.loads(answer.text)["findings"]] == [
+            "kubenet/10.244.1.9"
+        ]
+        assert 0.5 <= json.loads(server.ask("/api/v1/status").text)["age"] < 60, (
+            "from the beginning of its sync"
+        )
 
 
 def test_what_is_answered_to_each_path_and_method(server: Server, tmp_path: Path) -> None:
     page, head = server.ask("/"), server.ask("/", "HEAD")
-    assert (page.headers["Cache-Control"], page.headers["X-Content-Type-Options"]) == ("no-store", "nosniff")
+    assert (page.headers["Cache-Control"], page.headers["X-Content-Type-Options"]) == (
+        "no-store",
+        "nosniff",
+    )
     assert head.headers | {"Date": ""} == page.headers | {"Date": ""}
     for path in (*PATHS, "/", "/nowhere"):
         head = server.ask(path, "HEAD")
@@ -105,7 +114,9 @@ def test_what_is_answered_to_each_path_and_method(server: Server, tmp_path: Path
 
 PROMETHEUS_2 = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain"
 PROMETHEUS_3 = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.5"
-OLD_PROMETHEUS = "application/openmetrics-text; version=0.0.1,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+OLD_PROMETHEUS = (
+    "application/openmetrics-text; version=0.0.1,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+)
 ACCEPTED = {
     "": False, "*/*": False, "text/html": False, OLD_PROMETHEUS: False, PROMETHEUS_2: True, PROMETHEUS_3: True,
     "application/openmetrics-text; version=seven": False, "application/openmetrics-text; version=1.0.77": True,
@@ -116,12 +127,15 @@ def test_metrics_are_served_as_they_are_asked_for(server: Server) -> None:
     for accept, openmetrics in ACCEPTED.items():
         for encoding in ("", "identity, gzip;q=0.5"):
             request = Request(
-                f"http://127.0.0.1:{server.port}/metrics", headers={"Accept": accept, "Accept-Encoding": encoding}
+                f"http://127.0.0.1:{server.port}/metrics",
+                headers={"Accept": accept, "Accept-Encoding": encoding},
             )
             with urlopen(request, timeout=5) as answer:  # noqa: S310 (ours)
                 body, headers = answer.read(), answer.headers
             assert headers["Content-Encoding"] == ("gzip" if encoding else None)
-            assert headers["Content-Type"].startswith("application/openmetrics-text" if openmetrics else "text/plain")
+            assert headers["Content-Type"].startswith(
+                "application/openmetrics-text" if openmetrics else "text/plain"
+            )
             text = (gzip.decompress(body) if encoding else body).decode()
             families = (parse_openmetrics if openmetrics else parse_text)(text)
             samples = [sample[:3] for family in families for sample in family.samples]
@@ -160,29 +174,52 @@ sys.stdin.read()
 HERE = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=5).status)"
 
 
-def test_what_names_pods_is_for_this_machine_only_and_other_machines_have_few_connections(tmp_path: Path) -> None:
-    elsewhere = [f"--{name}={tmp_path}/{name}" for name in ("cni-networks-dir", "cni-cache-dir", "state-dir", "proc")]
-    with network() as net, running("--api=off", "--listen=:9747", *elsewhere, prefix=net.enter()) as agent:
+def test_what_names_pods_is_for_this_machine_only_and_other_machines_have_few_connections(
+    tmp_path: Path,
+) -> None:
+    elsewhere = [
+        f"--{name}={tmp_path}/{name}"
+        for name in ("cni-networks-dir", "cni-cache-dir", "state-dir", "proc")
+    ]
+    with (
+        network() as net,
+        running("--api=off", "--listen=:9747", *elsewhere, prefix=net.enter()) as agent,
+    ):
         net.pod("other", 2)
         sources = [f"10.244.1.{number}" for number in range(2, 11)]
         net.ip(*(f"-n other addr add {source}/24 dev eth0" for source in sources[1:]))
         agent.log_event("agent.started")
-        command = net.enter("ip", "netns", "exec", "other", sys.executable, "-c", ANOTHER_MACHINE, BRIDGE4, "9747")
+        command = net.enter(
+            "ip", "netns", "exec", "other", sys.executable, "-c", ANOTHER_MACHINE, BRIDGE4, "9747"
+        )
         with subprocess.Popen([*command, *sources], stdin=PIPE, stdout=PIPE, text=True) as client:  # noqa: S603 (ours)
             assert client.stdout
             answers, refused, late_is_refused = json.loads(client.stdout.readline())
-            assert net.python(HERE, f"http://{BRIDGE4}:9747/healthz") == "200\n", "the kubelet's probe has room"
+            assert net.python(HERE, f"http://{BRIDGE4}:9747/healthz") == "200\n", (
+                "the kubelet's probe has room"
+            )
             assert net.python(HERE, "http://127.0.0.1:9747/") == "200\n"
             client.communicate()
     for path, name in PRIVATE.items():
-        assert answers[path] == [403, f"the {name} names pods and addresses: only this machine may read it\n"]
+        assert answers[path] == [
+            403,
+            f"the {name} names pods and addresses: only this machine may read it\n",
+        ]
     assert answers["/metrics"][0] == 200
     assert refused == [False] * 8 + [True] * 2
     assert late_is_refused == [True], "64 of other machines are open"
 
 
 def test_a_host_name_that_anybody_can_point_here_is_refused(server: Server) -> None:
-    ours = ("", "localhost", "LOCALHOST:9747", "127.0.0.1:9747", "[::1]:9747", "[::1]", "10.0.0.7:9747")
+    ours = (
+        "",
+        "localhost",
+        "LOCALHOST:9747",
+        "127.0.0.1:9747",
+        "[::1]:9747",
+        "[::1]",
+        "10.0.0.7:9747",
+    )
     foreign = ("evil.example:9747", "localhost.evil.example", "127.0.0.1.evil.example:80")
     for path in PRIVATE:
         for host in (*ours, *foreign):
@@ -190,7 +227,9 @@ def test_a_host_name_that_anybody_can_point_here_is_refused(server: Server) -> N
             assert (b" 200 OK" in answer) == (host in ours), host
 
 
-def test_ipv4_and_ipv6_are_served_if_the_address_is_ours_and_free(report: Report, tmp_path: Path) -> None:
+def test_ipv4_and_ipv6_are_served_if_the_address_is_ours_and_free(
+    report: Report, tmp_path: Path
+) -> None:
     needs(socket.has_ipv6, "IPv6")
     for listen, host in (("[::1]:0", "::1"), (":0", "::1"), (":0", "127.0.0.1")):
         with serving(tmp_path, listen=listen) as server:
@@ -198,13 +237,18 @@ def test_ipv4_and_ipv6_are_served_if_the_address_is_ours_and_free(report: Report
             assert server.ask("/api/v1/report", host=host).status == 200
     # A port in use or a foreign address fails at once.
     for host in ("127.0.0.1", ""):
-        with serving(tmp_path, listen=f"{host}:0") as server, pytest.raises(UsageError, match="Address already in use"):
+        with (
+            serving(tmp_path, listen=f"{host}:0") as server,
+            pytest.raises(UsageError, match="Address already in use"),
+        ):
             serving(tmp_path, listen=f"{host}:{server.port}").__enter__()
     with pytest.raises(UsageError, match="Cannot assign requested address"):
         serving(tmp_path, listen="198.51.100.7:0").__enter__()
 
 
-def test_no_garbage_and_no_early_end_of_a_client_is_logged(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
+def test_no_garbage_and_no_early_end_of_a_client_is_logged(
+    server: Server, capfd: pytest.CaptureFixture[str]
+) -> None:
     for body in (
         b"\r\n\r\n", b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n",
         b"GET /" + b"x" * 70000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 2000 + b"\r\n",
@@ -220,13 +264,17 @@ def test_no_garbage_and_no_early_end_of_a_client_is_logged(server: Server, capfd
     for _ in range(5):
         connection = socket.create_connection(("127.0.0.1", server.port))
         connection.sendall(b"GET /api/v1/report HTTP/1.1\r\n")
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # leave with a reset
+        connection.setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0"
+        )  # leave with a reset
         connection.close()
     assert server.ask("/healthz").status == 200
     assert capfd.readouterr().err == ""
 
 
-def test_a_bug_is_printed_and_does_not_end_the_server(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_bug_is_printed_and_does_not_end_the_server(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     with serving(tmp_path) as server:
         server.export(None, 0.1)  # type: ignore[arg-type]
         for path in ("/api/v1/report", "/api/v1/status"):

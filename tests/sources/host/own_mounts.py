@@ -12,7 +12,9 @@ _CLONE_NEWNS = 0x20000
 
 
 @contextmanager
-def own_mounts(*mounted: object, kind: str = "ext4", device: int = 0, namespace: Path | None = None) -> Iterator[None]:
+def own_mounts(
+    *mounted: object, kind: str = "ext4", device: int = 0, namespace: Path | None = None
+) -> Iterator[None]:
     """Run the block with these mount points in /proc/self/mountinfo, and nothing else in /proc.
 
     A pair has a path, and what is mounted there. `namespace`: the file that stands for the own mount namespace.
@@ -27,7 +29,10 @@ def own_mounts(*mounted: object, kind: str = "ext4", device: int = 0, namespace:
         (process := Path("/proc/self/ns")).mkdir(parents=True)
         pairs = (mount if isinstance(mount, tuple) else (mount, mount) for mount in mounted)
         place = f"{os.major(device)}:{os.minor(device)}"
-        lines = (f"42 27 {place} {root} {point} rw,relatime - {kind} /dev/vda rw\n" for point, root in pairs)
+        lines = (
+            f"42 27 {place} {root} {point} rw,relatime - {kind} /dev/vda rw\n"
+            for point, root in pairs
+        )
         (process.parent / "mountinfo").write_text("".join(lines))
         if namespace:
             (process / "mnt").symlink_to(namespace)

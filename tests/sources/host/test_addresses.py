@@ -23,7 +23,9 @@ ONE_LEAF = "Main:\n  |-- 10.9.6.6\n     /32 host LOCALLocal:\n  |-- 10.9.6.6\n  
 """As Linux writes it where a namespace has a single address."""
 
 
-def process(proc: Path, pid: int, *, thread: int = 0, same_as: Path | None = None, **files: str) -> Path:
+def process(
+    proc: Path, pid: int, *, thread: int = 0, same_as: Path | None = None, **files: str
+) -> Path:
     """Copy one thread of a process, by default its first. Returns its directory of network files.
 
     `same_as`: that of a thread in the same namespace. The kernel gives each namespace files of its own, as links do.
@@ -55,7 +57,9 @@ def test_every_address_of_an_interface_is_found_up_or_down(tmp_path: Path) -> No
     assert ips(tmp_path) == known | {"10.9.5.1", "10.9.5.9"}
 
 
-def test_each_namespace_is_that_of_its_oldest_process_and_of_any_thread_in_it(tmp_path: Path) -> None:
+def test_each_namespace_is_that_of_its_oldest_process_and_of_any_thread_in_it(
+    tmp_path: Path,
+) -> None:
     """Two networks of the node may have one range, and a thread can leave the namespace of its process."""
     first = process(tmp_path, 4, fib_trie=ONE_LEAF, if_inet6=IF_INET6)
     process(tmp_path, 30, same_as=first)
@@ -104,28 +108,40 @@ def test_what_cannot_be_parsed_is_unavailable(tmp_path: Path) -> None:
     (net / "fib_trie").write_text(FIB_TRIE)
     for line in ("fd00", "xyz 03 40 00 82 eth0", "1 2 3"):
         (net / "if_inet6").write_text(f"{line}\n")
-        assert why_unavailable("addresses", proc=tmp_path).startswith(f"cannot parse {net}/if_inet6: ")
+        assert why_unavailable("addresses", proc=tmp_path).startswith(
+            f"cannot parse {net}/if_inet6: "
+        )
     assert len(os.listdir("/proc/self/fd")) == before
     for interface in (b"a\xffb", b"a\xe2\x80\x83b", b"a\x1cb", b"a\x0cb c"):
-        (net / "if_inet6").write_bytes(b"fd000099000000000000000000000009 03 40 00 82 " + interface + b"\n")
+        (net / "if_inet6").write_bytes(
+            b"fd000099000000000000000000000009 03 40 00 82 " + interface + b"\n"
+        )
         assert {"10.9.5.5", "fd00:99::9"} <= ips(tmp_path)
 
 
 def test_too_many_routes_or_addresses_are_unavailable_and_not_cut(tmp_path: Path) -> None:
-    route, last = "     |-- 10.64.0.0\n        /24 link UNICAST\n", "     |-- 10.9.6.6\n        /32 host LOCAL\n"
+    route, last = (
+        "     |-- 10.64.0.0\n        /24 link UNICAST\n",
+        "     |-- 10.9.6.6\n        /32 host LOCAL\n",
+    )
     net = process(tmp_path, 1, fib_trie=f"Main:\n{route * 10_000}{last}")
     assert ips(tmp_path) == {"10.9.6.6"}
     (net / "fib_trie").write_text(f"Main:\n{route * 400_000}{last}")
     why = why_unavailable("addresses", proc=tmp_path)
     assert why.endswith("fib_trie: it has more than the limit of 16,777,216 bytes")
-    leaves = [f"     |-- {IPv4Address('10.0.0.0') + number}\n        /32 host LOCAL\n" for number in range(65_537)]
+    leaves = [
+        f"     |-- {IPv4Address('10.0.0.0') + number}\n        /32 host LOCAL\n"
+        for number in range(65_537)
+    ]
     (net / "fib_trie").write_text("Main:\n" + "".join(leaves[:1000]))
     assert len(addresses(tmp_path)) == 1000
     (net / "fib_trie").write_text("Main:\n" + "".join(leaves))
     assert why_unavailable("addresses", proc=tmp_path).endswith("have over 65,536 addresses")
 
 
-def test_what_is_unreadable_or_no_process_table_is_unavailable_and_not_empty(open_dir: Path) -> None:
+def test_what_is_unreadable_or_no_process_table_is_unavailable_and_not_empty(
+    open_dir: Path,
+) -> None:
     for name in ("a", "1"):
         (open_dir / name).mkdir()
         why = f"no process in {open_dir} shows its network namespace: check --proc"
@@ -149,7 +165,10 @@ IN_POD = ("198.18.77.1", "fd00:99::9", "198.18.78.1")
 @pytest.fixture
 def namespace() -> Iterator[str]:
     """Make a network namespace as a CNI plugin does: an address of each family, and one whose link is down."""
-    needs(os.geteuid() == 0 and Path("/sbin/ip").exists(), "root and iproute2, to make a network namespace")
+    needs(
+        os.geteuid() == 0 and Path("/sbin/ip").exists(),
+        "root and iproute2, to make a network namespace",
+    )
     name = f"nodeleak-{os.getpid()}"
     run("ip", "netns", "add", name)
     for command in (
@@ -190,8 +209,13 @@ def thread_in(namespace: str, *arguments: str) -> Iterator[int]:
             process.kill()
 
 
-def test_a_namespace_that_only_a_thread_holds_is_read_while_processes_come_and_go(namespace: str) -> None:
-    churn, nobody = ["/bin/sh", "-c", "while :; do /bin/true; done"], NOBODY if os.geteuid() == 0 else None
+def test_a_namespace_that_only_a_thread_holds_is_read_while_processes_come_and_go(
+    namespace: str,
+) -> None:
+    churn, nobody = (
+        ["/bin/sh", "-c", "while :; do /bin/true; done"],
+        NOBODY if os.geteuid() == 0 else None,
+    )
     with ExitStack() as stack:
         for _ in range(3):
             started = subprocess.Popen(churn, user=nobody)  # noqa: S603 (ours)
@@ -220,7 +244,9 @@ def test_no_capability_is_needed(namespace: str, tmp_path: Path) -> None:
     with thread_in(namespace):
         printed = run(*dropped, sys.executable, "-c", POWERLESS, str(tmp_path))
     assert "198.18.77.1" in printed
-    assert printed.endswith(": permission denied (as root: likely a missing capability, AppArmor or SELinux)\n")
+    assert printed.endswith(
+        ": permission denied (as root: likely a missing capability, AppArmor or SELinux)\n"
+    )
 
 
 # A process that is older than the sandbox enters and leaves its namespaces as fast as it can.
@@ -257,6 +283,9 @@ assert os.waitpid(mover, os.WNOHANG) == (0, 0)
 
 
 def test_a_thread_that_changes_its_namespace_all_the_time_hides_none() -> None:
-    needs(os.geteuid() == 0 and bool(shutil.which("unshare")) and bool(shutil.which("ip")), "root, unshare and ip")
+    needs(
+        os.geteuid() == 0 and bool(shutil.which("unshare")) and bool(shutil.which("ip")),
+        "root, unshare and ip",
+    )
     private = ("unshare", "--pid", "--net", "--fork", "--kill-child", "--mount-proc")
     run(*private, sys.executable, "-c", MOVING)

@@ -42,13 +42,17 @@ class Kubelet:
 
     def read(self, *containers: Container) -> list[Checkpoint]:
         so_far = replace(node(containers=containers), taken_at=datetime.fromtimestamp(NOW, UTC))
-        return sorted(self._sources.snapshot["checkpoints"](so_far), key=lambda found: found.container_id)
+        return sorted(
+            self._sources.snapshot["checkpoints"](so_far), key=lambda found: found.container_id
+        )
 
     def has(self, container_id: str) -> bool | None:
         return self._sources.recheck.has_checkpoint(container_id)
 
 
-def test_a_checkpoint_names_its_sandbox_and_pod_and_a_damaged_one_only_the_sandbox(tmp_path: Path) -> None:
+def test_a_checkpoint_names_its_sandbox_and_pod_and_a_damaged_one_only_the_sandbox(
+    tmp_path: Path,
+) -> None:
     (tmp_path / ID).write_text(CONTENT)
     assert Kubelet(tmp_path).read() == [Checkpoint(ID, "shop/web-0")]
     for data, host_network in (({"host_network": True}, True), ({}, False), (None, False)):
@@ -62,18 +66,28 @@ def test_a_checkpoint_names_its_sandbox_and_pod_and_a_damaged_one_only_the_sandb
         assert Kubelet(tmp_path).read() == [Checkpoint(ID, "")]
 
 
-def test_all_directories_are_read_and_one_may_be_missing(tmp_path: Path, old: Path, new: Path) -> None:
-    with pytest.raises(SourceError, match=f"^none of these exists: {tmp_path}/a, {tmp_path}/b .*overlays/docker"):
+def test_all_directories_are_read_and_one_may_be_missing(
+    tmp_path: Path, old: Path, new: Path
+) -> None:
+    with pytest.raises(
+        SourceError, match=f"^none of these exists: {tmp_path}/a, {tmp_path}/b .*overlays/docker"
+    ):
         Kubelet(tmp_path / "a", tmp_path / "b").read()
     (old / ".3847261").write_text(CONTENT)  # the kubelet's temporary file
     assert Kubelet(tmp_path / "a", old).read() == []
     (new / ID).write_text(CONTENT)
     assert not Kubelet(tmp_path / "a", old).has(ID)
     both = Kubelet(tmp_path / "a", old, new)
-    assert (both.read(), both.has(ID), both.has(ID[:12])) == ([Checkpoint(ID, "shop/web-0")], True, False)
+    assert (both.read(), both.has(ID), both.has(ID[:12])) == (
+        [Checkpoint(ID, "shop/web-0")],
+        True,
+        False,
+    )
 
 
-def test_an_entry_that_cannot_be_read_counts_and_a_directory_is_never_treated_as_empty(open_dir: Path) -> None:
+def test_an_entry_that_cannot_be_read_counts_and_a_directory_is_never_treated_as_empty(
+    open_dir: Path,
+) -> None:
     secret, directory, closed = (open_dir / name for name in ("secret", "sandbox", "closed"))
     secret.write_text(CONTENT)
     directory.mkdir(0o755)
@@ -84,7 +98,9 @@ def test_an_entry_that_cannot_be_read_counts_and_a_directory_is_never_treated_as
     (directory / "d").mkdir()
     (directory / "e").touch(0o000)
     with as_nobody():
-        assert Kubelet(directory).read() == [Checkpoint(name, "") for name in "abcde"], "none is followed"
+        assert Kubelet(directory).read() == [Checkpoint(name, "") for name in "abcde"], (
+            "none is followed"
+        )
         assert all(map(Kubelet(directory).has, "abcde"))
         for path, why in ((closed, "permission denied"), (secret, "not a directory")):
             kubelet = Kubelet(open_dir, path)
@@ -137,11 +153,15 @@ def test_a_directory_that_the_kubelet_no_longer_uses_is_left_over(old: Path, new
         write(new, SECOND, 2000)
         write(new, THIRD, 2500)
         kubelet = Kubelet(old, new)
-        assert ids(kubelet.read(*containers)) == ([SECOND, THIRD] if left_over else [FIRST, SECOND, THIRD, GONE]), case
+        assert ids(kubelet.read(*containers)) == (
+            [SECOND, THIRD] if left_over else [FIRST, SECOND, THIRD, GONE]
+        ), case
         assert (kubelet.has(GONE), kubelet.has(SECOND)) == (not left_over, True), case
 
 
-def test_an_old_sandbox_from_the_future_does_not_hide_the_directory_in_use(old: Path, new: Path) -> None:
+def test_an_old_sandbox_from_the_future_does_not_hide_the_directory_in_use(
+    old: Path, new: Path
+) -> None:
     write(old, FIRST, NOW + 1000)
     write(new, SECOND, NOW - 100)
     write(new, THIRD, NOW - 5)
@@ -160,7 +180,12 @@ def test_a_checkpoint_that_appears_after_the_reading_or_vanishes_in_it_counts(
     kubelet.read(sandbox(SECOND, 2000))
     write(old, FIRST, NOW)
     write(new, THIRD, NOW)
-    assert [kubelet.has(container_id) for container_id in (GONE, FIRST, SECOND, THIRD)] == [False, True, True, True]
+    assert [kubelet.has(container_id) for container_id in (GONE, FIRST, SECOND, THIRD)] == [
+        False,
+        True,
+        True,
+        True,
+    ]
     write(new, GONE, NOW)
     assert kubelet.has(GONE), "the directory in use has it too"
     (new / GONE).unlink()

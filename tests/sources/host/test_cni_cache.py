@@ -13,7 +13,11 @@ from tests.builders import node
 from tests.wire import ID, as_nobody
 from tests.wired import read, why_unavailable, wired
 
-RESULT_02 = {"cniVersion": "0.2.0", "ip4": {"ip": "10.244.1.7/24", "gateway": "10.244.1.1"}, "dns": {}}
+RESULT_02 = {
+    "cniVersion": "0.2.0",
+    "ip4": {"ip": "10.244.1.7/24", "gateway": "10.244.1.1"},
+    "dns": {},
+}
 RESULT_04 = {
     "cniVersion": "0.4.0",
     "interfaces": [{"name": "cbr0"}, {"name": "eth0", "sandbox": "/proc/7/ns/net"}],
@@ -25,7 +29,9 @@ RESULT_04 = {
 ARGUMENTS = [["IgnoreUnknown", "1"], ["K8S_POD_NAMESPACE", "shop"], ["K8S_POD_NAME", "web-0"]]
 
 
-def cached(ipam: object, *, network: str = "kubenet", config: object = None, **more: object) -> bytes:
+def cached(
+    ipam: object, *, network: str = "kubenet", config: object = None, **more: object
+) -> bytes:
     """Write what libcni >= 0.8 writes."""
     plain = {"cniVersion": "0.4.0", "name": network, "type": "bridge", "ipam": ipam}
     tree = {
@@ -62,7 +68,9 @@ class Cache:
 
     def damage(self) -> dict[str, str]:
         """Return what is wrong with which files of the last reading."""
-        return {result.file: result.damage.value for result in self._sources["damaged_results"](node())}
+        return {
+            result.file: result.damage.value for result in self._sources["damaged_results"](node())
+        }
 
     def parse(self, content: bytes) -> CniResult:
         """Read a content that is a result."""
@@ -80,9 +88,16 @@ def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path)
 
 
-def test_a_result_has_the_pod_ranges_path_and_namespace_and_a_bare_one_only_some(cache: Cache) -> None:
+def test_a_result_has_the_pod_ranges_path_and_namespace_and_a_bare_one_only_some(
+    cache: Cache,
+) -> None:
     result = cache.parse(cached({"type": "host-local", "dataDir": "/run/ips", **SUBNET}))
-    assert (result.pod, result.data_dir, result.ifname, result.plugin) == ("shop/web-0", "/run/ips", "eth0", "bridge")
+    assert (result.pod, result.data_dir, result.ifname, result.plugin) == (
+        "shop/web-0",
+        "/run/ips",
+        "eth0",
+        "bridge",
+    )
     assert result.mtime_ns == (cache.directory / file_of()).stat().st_mtime_ns
     bare = json.dumps(RESULT_02).encode()  # libcni < 0.8
     result = cache.parse(bare)
@@ -91,10 +106,16 @@ def test_a_result_has_the_pod_ranges_path_and_namespace_and_a_bare_one_only_some
     for content, namespace in (
         (cached(SUBNET), ""),
         (cached(SUBNET, result={"interfaces": [{"name": "cni0"}, POD]}), "/var/run/netns/cni-1"),
-        (json.dumps({"cniVersion": "0.4.0", "interfaces": [{"name": "cni0"}, POD]}).encode(), "/var/run/netns/cni-1"),
+        (
+            json.dumps({"cniVersion": "0.4.0", "interfaces": [{"name": "cni0"}, POD]}).encode(),
+            "/var/run/netns/cni-1",
+        ),
         (cached(SUBNET, result=RESULT_02, netns="/run/netns/cni-2"), "/run/netns/cni-2"),
         (cached(SUBNET, result=RESULT_02, netns="/proc/7/ns/net"), ""),
-        (cached(SUBNET, result={"interfaces": [POD]}, netns="/run/netns/cni-2"), "/var/run/netns/cni-1"),
+        (
+            cached(SUBNET, result={"interfaces": [POD]}, netns="/run/netns/cni-2"),
+            "/var/run/netns/cni-1",
+        ),
         (cached(SUBNET, result={"interfaces": [{"sandbox": 7}, "eth0"]}), ""),
         (cached(SUBNET, result={"interfaces": [{"sandbox": "VirtualBox"}]}, netns=["/run"]), ""),
         (cached(SUBNET, result={"interfaces": 7}), ""),
@@ -106,7 +127,9 @@ def test_a_result_has_the_pod_ranges_path_and_namespace_and_a_bare_one_only_some
     empty = cached(SUBNET, result={"interfaces": [POD]}, capabilityArgs=args)
     annotations = b"\\u003c" * ((1_361_000 - len(empty)) // 6)
     content = empty.replace(b'Annotations": "', b'Annotations": "' + annotations)
-    assert cache.parse(content).namespace == "/var/run/netns/cni-1", "the longest annotations that there can be"
+    assert cache.parse(content).namespace == "/var/run/netns/cni-1", (
+        "the longest annotations that there can be"
+    )
 
 
 def test_forwarded_host_ports_are_those_that_a_plugin_gets(cache: Cache) -> None:
@@ -126,30 +149,55 @@ def test_forwarded_host_ports_are_those_that_a_plugin_gets(cache: Cache) -> None
         assert list(map(str, cache.parse(content).port_mappings)) == expected, ports
 
 
-def test_ranges_are_read_in_every_format_and_without_them_the_addresses_of_the_result_are_used(cache: Cache) -> None:
+def test_ranges_are_read_in_every_format_and_without_them_the_addresses_of_the_result_are_used(
+    cache: Cache,
+) -> None:
     for ipam, expected in (
         (SUBNET, [["10.244.1.1-10.244.1.254"]]),
         ({"ranges": [[SUBNET]]}, [["10.244.1.1-10.244.1.254"]]),
-        ({"ranges": [[SUBNET, {"subnet": "10.9.0.0/28"}]]}, [["10.244.1.1-10.244.1.254", "10.9.0.1-10.9.0.14"]]),
-        ({"ranges": [[SUBNET], [{"subnet": "fd00::/120"}]]}, [["10.244.1.1-10.244.1.254"], ["fd00::1-fd00::ff"]]),
-        ({**SUBNET, "ranges": [[{"subnet": "fd00::/120"}]]}, [["10.244.1.1-10.244.1.254"], ["fd00::1-fd00::ff"]]),
-        ({**SUBNET, "rangeStart": "10.244.1.10", "rangeEnd": "10.244.1.20"}, [["10.244.1.10-10.244.1.20"]]),
+        (
+            {"ranges": [[SUBNET, {"subnet": "10.9.0.0/28"}]]},
+            [["10.244.1.1-10.244.1.254", "10.9.0.1-10.9.0.14"]],
+        ),
+        (
+            {"ranges": [[SUBNET], [{"subnet": "fd00::/120"}]]},
+            [["10.244.1.1-10.244.1.254"], ["fd00::1-fd00::ff"]],
+        ),
+        (
+            {**SUBNET, "ranges": [[{"subnet": "fd00::/120"}]]},
+            [["10.244.1.1-10.244.1.254"], ["fd00::1-fd00::ff"]],
+        ),
+        (
+            {**SUBNET, "rangeStart": "10.244.1.10", "rangeEnd": "10.244.1.20"},
+            [["10.244.1.10-10.244.1.20"]],
+        ),
         ({**SUBNET, "rangeStart": "10.244.1.10"}, [["10.244.1.10-10.244.1.254"]]),
         ({**SUBNET, "rangeEnd": "10.244.1.20"}, [["10.244.1.1-10.244.1.20"]]),
         ({"subnet": "10.244.1.77/24"}, [["10.244.1.1-10.244.1.254"]]),
         # Go ignores the case of keys. libcni sorts them, and the last wins.
-        ({"Ranges": [[{"SUBNET": "10.244.1.0/24", "rangestart": "10.244.1.10"}]]}, [["10.244.1.10-10.244.1.254"]]),
-        ({**SUBNET, "rangestart": "10.244.1.9", "RangeStart": "10.244.1.3"}, [["10.244.1.9-10.244.1.254"]]),
+        (
+            {"Ranges": [[{"SUBNET": "10.244.1.0/24", "rangestart": "10.244.1.10"}]]},
+            [["10.244.1.10-10.244.1.254"]],
+        ),
+        (
+            {**SUBNET, "rangestart": "10.244.1.9", "RangeStart": "10.244.1.3"},
+            [["10.244.1.9-10.244.1.254"]],
+        ),
     ):
         assert cache.ranges(cached(ipam)) == expected, ipam
-    listed = {"name": "kubenet", "plugins": [{"type": "bandwidth"}, {"type": "bridge", "ipam": SUBNET}]}
+    listed = {
+        "name": "kubenet",
+        "plugins": [{"type": "bandwidth"}, {"type": "bridge", "ipam": SUBNET}],
+    }
     assert cache.ranges(cached(None, config=listed)) == [["10.244.1.1-10.244.1.254"]]
     assert cache.parse(cached(None, config=listed)).plugin == "bridge"
     for gateway, count in (("", 253), ("10.244.1.254", 253), ("10.9.9.9", 254)):
         ((range_,),) = cache.parse(cached({**SUBNET, "gateway": gateway})).ranges
         assert range_.usable == count, "the gateway is not allocated"
     for ipam in ({"subnet": "usePodCidr"}, {"ranges": [[{"subnet": "usePodCidr"}]]}):
-        assert cache.parse(cached(ipam)).uses_pod_cidr, "Calico's configuration has it in place of a range"
+        assert cache.parse(cached(ipam)).uses_pod_cidr, (
+            "Calico's configuration has it in place of a range"
+        )
     assert not cache.parse(cached(SUBNET)).uses_pod_cidr
     for without in (
         {}, None, {"type": "dhcp"}, {"ranges": [[{"subnet": "nonsense"}]]}, {"ranges": 7},
@@ -160,10 +208,28 @@ def test_ranges_are_read_in_every_format_and_without_them_the_addresses_of_the_r
         assert cache.ranges(cached(without)) == expected, without
 
 
-def test_damage_loses_only_what_is_damaged_and_other_files_are_no_result_of_the_sandbox(cache: Cache) -> None:
-    for arguments in (None, [], "K8S_POD_NAME=web", [["K8S_POD_NAME", "web"]], [["a", "b", "c"]], 7):
+def test_damage_loses_only_what_is_damaged_and_other_files_are_no_result_of_the_sandbox(
+    cache: Cache,
+) -> None:
+    for arguments in (
+        None,
+        [],
+        "K8S_POD_NAME=web",
+        [["K8S_POD_NAME", "web"]],
+        [["a", "b", "c"]],
+        7,
+    ):
         assert cache.parse(cached(SUBNET, cniArgs=arguments)).pod == ""
-    configs: tuple[object, ...] = (None, "", "%%%", "eyJ", 7, [], base64.b64encode(b"[]").decode(), "ünicode")
+    configs: tuple[object, ...] = (
+        None,
+        "",
+        "%%%",
+        "eyJ",
+        7,
+        [],
+        base64.b64encode(b"[]").decode(),
+        "ünicode",
+    )
     for config in configs:
         tree = {**json.loads(cached(SUBNET)), "config": config, "result": None}
         result = cache.parse(json.dumps(tree).encode())
@@ -190,11 +256,16 @@ def test_both_directories_are_read_for_every_network_but_the_loopback(tmp_path: 
     of_another = cached(SUBNET, network="k8s-pod-network", containerId="b" * 64)
     (new / file_of("k8s-pod-network", "b" * 64)).write_bytes(of_another)
     (new / "cni-loopback").write_text("{}")
-    found = {(result.network, result.container_id) for result in read("cni_results", cni_cache_dir=f"{old},{new}")}
+    found = {
+        (result.network, result.container_id)
+        for result in read("cni_results", cni_cache_dir=f"{old},{new}")
+    }
     assert found == {("kubenet", "a" * 64), ("kubenet", ID), ("k8s-pod-network", "b" * 64)}
 
 
-def test_what_cannot_be_read_is_unavailable_and_one_directory_may_be_missing(open_dir: Path) -> None:
+def test_what_cannot_be_read_is_unavailable_and_one_directory_may_be_missing(
+    open_dir: Path,
+) -> None:
     """An unreadable file may name a mounted namespace."""
     why = "none of these exists: /nonexistent/a, /nonexistent/b (check --cni-cache-dir)"
     assert why_unavailable("cni_results", cni_cache_dir="/nonexistent/a,/nonexistent/b") == why
@@ -211,7 +282,9 @@ def test_what_cannot_be_read_is_unavailable_and_one_directory_may_be_missing(ope
         assert why_unavailable("cni_results", cni_cache_dir=open_dir) == why
 
 
-def test_a_file_is_parsed_once_until_it_changes_and_one_without_a_result_told_apart(tmp_path: Path) -> None:
+def test_a_file_is_parsed_once_until_it_changes_and_one_without_a_result_told_apart(
+    tmp_path: Path,
+) -> None:
     cache = Cache(tmp_path / "results")
     cache.directory.mkdir()
     path = cache.directory / file_of()
@@ -239,9 +312,15 @@ def test_a_file_is_parsed_once_until_it_changes_and_one_without_a_result_told_ap
     os.mkfifo(cache.directory / file_of(container_id="2" * 64))
     (cache.directory / file_of(container_id="3" * 64)).mkdir()
     for _ in range(2):
-        assert [result.container_id for result in cache.read()] == [ID], "a damaged file costs that result"
-        assert cache.damage() == {file_of(container_id=digit * 64): why for digit, (_, why) in results.items()}
-    (cache.directory / file_of(container_id="b" * 64)).write_bytes(cached(SUBNET, containerId="b" * 64))
+        assert [result.container_id for result in cache.read()] == [ID], (
+            "a damaged file costs that result"
+        )
+        assert cache.damage() == {
+            file_of(container_id=digit * 64): why for digit, (_, why) in results.items()
+        }
+    (cache.directory / file_of(container_id="b" * 64)).write_bytes(
+        cached(SUBNET, containerId="b" * 64)
+    )
     assert len(cache.read()) == 2, "it was being written"
     cache.directory.rename(tmp_path / "other")
     cache.directory.touch()

@@ -20,7 +20,9 @@ GPU = "nvidia.com/gpu"
 UID = "0aa1c1f2-1111-2222-3333-444455556666"
 
 # Written by the checkpoint package of Kubernetes 1.20.2; the third by the same, with the older form's types.
-BY_NUMA_NODE, EMPTY, LISTED, NULL = (sample("device-checkpoint", number).encode() for number in range(4))
+BY_NUMA_NODE, EMPTY, LISTED, NULL = (
+    sample("device-checkpoint", number).encode() for number in range(4)
+)
 
 CHECKPOINT = "kubelet_internal_checkpoint"
 MADE = datetime(2026, 3, 26, 12, 0, 0, 424000, tzinfo=UTC)
@@ -36,7 +38,9 @@ def directory(tmp_path: Path) -> Path:
 
 
 def plugins(directory: Path) -> DevicePlugins:
-    found: DevicePlugins = read("device_plugins", device_plugins_dir=directory, proc=directory.with_name("proc"))
+    found: DevicePlugins = read(
+        "device_plugins", device_plugins_dir=directory, proc=directory.with_name("proc")
+    )
     return found
 
 
@@ -57,20 +61,34 @@ def bound(*paths: Path, made: datetime = MADE) -> Iterator[list[socket.socket]]:
 
 
 def dated(path: Path, made: datetime) -> None:
-    os.utime(path, ns=(0, int(made.timestamp()) * 10**9 + made.microsecond * 1000), follow_symlinks=False)
+    os.utime(
+        path, ns=(0, int(made.timestamp()) * 10**9 + made.microsecond * 1000), follow_symlinks=False
+    )
 
 
 # Sockets
 
 
-def test_every_plugin_socket_has_its_time_and_an_entry_that_is_no_socket_is_no_plugin(directory: Path) -> None:
+def test_every_plugin_socket_has_its_time_and_an_entry_that_is_no_socket_is_no_plugin(
+    directory: Path,
+) -> None:
     assert plugins(directory) == DevicePlugins(None, (), None, (), ())
     later = MADE + timedelta(seconds=9.5)
-    names = {b"a\x1b[2J.sock": r"a\x1b[2J.sock", b"b.sock": "b.sock", b"\xc3\xa9": "é", b"\xff.sock": r"\udcff.sock"}
-    with bound(directory / "kubelet.sock"), bound(*(directory / os.fsdecode(name) for name in names), made=later):
+    names = {
+        b"a\x1b[2J.sock": r"a\x1b[2J.sock",
+        b"b.sock": "b.sock",
+        b"\xc3\xa9": "é",
+        b"\xff.sock": r"\udcff.sock",
+    }
+    with (
+        bound(directory / "kubelet.sock"),
+        bound(*(directory / os.fsdecode(name) for name in names), made=later),
+    ):
         found = plugins(directory)
     assert found.kubelet_socket == MADE
-    assert {plugin.name: plugin.made for plugin in found.sockets} == dict.fromkeys(names.values(), later)
+    assert {plugin.name: plugin.made for plugin in found.sockets} == dict.fromkeys(
+        names.values(), later
+    )
     assert plugins(directory).kubelet_socket == MADE, "its file exists"
     for path in directory.iterdir():
         path.unlink()
@@ -91,7 +109,11 @@ def connections(directory: Path) -> dict[str, bool | None]:
 
 
 def test_connections_of_the_kubelet_are_reported(directory: Path) -> None:
-    with bound(*(directory / name for name in ("kubelet.sock", "a.sock", "b.sock"))) as (itself, plugin, _):
+    with bound(*(directory / name for name in ("kubelet.sock", "a.sock", "b.sock"))) as (
+        itself,
+        plugin,
+        _,
+    ):
         for listening, is_plugin in ((itself, False), (plugin, True)):
             with socket.socket(socket.AF_UNIX) as kubelet:
                 kubelet.connect(listening.getsockname())
@@ -100,7 +122,9 @@ def test_connections_of_the_kubelet_are_reported(directory: Path) -> None:
                     assert connections(directory) == {"a.sock": is_plugin, "b.sock": False}
 
 
-def test_a_connection_of_the_kubelet_is_a_line_of_the_kernels_list_of_sockets(directory: Path) -> None:
+def test_a_connection_of_the_kubelet_is_a_line_of_the_kernels_list_of_sockets(
+    directory: Path,
+) -> None:
     """Lists as other namespaces have them. The kubelet's path counts, wherever the directory is mounted."""
     listens = "0000000000000000: 00000002 00000000 00010000 0001 01 60713 "
     connected = "0000000000000000: 00000003 00000000 00000000 0001 03 60716 "
@@ -117,14 +141,20 @@ def test_a_connection_of_the_kubelet_is_a_line_of_the_kernels_list_of_sockets(di
             (f"{listens}{plugin}\n{connected}{plugin}\n", None),
             (kubelet.replace("00010000", "00000000"), None),
             (kubelet, False),
-            (f"ffff888104f1cc00: 00000003 00000000 00000000 0001 03     7\n{kubelet}{connected}{plugin}\n", True),
+            (
+                f"ffff888104f1cc00: 00000003 00000000 00000000 0001 03     7\n{kubelet}{connected}{plugin}\n",
+                True,
+            ),
             (f"{kubelet}{connected}{directory}/a.sock\n", True),
             (f"{kubelet}{connected}//{plugin}\n", True),
             (f"{kubelet}{connected}{plugin.replace('/', '//')}\n", True),
             (f"{kubelet}{listens}{plugin}\n", False),
             (f"{kubelet}{connected.replace(' 03 ', ' 02 ')}{plugin}\n", False),  # pending
             *((f"{kubelet}{connected}{path}\n", False) for path in others),
-            *((f"{kubelet}{line}", False) for line in ("\n", f"{plugin}\n", f"1 2 3 {plugin}\n", f"\udcff{plugin}")),
+            *(
+                (f"{kubelet}{line}", False)
+                for line in ("\n", f"{plugin}\n", f"1 2 3 {plugin}\n", f"\udcff{plugin}")
+            ),
             (f"{kubelet}a b c zz e f g {plugin}\n", False),
         ):
             text = f"Num       RefCount Protocol Flags    Type St Inode Path\n{lines}"
@@ -148,8 +178,13 @@ def changed(**fields: Any) -> bytes:
     return json.dumps(tree).encode()
 
 
-def test_the_checkpoint_lists_resources_and_allocations_in_every_format_that_go_may_write(directory: Path) -> None:
-    kvm, gpus = Allocation(UID, "compute", KVM, ("kvm12", "kvm7")), Allocation(UID, "compute", GPU, ("GPU-a", "GPU-b"))
+def test_the_checkpoint_lists_resources_and_allocations_in_every_format_that_go_may_write(
+    directory: Path,
+) -> None:
+    kvm, gpus = (
+        Allocation(UID, "compute", KVM, ("kvm12", "kvm7")),
+        Allocation(UID, "compute", GPU, ("GPU-a", "GPU-b")),
+    )
     reordered = json.dumps(dict(reversed(json.loads(BY_NUMA_NODE).items())), indent=2).encode()
     for content, allocations in (
         (BY_NUMA_NODE, (kvm, gpus)),  # kubelet 1.20 and later

@@ -12,13 +12,19 @@ import pytest
 from tests.wired import process_table, read, why_unavailable
 
 
-def test_a_directory_with_too_many_entries_is_not_read_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_with_too_many_entries_is_not_read_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     proc = process_table(tmp_path / "proc", "dockerd")
     scandir: Any = os.scandir
 
     def endless(path: Any) -> Any:
         """Find entries without an end in what is read through an open handle."""
-        return closing(SimpleNamespace(name=str(n)) for n in count()) if isinstance(path, int) else scandir(path)
+        return (
+            closing(SimpleNamespace(name=str(n)) for n in count())
+            if isinstance(path, int)
+            else scandir(path)
+        )
 
     monkeypatch.setattr(os, "scandir", endless)
     why = f"{tmp_path} has more than 65536 entries and was not read: find out what fills it"
@@ -29,6 +35,10 @@ def test_a_directory_with_too_many_entries_is_not_read_in_part(tmp_path: Path, m
         ("networks", "cni_config_dir"),
     ):
         assert why_unavailable(source, proc=proc, network="auto", **{option: tmp_path}) == why
-    several = {"cni_networks_dir": tmp_path.parent, "network": tmp_path.name, "max_reservations": 100_000}
+    several = {
+        "cni_networks_dir": tmp_path.parent,
+        "network": tmp_path.name,
+        "max_reservations": 100_000,
+    }
     (store,) = read("reservations", **several)
     assert store.reading.why == why

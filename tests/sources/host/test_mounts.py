@@ -29,13 +29,19 @@ class Node:
         """Mount only these, which are below the directory of the kubelet if they are relative."""
         points = ("/", "/proc", *(self.kubelet / path for path in paths))
         options = "rw,noatime master:1 - ext3 /dev/root rw,errors=continue"
-        (self.proc / "1/mountinfo").write_text("".join(f"36 35 98:0 /mnt1 {point} {options}\n" for point in points))
+        (self.proc / "1/mountinfo").write_text(
+            "".join(f"36 35 98:0 /mnt1 {point} {options}\n" for point in points)
+        )
 
     def describe(self, directory: str) -> Path:
         """Write what the kubelet writes of a CSI volume."""
         file = self.kubelet / directory / "vol_data.json"
         file.parent.mkdir(parents=True)
-        file.write_text(json.dumps({"driverName": "disk.example.com", "volumeHandle": "vol-7", "specVolID": "pvc-1"}))
+        file.write_text(
+            json.dumps(
+                {"driverName": "disk.example.com", "volumeHandle": "vol-7", "specVolID": "pvc-1"}
+            )
+        )
         return file
 
     def read(self) -> Any:
@@ -54,8 +60,16 @@ def test_a_csi_volume_is_identified_by_vol_data_json_and_others_by_their_path(no
     csi = "plugins/kubernetes.io/csi"
     for path, described, uid in (
         (f"{csi}/pv/pvc-1/globalmount", f"{csi}/pv/pvc-1", ""),  # until 1.23
-        (f"{csi}/disk.example.com/9b1c/globalmount", f"{csi}/disk.example.com/9b1c", ""),  # since 1.24
-        (f"pods/{UID}/volumes/kubernetes.io~csi/pvc-1/mount", f"pods/{UID}/volumes/kubernetes.io~csi/pvc-1", UID),
+        (
+            f"{csi}/disk.example.com/9b1c/globalmount",
+            f"{csi}/disk.example.com/9b1c",
+            "",
+        ),  # since 1.24
+        (
+            f"pods/{UID}/volumes/kubernetes.io~csi/pvc-1/mount",
+            f"pods/{UID}/volumes/kubernetes.io~csi/pvc-1",
+            UID,
+        ),
         (f"{csi}/volumeDevices/publish/pvc-1/{UID}", f"{csi}/volumeDevices/pvc-1/data", ""),
     ):
         node.mount(path)
@@ -63,7 +77,10 @@ def test_a_csi_volume_is_identified_by_vol_data_json_and_others_by_their_path(no
         node.describe(described)
         assert node.read() == (Mount(DISK, uid),), path
     secret = f"pods/{UID}/volumes/kubernetes.io~secret/token"
-    elsewhere = ("/var/lib/other/plugins/kubernetes.io/gce-pd/mounts/d-1", f"{node.kubelet}s/plugins/x")
+    elsewhere = (
+        "/var/lib/other/plugins/kubernetes.io/gce-pd/mounts/d-1",
+        f"{node.kubelet}s/plugins/x",
+    )
     for others in ((f"pods/{UID}/volume-subpaths/x/y/0",), elsewhere):
         node.mount(secret, *others)
         assert node.read() == ()
@@ -83,7 +100,9 @@ def test_a_csi_volume_is_identified_by_vol_data_json_and_others_by_their_path(no
         assert node.read() == (mount,), path
 
 
-def test_what_cannot_be_read_or_is_mounted_at_another_path_is_unavailable_and_not_unmounted(node: Node) -> None:
+def test_what_cannot_be_read_or_is_mounted_at_another_path_is_unavailable_and_not_unmounted(
+    node: Node,
+) -> None:
     assert node.why_not() == f"cannot read {node.proc}/1/mountinfo: no such file or directory"
     node.mount("plugins/kubernetes.io/csi/pv/pvc-1/globalmount")
     file = node.describe("plugins/kubernetes.io/csi/pv/pvc-1")
@@ -96,7 +115,10 @@ def test_what_cannot_be_read_or_is_mounted_at_another_path_is_unavailable_and_no
     link = node.kubelet.with_name("link")
     link.symlink_to(node.kubelet)
     why = f"volumes are mounted below {node.kubelet}, not below {link}: set --kubelet-dir to the real path"
-    for path in ("plugins/kubernetes.io/gce-pd/mounts/d-1", f"pods/{UID}/volumes/nodeleak~disk/data"):
+    for path in (
+        "plugins/kubernetes.io/gce-pd/mounts/d-1",
+        f"pods/{UID}/volumes/nodeleak~disk/data",
+    ):
         node.mount(path)
         assert why_unavailable("mounts", proc=node.proc, kubelet_dir=link) == why
     node.kubelet.rename(node.kubelet.with_name("other"))
@@ -163,7 +185,9 @@ def test_reservations_on_storage_that_other_nodes_may_have_are_a_gap(tmp_path: P
         assert why_not().startswith(why)
 
 
-def test_a_cache_that_is_missing_on_the_node_is_empty_and_any_other_is_a_gap(tmp_path: Path) -> None:
+def test_a_cache_that_is_missing_on_the_node_is_empty_and_any_other_is_a_gap(
+    tmp_path: Path,
+) -> None:
     """Without CAP_SYS_PTRACE, which the DaemonSet may lack, nobody knows whose the mounts of this process are."""
     lib, node = tmp_path / "var/lib", tmp_path / "1/ns/mnt"
     cni, old, new = lib / "cni", lib / "cni/results", lib / "cni/cache/results"
@@ -181,7 +205,10 @@ def test_a_cache_that_is_missing_on_the_node_is_empty_and_any_other_is_a_gap(tmp
         (("/", lib / "nodeleak"), False),
         (("/", lib / "cn"), False),
         (("/", cni / "cache"), False),
-        (("/", lib, (cni, f"{cni}//deleted")), False),  # a mount of what the node has removed shows nothing of it
+        (
+            ("/", lib, (cni, f"{cni}//deleted")),
+            False,
+        ),  # a mount of what the node has removed shows nothing of it
     ):
         with own_mounts(*mounted):
             assert is_missing() is missing, mounted

@@ -23,7 +23,10 @@ def read(home: Path, *named: RuntimeNetwork, **options: object) -> dict[str, Net
     """Read the directories of a node whose runtime names these networks, with the node's /run in `run`."""
     networks = named or NotRequested("networks", "docker does not name its networks")
     given = {"cni_networks_dir": home / "networks", "run_dir": home / "run"} | options
-    return {store.network: store for store in wired.read("reservations", node(networks=networks), **given)}
+    return {
+        store.network: store
+        for store in wired.read("reservations", node(networks=networks), **given)
+    }
 
 
 def named(data_dir: object) -> RuntimeNetwork:
@@ -65,7 +68,9 @@ def test_auto_reads_what_is_there_and_what_the_runtime_names_up_to_a_limit(tmp_p
     ):
         for name, store in read(tmp_path, CBR0, network=network, max_reservations=limit).items():
             if isinstance(why := expected[name], str):
-                assert store.reading == Unavailable("reservations", f"{tmp_path}/networks/{name} has {why}")
+                assert store.reading == Unavailable(
+                    "reservations", f"{tmp_path}/networks/{name} has {why}"
+                )
             else:
                 assert len(store.reading.known()) == expected[name]
 
@@ -82,11 +87,15 @@ def test_a_data_directory_of_the_runtime_is_read_where_it_is_mounted(tmp_path: P
     (mounted / "10.244.1.2").hardlink_to(tmp_path / "networks/cbr0/10.244.1.2")
     for data_dir, directory in (("", "cbr0"), ("/run/cni", "/run/cni/cbr0")):
         store = read(tmp_path, named(data_dir))["cbr0"]
-        assert [(held.ip, held.directory) for held in store.reading.known()] == [("10.244.1.2", directory)]
+        assert [(held.ip, held.directory) for held in store.reading.known()] == [
+            ("10.244.1.2", directory)
+        ]
         assert store.data_dir == (data_dir or str(tmp_path / "networks"))
 
 
-def test_of_two_data_directories_one_that_is_known_to_be_missing_is_not_read(tmp_path: Path) -> None:
+def test_of_two_data_directories_one_that_is_known_to_be_missing_is_not_read(
+    tmp_path: Path,
+) -> None:
     """What is missing below a mounted directory is known to be missing on the node."""
     first, second = tmp_path / "a", tmp_path / "b"
 
@@ -127,7 +136,9 @@ def test_a_directory_that_cannot_be_listed_is_not_empty(
     (networks / "cbr0").mkdir(parents=True)
     (networks / "file").touch()
     networks.chmod(0o711)
-    monkeypatch.setattr(os, "scandir", scandir)  # the disk fails where the networks are listed, and nowhere else
+    monkeypatch.setattr(
+        os, "scandir", scandir
+    )  # the disk fails where the networks are listed, and nowhere else
     for path, why in (
         (tmp_path / "networks", "input/output error"),
         (networks, "permission denied (run as root)"),
@@ -138,7 +149,9 @@ def test_a_directory_that_cannot_be_listed_is_not_empty(
         assert stores["auto"].reading == Unavailable("reservations", f"cannot read {path}: {why}")
     assert stores.keys() == {"cbr0", "auto"}
     snapshot = replace(node(), reservations=tuple(stores.values()))
-    assert snapshot.unavailable_about_addresses(), "nothing is released, and what is confirmed stays"
+    assert snapshot.unavailable_about_addresses(), (
+        "nothing is released, and what is confirmed stays"
+    )
     assert read(tmp_path, CBR0)["cbr0"].reading == Known(())
     assert read(tmp_path, network="cbr0").keys() == {"cbr0"}, "nobody asked for the others"
     assert read(tmp_path, cni_networks_dir=networks / "none") == {}, "no directory, no network"
@@ -146,7 +159,10 @@ def test_a_directory_that_cannot_be_listed_is_not_empty(
 
 def test_the_range_of_flannel_is_its_subnet(tmp_path: Path) -> None:
     (tmp_path / "flannel").mkdir()
-    options = {"proc": wired.process_table(tmp_path / "proc", "dockerd"), "cni_config_dir": tmp_path / "net.d"}
+    options = {
+        "proc": wired.process_table(tmp_path / "proc", "dockerd"),
+        "cni_config_dir": tmp_path / "net.d",
+    }
     (tmp_path / "net.d").mkdir()
     both = "FLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_IPV6_SUBNET=fd00:1::1/64\n"
     for text, plugin, ranges in (
@@ -154,7 +170,11 @@ def test_the_range_of_flannel_is_its_subnet(tmp_path: Path) -> None:
         ("", "flannel", ()),
         ("FLANNEL_SUBNET=none\n", "flannel", ()),
         ("#" * 1024 * 1024 + f"\n{both}", "flannel", ()),  # no flannel writes so much
-        (f"FLANNEL_NETWORK=10.244.0.0/16\n{both}X=1\n", "flannel", ("10.244.1.1/24", "fd00:1::1/64")),
+        (
+            f"FLANNEL_NETWORK=10.244.0.0/16\n{both}X=1\n",
+            "flannel",
+            ("10.244.1.1/24", "fd00:1::1/64"),
+        ),
         (both, "bridge", ()),
     ):
         if text is not None:

@@ -17,7 +17,13 @@ from tests.fakes.host import write_sockets
 from tests.network import BRIDGE4, BRIDGE6, Network, network, sniffer
 from tests.wire import needs
 
-PLUGINS = (("kubenet", "bridge"), ("vlan", "macvlan"), ("mixed", "bridge"), ("mixed", "ipvlan"), ("acme", "acme"))
+PLUGINS = (
+    ("kubenet", "bridge"),
+    ("vlan", "macvlan"),
+    ("mixed", "bridge"),
+    ("mixed", "ipvlan"),
+    ("acme", "acme"),
+)
 """By network, as libcni's cache tells them."""
 DROPPED = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
 IN_USE, UNANSWERED = "address_in_use", "probe_unanswered"
@@ -52,7 +58,9 @@ class Probed:
     asked: dict[str, bool]
 
 
-def probed(net: Network, *names: str, proc: str = "", is_old: bool = False, send: bool = True) -> Probed:
+def probed(
+    net: Network, *names: str, proc: str = "", is_old: bool = False, send: bool = True
+) -> Probed:
     """Probe without any capability.
 
     `names`: addresses, after their network if it is not kubenet's. `proc`: by default a node's with this network.
@@ -64,14 +72,21 @@ def probed(net: Network, *names: str, proc: str = "", is_old: bool = False, send
         cache.mkdir()
         for number, (cached, plugin) in enumerate(PLUGINS):
             config = base64.b64encode(json.dumps({"type": plugin, "ipam": {}}).encode()).decode()
-            tree = {"kind": "cniCacheV1", "containerId": f"{number:064x}", "networkName": cached, "config": config}
+            tree = {
+                "kind": "cniCacheV1",
+                "containerId": f"{number:064x}",
+                "networkName": cached,
+                "config": config,
+            }
             (cache / f"{cached}-{number:064x}-eth0").write_text(json.dumps(tree))
         write_sockets(Path(directory))
         Path(directory).chmod(0o755)
         arguments = (proc or directory, str(cache), str(is_old), str(send), *names)
         seconds, results = json.loads(net.python(CODE, *arguments, within=DROPPED))
     assert set(results) == set(names) or not send
-    return Probed(seconds, *({ip: found[index] for ip, found in results.items()} for index in range(3)))
+    return Probed(
+        seconds, *({ip: found[index] for ip, found in results.items()} for index in range(3))
+    )
 
 
 @pytest.fixture
@@ -81,14 +96,21 @@ def net() -> Iterator[Network]:
         yield made
 
 
-def test_a_namespace_without_a_process_answers_and_where_nobody_has_an_address_it_is_unreachable(net: Network) -> None:
+def test_a_namespace_without_a_process_answers_and_where_nobody_has_an_address_it_is_unreachable(
+    net: Network,
+) -> None:
     none = probed(net, "10.244.1.20", "fd00:244::20")
-    assert none.objections == {"10.244.1.20": None, "fd00:244::20": None}, "a bridge without any pod has nobody"
+    assert none.objections == {"10.244.1.20": None, "fd00:244::20": None}, (
+        "a bridge without any pod has nobody"
+    )
     net.pod("ghost", 9)
     at_once = probed(net, "10.244.1.9", "fd00:244::9")
     assert at_once.objections == {"10.244.1.9": IN_USE, "fd00:244::9": IN_USE}
     assert at_once.whys["fd00:244::9"] == "fd00:244::9 answers on cbr0 (connection refused)"
-    nobody = [*(f"10.244.1.{number}" for number in range(20, 40)), *(f"fd00:244::{number}" for number in range(20, 40))]
+    nobody = [
+        *(f"10.244.1.{number}" for number in range(20, 40)),
+        *(f"fd00:244::{number}" for number in range(20, 40)),
+    ]
     found = probed(net, "10.244.1.9", *nobody)
     assert found.objections == {"10.244.1.9": IN_USE} | dict.fromkeys(nobody)
     assert found.whys["10.244.1.20"] == "nobody on cbr0 has 10.244.1.20: host unreachable"
@@ -102,7 +124,9 @@ def tentative(net: Network, seconds: int) -> None:
     assert "tentative" in net.run("ip", "-6", "addr", "show", "dev", "cbr0")
 
 
-def test_a_bridge_that_has_just_got_its_address_is_waited_for_and_one_without_is_no_proof(net: Network) -> None:
+def test_a_bridge_that_has_just_got_its_address_is_waited_for_and_one_without_is_no_proof(
+    net: Network,
+) -> None:
     net.pod("ghost", 9)
     for seconds, ghost, nobody in ((2, IN_USE, None), (60, UNANSWERED, UNANSWERED)):
         tentative(net, seconds)
@@ -145,17 +169,30 @@ def test_a_firewall_of_the_pod_is_somebody_and_one_of_the_node_no_proof(net: Net
         found = probed(net, "10.244.1.9")
         net.run(*within, "iptables", "-D", chain, *rule)
         assert found.objections == {"10.244.1.9": expected}
-    assert found.whys["10.244.1.9"] == "10.244.1.9 on cbr0: a firewall of the node does not let the probe pass"
+    assert (
+        found.whys["10.244.1.9"]
+        == "10.244.1.9 on cbr0: a firewall of the node does not let the probe pass"
+    )
 
 
 def test_a_link_on_which_the_node_asks_as_somebody_else_is_no_proof(net: Network) -> None:
     """The pod has no route to who asks, and ignores it (rp_filter), or the kernel has nobody to ask as."""
-    net.ip("link add other type veth peer name other2", "addr add 10.99.0.1/32 dev other", "link set other up")
+    net.ip(
+        "link add other type veth peer name other2",
+        "addr add 10.99.0.1/32 dev other",
+        "link set other up",
+    )
     net.ip("addr add fd00:99::1/128 dev other nodad")
     net.pod("ghost", 9)
     net.run("ip", "netns", "exec", "ghost", "sysctl", "-qw", "net.ipv4.conf.all.rp_filter=1")
-    net.ip("addr flush dev cbr0 scope link", f"addr change {BRIDGE6}/64 dev cbr0 preferred_lft 0 valid_lft forever")
-    net.ip("route replace 10.244.1.0/24 dev cbr0 src 10.99.0.1", "route replace fd00:244::/64 dev cbr0 src fd00:99::1")
+    net.ip(
+        "addr flush dev cbr0 scope link",
+        f"addr change {BRIDGE6}/64 dev cbr0 preferred_lft 0 valid_lft forever",
+    )
+    net.ip(
+        "route replace 10.244.1.0/24 dev cbr0 src 10.99.0.1",
+        "route replace fd00:244::/64 dev cbr0 src fd00:99::1",
+    )
     found = probed(net, "10.244.1.9", "fd00:244::9")
     assert found.objections == {"10.244.1.9": UNANSWERED, "fd00:244::9": UNANSWERED}
     why = "the node asks as 10.99.0.1, which is not in the network of the route"
@@ -183,7 +220,9 @@ def test_any_answer_is_somebody(net: Network) -> None:
     assert found.whys["10.244.1.9"] == "10.244.1.9 answers on cbr0 (it sent a datagram)"
 
 
-def test_what_the_route_tells_is_not_asked_and_nothing_from_another_network_than_the_nodes(net: Network) -> None:
+def test_what_the_route_tells_is_not_asked_and_nothing_from_another_network_than_the_nodes(
+    net: Network,
+) -> None:
     net.pod("ghost", 9)
     net.ip("route add 10.244.1.77/32 dev h-ghost", "-6 route add fd00:244::77/128 dev h-ghost")
     net.ip("route add 10.7.0.1/32 dev h-ghost")
@@ -202,7 +241,9 @@ def test_what_the_route_tells_is_not_asked_and_nothing_from_another_network_than
         ("/proc", "this is not the node's network (set hostNetwork: true)"),
         ("/nowhere", "cannot read /nowhere/1/net/dev: no such file or directory"),
     ):
-        with pytest.raises(AssertionError, match=re.escape(f"SourceError: cannot probe addresses: {why}")):
+        with pytest.raises(
+            AssertionError, match=re.escape(f"SourceError: cannot probe addresses: {why}")
+        ):
             probed(net, "10.244.1.20", proc=proc)
 
 
@@ -213,11 +254,18 @@ def test_a_kernel_before_4_13_lists_the_prefix_of_a_route_in_a_file(net: Network
         "link add other type veth peer name other2", "addr add 10.99.0.1/32 dev other", "link set other up",
         "route add 10.245.1.0/24 dev cbr0 src 10.99.0.1",
     )  # fmt: skip
-    known = {"10.244.1.9": IN_USE, "10.244.1.20": None, "10.244.1.77": IN_USE, "10.245.1.20": UNANSWERED}
+    known = {
+        "10.244.1.9": IN_USE,
+        "10.244.1.20": None,
+        "10.244.1.77": IN_USE,
+        "10.245.1.20": UNANSWERED,
+    }
     for is_old in (True, False):
         found = probed(net, *known, is_old=is_old)
         assert found.objections == known
-        assert found.whys["10.244.1.77"] == "a route to 10.244.1.77 alone leads to interface h-ghost"
+        assert (
+            found.whys["10.244.1.77"] == "a route to 10.244.1.77 alone leads to interface h-ghost"
+        )
         assert found.whys["10.244.1.20"] == "nobody on cbr0 has 10.244.1.20: host unreachable"
 
 
@@ -245,7 +293,9 @@ def test_nothing_is_sent_off_the_link(net: Network) -> None:
     with sniffer(net, "gateway", "eth0") as arrived:
         found = probed(net, *off_link)
     assert found.objections == dict.fromkeys(off_link)
-    assert found.whys == {ip: f"{ip} cannot be probed: the node has it on no link" for ip in off_link}
+    assert found.whys == {
+        ip: f"{ip} cannot be probed: the node has it on no link" for ip in off_link
+    }
     assert (control, arrived, any(found.asked.values())) == ([1], [0], False)
 
 
@@ -259,7 +309,9 @@ def test_silence_on_one_of_several_links_is_no_proof(net: Network) -> None:
     found = probed(net, "10.244.1.150", "10.244.1.20", "fd00:244::20")
     assert found.objections == dict.fromkeys(found.whys)
     assert found.asked == {"10.244.1.150": False, "10.244.1.20": True, "fd00:244::20": True}
-    assert found.whys["10.244.1.150"].endswith("host unreachable, which proves nothing: cbr0 cannot be asked")
+    assert found.whys["10.244.1.150"].endswith(
+        "host unreachable, which proves nothing: cbr0 cannot be asked"
+    )
     assert probed(net, *found.whys, send=False).whys == {
         "10.244.1.150": "a probe of 10.244.1.150 cannot prove that nobody has it: cbr0 cannot be asked"
     }
@@ -272,17 +324,31 @@ def test_pods_that_the_node_does_not_reach_are_not_said_to_be_absent(net: Networ
         "-n ghost addr add 10.20.0.9/24 dev eth0", "-n ghost link set eth0 up",
     )  # fmt: skip
     net.pod("ghost2", 9)
-    found = probed(net, "10.20.0.9", "vlan/10.20.0.9", "mixed/10.20.0.9", "vlan/10.20.0.1", "vlan/10.244.1.9")
+    found = probed(
+        net, "10.20.0.9", "vlan/10.20.0.9", "mixed/10.20.0.9", "vlan/10.20.0.1", "vlan/10.244.1.9"
+    )
     assert found.objections == dict.fromkeys(found.whys) | {"vlan/10.20.0.1": IN_USE}
     assert found.whys["10.20.0.9"] == "nobody on up0 has 10.20.0.9: host unreachable"
-    assert found.whys["vlan/10.20.0.9"] == "10.20.0.9 cannot be probed: the node does not reach pods of macvlan"
-    assert found.whys["mixed/10.20.0.9"] == "10.20.0.9 cannot be probed: the node does not reach pods of ipvlan"
-    assert found.asked == dict.fromkeys(found.whys, False) | {"10.20.0.9": True, "vlan/10.20.0.1": True}
+    assert (
+        found.whys["vlan/10.20.0.9"]
+        == "10.20.0.9 cannot be probed: the node does not reach pods of macvlan"
+    )
+    assert (
+        found.whys["mixed/10.20.0.9"]
+        == "10.20.0.9 cannot be probed: the node does not reach pods of ipvlan"
+    )
+    assert found.asked == dict.fromkeys(found.whys, False) | {
+        "10.20.0.9": True,
+        "vlan/10.20.0.1": True,
+    }
 
 
 def test_silence_proves_something_only_for_pods_that_the_node_reaches(net: Network) -> None:
     net.pod("ghost", 9)
-    doubts = {"acme": "the node may not reach pods of acme", "unknown": "the node may not reach pods of a plugin that"}
+    doubts = {
+        "acme": "the node may not reach pods of acme",
+        "unknown": "the node may not reach pods of a plugin that",
+    }
     names = [f"{plugin}/10.244.1.{number}" for plugin in doubts for number in (9, 20)]
     found, dry = probed(net, *names), probed(net, *names, "10.244.1.9", send=False)
     assert dry.objections == dict.fromkeys(names), "nothing is said where it would prove something"

@@ -40,14 +40,18 @@ def read(proc: Path) -> ProcessStartTimes:
     return ProcessTable(proc).read()
 
 
-def test_the_start_times_of_daemons_are_read_and_a_process_that_ends_meanwhile_hides_none(proc: Path) -> None:
+def test_the_start_times_of_daemons_are_read_and_a_process_that_ends_meanwhile_hides_none(
+    proc: Path,
+) -> None:
     process(proc, 1, "systemd", 0)
     process(proc, 70, "dockerd", 20)
     assert read(proc) == ProcessStartTimes(BOOTED, "b-1", None, after(20))
     process(proc, 80, "kubelet", 31)
     for other in ("kube let)", "(sd-pam)", ") S 1 1 (", "a\nb", "kubelet) S 0 (x", "tmux: server"):
         process(proc, 5, other, 100)
-        assert read(proc) == ProcessStartTimes(BOOTED, "b-1", after(31), after(20), network_plugin=None)
+        assert read(proc) == ProcessStartTimes(
+            BOOTED, "b-1", after(31), after(20), network_plugin=None
+        )
     for command, kind in (
         ("k3s-server", "kubelet"), ("k3s-agent", "kubelet"), ("kubelite", "kubelet"), ("dockerd-current", "docker"),
         ("containerd", "containerd"), ("crio", "crio"), ("cri-dockerd", "cri_dockerd"),
@@ -65,7 +69,9 @@ def test_a_restart_is_seen_also_without_a_search(proc: Path) -> None:
     table = ProcessTable(proc)
     table.read()
     process(proc, 95, "kubelet", 50)  # its wrapper starts it again
-    assert table.read(complete=False).kubelet == after(31), "processes that are not known are not read"
+    assert table.read(complete=False).kubelet == after(31), (
+        "processes that are not known are not read"
+    )
     assert table.read().kubelet == after(50)
     (proc / "95/stat").unlink()
     process(proc, 80, "kubelet", 400)  # with the same pid
@@ -99,13 +105,20 @@ def test_what_cannot_be_read_or_is_not_the_nodes_is_unavailable(proc: Path) -> N
     )
     for text in ("", "cpu 1 2\n", "btime soon\n", "btime \n", "btime 99999999999999999999\n"):
         (proc / "stat").write_text(text)
-        assert error_of(ProcessTable(proc).read) == f"cannot parse {proc}/stat: it has no time of the boot"
+        assert (
+            error_of(ProcessTable(proc).read)
+            == f"cannot parse {proc}/stat: it has no time of the boot"
+        )
     (proc / "sys/kernel/random/boot_id").unlink()
     (proc / "stat").write_text("cpu 1 2 3\nbtime 1\nprocesses 9\n")
     assert (
-        error_of(ProcessTable(proc).read) == f"cannot read {proc}/sys/kernel/random/boot_id: no such file or directory"
+        error_of(ProcessTable(proc).read)
+        == f"cannot read {proc}/sys/kernel/random/boot_id: no such file or directory"
     )
-    assert error_of(ProcessTable(proc / "none").read) == f"cannot read {proc}/none/stat: no such file or directory"
+    assert (
+        error_of(ProcessTable(proc / "none").read)
+        == f"cannot read {proc}/none/stat: no such file or directory"
+    )
 
 
 def test_the_runtime_is_what_the_kubelets_name(proc: Path) -> None:
@@ -125,7 +138,11 @@ def test_the_runtime_is_what_the_kubelets_name(proc: Path) -> None:
         ([["--container-runtime=docker", f"{endpoint}=/run/kubelet-cri.sock"]], "docker", False),
         ([[f"{endpoint}="], [f"{endpoint}=/b.sock"]], "/b.sock", False),
         ([[f"{endpoint}=/run/dockershim.sock"], []], "docker", False),
-        ([[f"{endpoint}=/run/a.sock"], [f"{endpoint}=unix:///var/run//a.sock"]], "/run/a.sock", False),
+        (
+            [[f"{endpoint}=/run/a.sock"], [f"{endpoint}=unix:///var/run//a.sock"]],
+            "/run/a.sock",
+            False,
+        ),
         ([[f"{endpoint}=/a.sock"], [f"{endpoint}=/b.sock"]], "/a.sock", True),
         ([[f"{endpoint}=/run/dockershim.sock"], [f"{endpoint}=/b.sock"]], "/b.sock", True),
         ([[f"{endpoint}=/b.sock"], [f"{endpoint}=/run/dockershim.sock"]], "/b.sock", True),
@@ -136,7 +153,9 @@ def test_the_runtime_is_what_the_kubelets_name(proc: Path) -> None:
         assert (found.runtime, found.runtime_disputed) == (runtime, disputed), kubelets
 
 
-def test_a_configuration_file_names_the_runtime_if_the_command_line_does_not_and_links_are_followed(proc: Path) -> None:
+def test_a_configuration_file_names_the_runtime_if_the_command_line_does_not_and_links_are_followed(
+    proc: Path,
+) -> None:
     """Anyone can name a process kubelet and choose its file, which is below the root directory of the process."""
     process(proc, 80, "kubelet", 31, "kubelet", "--config=/etc/kubelet.yaml")
     (proc / "80/root/etc").mkdir(parents=True)
@@ -152,7 +171,10 @@ def test_a_configuration_file_names_the_runtime_if_the_command_line_does_not_and
         ('containerRuntimeEndpoint: ""\n', ""),
         ("#\n" * 1024 * 1024 + "containerRuntimeEndpoint: /a.sock\n", ""),  # too large
         # To search these would take minutes if the time were quadratic.
-        *((part * (60_000 // len(part)), "") for part in ("\n", " ", "\r\n", " \n", "{", "{ ", ",\n")),
+        *(
+            (part * (60_000 // len(part)), "")
+            for part in ("\n", " ", "\r\n", " \n", "{", "{ ", ",\n")
+        ),
         ("containerRuntimeEndpoint " * 2400, ""),
     ):
         (proc / "80/root/etc/kubelet.yaml").write_text(text)
@@ -167,7 +189,14 @@ def test_a_configuration_file_names_the_runtime_if_the_command_line_does_not_and
     ):
         process(proc, 80, "kubelet", 31, "kubelet", *words)
         assert read(proc).runtime == runtime
-    process(proc, 80, "kubelet", 31, "kubelet", "--container-runtime-endpoint=unix:///var/run//mine/cri.sock")
+    process(
+        proc,
+        80,
+        "kubelet",
+        31,
+        "kubelet",
+        "--container-runtime-endpoint=unix:///var/run//mine/cri.sock",
+    )
     assert read(proc).runtime == "/run/mine/cri.sock"
     (proc / "80/root/run/mine").mkdir(parents=True)
     link = proc / "80/root/run/mine/cri.sock"
@@ -183,7 +212,11 @@ def test_a_configuration_file_names_the_runtime_if_the_command_line_does_not_and
 
 def test_a_kubelet_flag_is_read_as_given_and_no_other_argument_is_kept(proc: Path) -> None:
     table = ProcessTable(proc)
-    for pid, command, unreadable in ((70, "dockerd", []), (80, "kubelet", []), (81, "kubelet", ["x" * (1 << 20)])):
+    for pid, command, unreadable in (
+        (70, "dockerd", []),
+        (80, "kubelet", []),
+        (81, "kubelet", ["x" * (1 << 20)]),
+    ):
         process(proc, pid, command, 20, *unreadable)
         assert table.read().network_plugin is None
         with pytest.raises(SourceError, match=r"the kubelet.s flags are unknown"):
@@ -191,7 +224,10 @@ def test_a_kubelet_flag_is_read_as_given_and_no_other_argument_is_kept(proc: Pat
     for words, flags in (
         (["--hostname-override=worker-1"], {"hostname-override": "worker-1"}),
         (["--v=2", "--hostname-override", "worker-1", "--v=2"], {"hostname-override": "worker-1"}),
-        (["--hostname-override=a", "--hostname-override=worker-1"], {"hostname-override": "worker-1"}),
+        (
+            ["--hostname-override=a", "--hostname-override=worker-1"],
+            {"hostname-override": "worker-1"},
+        ),
         (["--hostname-override="], {"hostname-override": ""}),
         (["--hostname-override"], {"hostname-override": ""}),
         (["--hostname-override=a\x1b[2J"], {"hostname-override": "a\\x1b[2J"}),
@@ -214,7 +250,9 @@ def test_the_network_plugin_comes_from_the_flags_of_kubelet_or_cri_dockerd(proc:
         ([["--network-plugin=kubenet"], ["--v=2"]], "kubenet"),
     ):
         for pid, command in ((80, "kubelet"), (81, "cri-dockerd")):
-            process(proc, pid, command, 31, command, *(lines[pid - 80] if pid - 80 < len(lines) else []))
+            process(
+                proc, pid, command, 31, command, *(lines[pid - 80] if pid - 80 < len(lines) else [])
+            )
         assert read(proc).network_plugin == plugin, lines
 
 

@@ -37,7 +37,11 @@ def kubelet(**flags: str) -> Callable[..., Mapping[str, str]]:
     def read(*names: str) -> Mapping[str, str]:
         if not flags:
             raise SourceError("it has ended")
-        return {name: value for name in names if (value := flags.get(name.replace("-", "_"))) is not None}
+        return {
+            name: value
+            for name in names
+            if (value := flags.get(name.replace("-", "_"))) is not None
+        }
 
     return read
 
@@ -53,7 +57,9 @@ class Tracker:
         latest: Callable[[], Node | None] = lambda: None,
     ) -> None:
         flags = flags or kubelet()
-        self._tracker = RegistrationTracker("worker-1", expected, state, flags, state / "proc", latest)
+        self._tracker = RegistrationTracker(
+            "worker-1", expected, state, flags, state / "proc", latest
+        )
 
     def read(self, node: NodeObject, pods: Pods = NO_PODS, at: datetime = NOW) -> Registration:
         return self._tracker.read(node, pods, at).known()
@@ -64,24 +70,38 @@ class Tracker:
         return last
 
 
-def test_a_healthy_node_is_recorded_without_flags_and_a_deleted_one_keeps_its_record(tmp_path: Path) -> None:
+def test_a_healthy_node_is_recorded_without_flags_and_a_deleted_one_keeps_its_record(
+    tmp_path: Path,
+) -> None:
     tracker = Tracker(tmp_path)
     tracker.read(IN_ORDER)
-    found, seen = tracker.read(GONE, Known(PODS), LATER), LastSeen("worker-1", WORKER_UID, INSTANCE, NOW, gone=LATER)
+    found, seen = (
+        tracker.read(GONE, Known(PODS), LATER),
+        LastSeen("worker-1", WORKER_UID, INSTANCE, NOW, gone=LATER),
+    )
     assert (found.last, found.listed_pods) == (seen, 3)
     assert tracker.last(Unavailable("node", "timed out")) == seen
     assert tracker.last(IN_ORDER) == LastSeen("worker-1", WORKER_UID, INSTANCE, LATER)
-    healthy = Tracker(tmp_path, lambda *_: pytest.fail("no flag is needed"), Expected.REQUIRED).read(IN_ORDER)
-    assert healthy == Registration(Expected.REQUIRED, LastSeen("worker-1", WORKER_UID, INSTANCE, NOW))
+    healthy = Tracker(
+        tmp_path, lambda *_: pytest.fail("no flag is needed"), Expected.REQUIRED
+    ).read(IN_ORDER)
+    assert healthy == Registration(
+        Expected.REQUIRED, LastSeen("worker-1", WORKER_UID, INSTANCE, NOW)
+    )
 
 
-def test_the_record_of_an_earlier_agent_is_read_and_an_unreadable_one_reported(tmp_path: Path) -> None:
+def test_the_record_of_an_earlier_agent_is_read_and_an_unreadable_one_reported(
+    tmp_path: Path,
+) -> None:
     before, endless = last_seen(provider_id="kind://a"), datetime.max.replace(tzinfo=UTC)
     drained = last_seen(removal=Removal.DRAINED, in_use=10 * MINUTE)
     for stored, read in (
         (before, replace(before, gone=NOW)),
         (drained, replace(drained, gone=NOW)),
-        (replace(before, at=LATER, gone=LATER), replace(before, at=NOW, gone=NOW)),  # its clock was ahead
+        (
+            replace(before, at=LATER, gone=LATER),
+            replace(before, at=NOW, gone=NOW),
+        ),  # its clock was ahead
         (replace(before, at=endless, gone=endless), replace(before, at=NOW, gone=NOW)),
         (last_seen(name="worker-2"), None),
     ):
@@ -109,13 +129,18 @@ NOT_KNOWN: Pods = Unavailable("pods", "timed out")
 Seen = tuple[timedelta, NodeObject, Pods]
 
 
-def test_a_cordoned_node_without_pods_to_evict_is_drained_if_that_was_seen_to_begin(tmp_path: Path) -> None:
+def test_a_cordoned_node_without_pods_to_evict_is_drained_if_that_was_seen_to_begin(
+    tmp_path: Path,
+) -> None:
     """A spare, and a control plane that is always cordoned, have no pods to evict either."""
     spare: NodeObject = Known(CORDONED)
     another: NodeObject = Known(replace(CORDONED, uid="another", unschedulable=False))
     busy: Pods = Known((DAEMON, pod("shop/bare")))
     empty, still_busy, too_long = (NOTHING, spare, NO_PODS), (NOTHING, spare, busy), DAY + MINUTE
-    ended, owned = pod("shop/once", phase="Succeeded"), replace(pod("shop/web"), controller="ReplicaSet/web")
+    ended, owned = (
+        pod("shop/once", phase="Succeeded"),
+        replace(pod("shop/web"), controller="ReplicaSet/web"),
+    )
     left: dict[Pods, Removal] = {
         NO_PODS: Removal.DRAINED,
         Known((DAEMON, STATIC)): Removal.DRAINED,
@@ -131,13 +156,28 @@ def test_a_cordoned_node_without_pods_to_evict_is_drained_if_that_was_seen_to_be
         },
         "always cordoned": (Removal.CORDONED, ((10 * DAY, spare, NO_PODS), empty)),
         "its pods were not known": (Removal.CORDONED, ((2 * MINUTE, spare, NOT_KNOWN), empty)),
-        "its pods went": (Removal.DRAINED, ((2 * MINUTE, spare, busy), (MINUTE, spare, NOT_KNOWN), empty)),
+        "its pods went": (
+            Removal.DRAINED,
+            ((2 * MINUTE, spare, busy), (MINUTE, spare, NOT_KNOWN), empty),
+        ),
         "it was cordoned": (Removal.DRAINED, ((DAY, IN_ORDER, NO_PODS), empty)),
         "cordoned too long ago": (Removal.CORDONED, ((too_long, IN_ORDER, NO_PODS), empty)),
-        "its pods went within a day": (Removal.DRAINED, ((DAY, spare, busy), (MINUTE, spare, NO_PODS), empty)),
-        "its pods went too long ago": (Removal.CORDONED, ((too_long, spare, busy), (DAY, spare, NO_PODS), empty)),
-        "a pod returned": (Removal.DRAINED, ((DAY, IN_ORDER, busy), (MINUTE, spare, NO_PODS), still_busy)),
-        "a pod stays": (Removal.CORDONED, ((too_long, IN_ORDER, busy), (MINUTE, spare, NO_PODS), still_busy)),
+        "its pods went within a day": (
+            Removal.DRAINED,
+            ((DAY, spare, busy), (MINUTE, spare, NO_PODS), empty),
+        ),
+        "its pods went too long ago": (
+            Removal.CORDONED,
+            ((too_long, spare, busy), (DAY, spare, NO_PODS), empty),
+        ),
+        "a pod returned": (
+            Removal.DRAINED,
+            ((DAY, IN_ORDER, busy), (MINUTE, spare, NO_PODS), still_busy),
+        ),
+        "a pod stays": (
+            Removal.CORDONED,
+            ((too_long, IN_ORDER, busy), (MINUTE, spare, NO_PODS), still_busy),
+        ),
         "clock was set": (Removal.CORDONED, ((-MINUTE, IN_ORDER, busy), empty)),
         "another Node was in use": (Removal.CORDONED, ((MINUTE, another, busy), empty)),
     }
@@ -150,8 +190,13 @@ def test_a_cordoned_node_without_pods_to_evict_is_drained_if_that_was_seen_to_be
         assert tracker.last() == gone, "what is read after the Node has gone proves nothing"
 
 
-def test_a_scale_down_is_told_by_the_taint_and_a_drain_also_between_two_snapshots(tmp_path: Path) -> None:
-    both, candidate = (Taint(TO_BE_DELETED), Taint(DELETION_CANDIDATE)), (Taint(DELETION_CANDIDATE),)
+def test_a_scale_down_is_told_by_the_taint_and_a_drain_also_between_two_snapshots(
+    tmp_path: Path,
+) -> None:
+    both, candidate = (
+        (Taint(TO_BE_DELETED), Taint(DELETION_CANDIDATE)),
+        (Taint(DELETION_CANDIDATE),),
+    )
     for taints, unschedulable, removal in (
         (both, True, Removal.SCALE_DOWN),
         (both, False, Removal.SCALE_DOWN),
@@ -180,8 +225,13 @@ def test_for_an_unhealthy_node_kubelet_name_and_cloud_are_read(tmp_path: Path) -
     assert Tracker(tmp_path).read(GONE) == Registration(), "the kubelet has ended"
     without_id: NodeObject = Known(worker())
     for node in (GONE, without_id):
-        for cloud, name in (("external", "worker-9"), ("aws", "")):  # then the cloud provider gives the name
-            found = Tracker(tmp_path, kubelet(hostname_override="Worker-9 ", cloud_provider=cloud)).read(node)
+        for cloud, name in (
+            ("external", "worker-9"),
+            ("aws", ""),
+        ):  # then the cloud provider gives the name
+            found = Tracker(
+                tmp_path, kubelet(hostname_override="Worker-9 ", cloud_provider=cloud)
+            ).read(node)
             assert (found.kubelet_name, found.cloud_provider) == (name, cloud)
     (tmp_path / "proc/sys/kernel").mkdir(parents=True)
     for host, name in (("worker-1\n", "worker-1"), ("Worker-1\n", "worker-1"), ("a-pod-x7\n", "")):

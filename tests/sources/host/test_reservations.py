@@ -45,7 +45,9 @@ def why_failed(directory: Path) -> str:
     return reading.why
 
 
-def test_every_format_of_host_local_is_a_reservation_and_reading_changes_nothing(kubenet: Path) -> None:
+def test_every_format_of_host_local_is_a_reservation_and_reading_changes_nothing(
+    kubenet: Path,
+) -> None:
     path = kubenet / "10.244.1.7"
     for content, container_id, ifname in (
         (ID, ID, ""),  # <= 0.7
@@ -64,10 +66,15 @@ def test_every_format_of_host_local_is_a_reservation_and_reading_changes_nothing
         expected = Reservation("kubenet", "10.244.1.7", container_id, ifname, *identity)
         before = (path.stat().st_ctime_ns, kubenet.stat().st_ctime_ns)
         assert reservations_by_ip(kubenet) == {"10.244.1.7": expected}, content
-        assert (path.stat().st_ctime_ns, kubenet.stat().st_ctime_ns, os.listdir(kubenet)) == (*before, [path.name])
+        assert (path.stat().st_ctime_ns, kubenet.stat().st_ctime_ns, os.listdir(kubenet)) == (
+            *before,
+            [path.name],
+        )
 
 
-def test_file_names_are_addresses_as_go_formats_them_those_of_host_local_or_unrecognized(kubenet: Path) -> None:
+def test_file_names_are_addresses_as_go_formats_them_those_of_host_local_or_unrecognized(
+    kubenet: Path,
+) -> None:
     names = ["10.244.1.255", "0.0.0.1", "fd00::2", "fd00:0:0:1::", "2001:db8::1:0:0:1", "::1"]
     for name in (*names, "lock", "last_reserved_ip", "last_reserved_ip.0", "last_reserved_ip.12"):
         (kubenet / name).write_text(ID)
@@ -77,17 +84,25 @@ def test_file_names_are_addresses_as_go_formats_them_those_of_host_local_or_unre
         "fd00:0:0:0:0:0:0:2", "::ffff:1.2.3.4", "::ffff:102:304", "fe80::1%eth0", "\u0661\u0660.0.0.1",
         "readme", ".10.0.0.1", "last_reserved_ip.x", "last_reserved_ip.0.bak", "lock ", "LOCK", "10_0_0_1",
     ]  # fmt: skip
-    unprintable = {b"10.0.0.1\n10.0.0.2": r"10.0.0.1\n10.0.0.2", b"\x1b[31mred": r"\x1b[31mred", b"\xff": r"\udcff"}
+    unprintable = {
+        b"10.0.0.1\n10.0.0.2": r"10.0.0.1\n10.0.0.2",
+        b"\x1b[31mred": r"\x1b[31mred",
+        b"\xff": r"\udcff",
+    }
     for name in (*others, *map(os.fsdecode, unprintable)):
         (kubenet / name).write_text(ID)
     store = read(kubenet)
     assert len(store.reading.known()) == len(names), "the others block no address"
-    assert sorted(entry.name for entry in store.unrecognized) == sorted([*others, *unprintable.values()])
+    assert sorted(entry.name for entry in store.unrecognized) == sorted(
+        [*others, *unprintable.values()]
+    )
     reasons = {(entry.why, entry.blocks) for entry in store.unrecognized}
     assert reasons == {("its name is not an address as host-local writes it", False)}
 
 
-def test_what_host_local_never_writes_is_unrecognized_and_blocks_its_address(kubenet: Path, tmp_path: Path) -> None:
+def test_what_host_local_never_writes_is_unrecognized_and_blocks_its_address(
+    kubenet: Path, tmp_path: Path
+) -> None:
     needs(os.geteuid() == 0, "root, to make a device")
     contents = {
         b" " * 4097: "it holds 4097 bytes; host-local writes 70",
@@ -111,8 +126,14 @@ def test_what_host_local_never_writes_is_unrecognized_and_blocks_its_address(kub
         (lambda path: path.symlink_to("/no/such/file"), "it is a symbolic link"),
         (os.mkfifo, "it is not a regular file"),
         (lambda path: os.mknod(path, stat.S_IFSOCK), "it is a socket or a device"),
-        (lambda path: run("truncate", "--size=1T", str(path)), "it holds 1099511627776 bytes; host-local writes 70"),
-        *((lambda path, content=content: path.write_bytes(content), why) for content, why in contents.items()),
+        (
+            lambda path: run("truncate", "--size=1T", str(path)),
+            "it holds 1099511627776 bytes; host-local writes 70",
+        ),
+        *(
+            (lambda path, content=content: path.write_bytes(content), why)
+            for content, why in contents.items()
+        ),
         (lambda path: os.mknod(path, stat.S_IFCHR, os.makedev(1, 5)), "it is not a regular file"),
     ]
     path, before = kubenet / "10.244.1.7", len(os.listdir("/proc/self/fd"))
@@ -121,7 +142,9 @@ def test_what_host_local_never_writes_is_unrecognized_and_blocks_its_address(kub
         put(path)
         store = read(kubenet)
         assert [reservation.ip for reservation in store.reading.known()] == ["10.244.1.8"]
-        assert [(entry.name, entry.blocks) for entry in store.unrecognized] == [("10.244.1.7", True)]
+        assert [(entry.name, entry.blocks) for entry in store.unrecognized] == [
+            ("10.244.1.7", True)
+        ]
         assert why in store.unrecognized[0].why
         assert len(os.listdir("/proc/self/fd")) == before
         path.rename(tmp_path / f"{number}")
@@ -178,7 +201,11 @@ def test_files_that_come_and_go_are_read_completely_or_not_at_all(kubenet: Path)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=st.one_of(st.binary(max_size=200), st.text(max_size=20).map(lambda text: f"{ID}\r\n{text}".encode())))
+@given(
+    content=st.one_of(
+        st.binary(max_size=200), st.text(max_size=20).map(lambda text: f"{ID}\r\n{text}".encode())
+    )
+)
 def test_any_content_is_a_reservation_or_unrecognized(kubenet: Path, content: bytes) -> None:
     (kubenet / "10.244.1.7").write_bytes(content)
     store = read(kubenet)
@@ -195,11 +222,17 @@ def test_files_of_the_real_host_local_are_reservations(tmp_path: Path) -> None:
     needs(HOST_LOCAL.exists(), f"{HOST_LOCAL} (Debian: containernetworking-plugins)")
     ranges = [[{"subnet": "10.22.0.0/24"}], [{"subnet": "fd00:22::/64"}]]
     ipam = {"type": "host-local", "dataDir": str(tmp_path), "ranges": ranges}
-    configuration = json.dumps({"cniVersion": "0.4.0", "name": "kubenet", "type": "bridge", "ipam": ipam})
+    configuration = json.dumps(
+        {"cniVersion": "0.4.0", "name": "kubenet", "type": "bridge", "ipam": ipam}
+    )
 
     def host_local(command: str, container_id: str, ifname: str) -> None:
         # Newer plugins refuse their own namespace.
-        namespace = {"CNI_NETNS": "/proc/self/ns/net", "CNI_NETNS_OVERRIDE": "1", "CNI_PATH": str(HOST_LOCAL.parent)}
+        namespace = {
+            "CNI_NETNS": "/proc/self/ns/net",
+            "CNI_NETNS_OVERRIDE": "1",
+            "CNI_PATH": str(HOST_LOCAL.parent),
+        }
         asked = {"CNI_COMMAND": command, "CNI_CONTAINERID": container_id, "CNI_IFNAME": ifname}
         run(str(HOST_LOCAL), environment=namespace | asked, given=configuration)
 

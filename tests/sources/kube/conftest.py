@@ -32,7 +32,10 @@ def parse(tmp_path: Path) -> Iterator[Callable[..., Any]]:
         def read_list(source: str, name: str, *given: dict[str, Any]) -> Any:
             items = [
                 item
-                | {"metadata": {"name": name, "namespace": "shop", "uid": f"u-{number}"} | item.get("metadata", {})}
+                | {
+                    "metadata": {"name": name, "namespace": "shop", "uid": f"u-{number}"}
+                    | item.get("metadata", {})
+                }
                 for number, item in enumerate(given)
             ]
             server.answers = lambda _: [http(listed("List", 40, *items))]
@@ -43,7 +46,9 @@ def parse(tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def pods(parse: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *given: parse("pods", "web-0", *({"status": {"phase": "Running"}} | item for item in given))
+    return lambda *given: parse(
+        "pods", "web-0", *({"status": {"phase": "Running"}} | item for item in given)
+    )
 
 
 @pytest.fixture
@@ -67,7 +72,9 @@ class Cluster:
 
     def forget(self) -> None:
         """Read with a command that has asked nothing yet, and forget what was requested."""
-        self._sources = sources_of_command(kubeconfig(self._config, self.server.url), api_timeout="1s")
+        self._sources = sources_of_command(
+            kubeconfig(self._config, self.server.url), api_timeout="1s"
+        )
         self.server.requests.clear()
 
     def read(self, source: str, snapshot: Snapshot) -> Any:

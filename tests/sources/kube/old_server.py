@@ -79,15 +79,20 @@ class Server:
         """Answer a list with its status: "" is read through to etcd, "0" is whatever there is."""
         position = self.position if version else self.etcd.revision
         if version and int(version) > position:
-            return 504, json.dumps({"kind": "Status", "code": 504, "message": "Too large resource version"}).encode()
-        return 200, listed("PodList", position, *(self._pod(uid, at) for uid, at in self.etcd.at(position).items()))
+            return 504, json.dumps(
+                {"kind": "Status", "code": 504, "message": "Too large resource version"}
+            ).encode()
+        return 200, listed(
+            "PodList", position, *(self._pod(uid, at) for uid, at in self.etcd.at(position).items())
+        )
 
     def events(self, since: int) -> Iterator[bytes]:
         """Return what a watch shows of the changes up to now; from 0, all objects first, in no order."""
         if since == 0:
             since = self.position
             yield from (
-                line("ADDED", self._pod(uid, at)) for uid, at in sorted(self.etcd.at(since).items(), reverse=True)
+                line("ADDED", self._pod(uid, at))
+                for uid, at in sorted(self.etcd.at(since).items(), reverse=True)
             )
         for one in self.etcd.changes:
             if since < one.revision <= self.position:
@@ -95,7 +100,9 @@ class Server:
 
     def answer(self, request: Request) -> Answer:
         """Answer over HTTP: a list; or what a watch shows now, and its end in due time."""
-        query = {name: values[0] for name, values in parse_qs(urlsplit(request.target).query).items()}
+        query = {
+            name: values[0] for name, values in parse_qs(urlsplit(request.target).query).items()
+        }
         version = query.get("resourceVersion", "")
         if request.path == "/version":
             return [http(json.dumps({"gitVersion": "v1.9.2" if self.old else "v1.20.2"}))]
@@ -112,12 +119,22 @@ class Server:
 
 
 def listed(kind: str, version: int, *items: dict[str, Any]) -> bytes:
-    tree = {"kind": kind, "apiVersion": "v1", "metadata": {"resourceVersion": str(version)}, "items": items}
+    tree = {
+        "kind": kind,
+        "apiVersion": "v1",
+        "metadata": {"resourceVersion": str(version)},
+        "items": items,
+    }
     return json.dumps(tree, separators=(",", ":")).encode()
 
 
 def pod(uid: str, version: int, name: str = "") -> dict[str, Any]:
-    metadata = {"name": name or uid, "namespace": "shop", "uid": uid, "resourceVersion": str(version)}
+    metadata = {
+        "name": name or uid,
+        "namespace": "shop",
+        "uid": uid,
+        "resourceVersion": str(version),
+    }
     return {"metadata": metadata, "spec": {"nodeName": "worker-1"}, "status": {"phase": "Running"}}
 
 

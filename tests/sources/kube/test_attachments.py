@@ -47,7 +47,8 @@ def ask(cluster: Cluster) -> Ask:
     def asking(*volumes: str, pods: Any = (WAITS,), **objects: Any) -> tuple[Any, list[str]]:
         named = OBJECTS | {PATHS[name]: answer for name, answer in objects.items()}
         cluster.answers = {
-            path: answer if isinstance(answer, bytes) else http(json.dumps(answer)) for path, answer in named.items()
+            path: answer if isinstance(answer, bytes) else http(json.dumps(answer))
+            for path, answer in named.items()
         }
         cluster.forget()
         return cluster.read("attachments", missing(*(volumes or (DISK,)), pods=pods)), cluster.asked
@@ -55,14 +56,18 @@ def ask(cluster: Cluster) -> Ask:
     return asking
 
 
-def test_a_csi_volume_has_its_attachment_and_claim_and_a_pod_its_failure(ask: Ask, cluster: Cluster) -> None:
+def test_a_csi_volume_has_its_attachment_and_claim_and_a_pod_its_failure(
+    ask: Ask, cluster: Cluster
+) -> None:
     found, asked = ask()
     assert found.known() == attachments(Attachment(DISK, attached=True, claim="shop/data-db-0"))
     assert asked == [ATTACHMENT, VOLUME, EVENTS]
     (target,) = cluster.server.requested("/events")
     assert target == (
         f"{EVENTS}?fieldSelector=involvedObject.uid%3Duid%20of%20shop/db-0%2Creason%3DFailedAttachVolume&limit=500"
-    ), "before 1.24 a small limit makes the API server ask etcd once for each event of the namespace"
+    ), (
+        "before 1.24 a small limit makes the API server ask etcd once for each event of the namespace"
+    )
     for changes, attached, failed in (
         ({"status": {"attached": False}}, False, False),
         ({"status": {"attached": False, "attachError": {"message": "no"}}}, False, True),
@@ -89,7 +94,9 @@ def test_without_an_attachment_the_claim_leads_to_the_volume(ask: Ask) -> None:
     found, _ = ask(migrated, VOLUME=cloud)
     assert found.known().volumes == (Attachment(migrated, attached=False, claim=claim),)
     found, _ = ask(CLOUD_DISK)
-    assert found.known().volumes == (Attachment(CLOUD_DISK), Attachment(DISK, claim=claim)), "another volume"
+    assert found.known().volumes == (Attachment(CLOUD_DISK), Attachment(DISK, claim=claim)), (
+        "another volume"
+    )
     unbound: Any
     for unbound in ({"spec": {}}, {"spec": None}, ABSENT):
         assert ask(CLOUD_DISK, CLAIM=unbound)[0].known() == attachments(Attachment(CLOUD_DISK))
@@ -127,7 +134,9 @@ def test_a_missing_permission_is_reported_and_tried_once_and_requests_and_their_
     assert len(asked) == 3
 
 
-def test_an_invalid_answer_is_never_treated_as_attached_and_an_invalid_name_causes_no_request(ask: Ask) -> None:
+def test_an_invalid_answer_is_never_treated_as_attached_and_an_invalid_name_causes_no_request(
+    ask: Ask,
+) -> None:
     for part in ("ATTACHMENT", "VOLUME", "EVENTS"):
         for answer in (
             http("[]"), http("null"), http("7"), http("{"), http('"text"'), http("[" * 100_000),

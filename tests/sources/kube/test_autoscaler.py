@@ -24,8 +24,12 @@ Cluster-wide:
 
 STATUS = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
 CONFIGMAP = "configmap kube-system/cluster-autoscaler-status"
-FORBIDDEN = http(json.dumps({"message": 'nodes is forbidden: User "us" cannot list'}), "403 Forbidden")
-ABSENT = http(json.dumps({"message": 'configmaps "cluster-autoscaler-status" not found'}), "404 Not Found")
+FORBIDDEN = http(
+    json.dumps({"message": 'nodes is forbidden: User "us" cannot list'}), "403 Forbidden"
+)
+ABSENT = http(
+    json.dumps({"message": 'configmaps "cluster-autoscaler-status" not found'}), "404 Not Found"
+)
 NO_ID, GONE = [worker()], list[Node]()
 UNKNOWN, REQUIRED = registration(), registration(expected=Expected.REQUIRED)
 
@@ -33,7 +37,10 @@ UNKNOWN, REQUIRED = registration(), registration(expected=Expected.REQUIRED)
 def others(*ids: str) -> bytes:
     """List the own Node, and others with these provider IDs."""
     own: dict[str, Any] = {"metadata": {"name": "worker-1"}, "spec": {}}
-    items = [{"metadata": {"name": f"other-{n}"}, "spec": {"providerID": one}} for n, one in enumerate(ids)]
+    items = [
+        {"metadata": {"name": f"other-{n}"}, "spec": {"providerID": one}}
+        for n, one in enumerate(ids)
+    ]
     return http(listed("NodeList", 9, own, *items))
 
 
@@ -69,10 +76,15 @@ def test_the_status_of_every_version_is_read_and_one_without_counts_reported(ask
         (LINES, None, 3, datetime(2023, 11, 29, 13, 34, 29, tzinfo=UTC)),
         (YAML, 2, 1, datetime(2026, 9, 15, 4, 5, 52, tzinfo=UTC)),
         (TIME_FIRST, 0, 0, datetime(2023, 11, 24, 4, 28, 19, tzinfo=UTC)),
-        *((counts.format(invalid), None, 4, None) for invalid in ("true", "-1", "1.5", "9" * 5000, "null", "[]")),
+        *(
+            (counts.format(invalid), None, 4, None)
+            for invalid in ("true", "-1", "1.5", "9" * 5000, "null", "[]")
+        ),
     ):
         asked.status = status(text)
-        expected = Autoscaler(unregistered=unregistered, long_unregistered=long_unregistered, told=told)
+        expected = Autoscaler(
+            unregistered=unregistered, long_unregistered=long_unregistered, told=told
+        )
         assert asked.anew(known=REQUIRED).known() == expected
     for text in (
         BEFORE_2018, "", "Cluster-autoscaler status at 2023-99-29 13:34:29.0 +0000 UTC:\nInitializing",
@@ -86,7 +98,9 @@ def test_the_status_of_every_version_is_read_and_one_without_counts_reported(ask
         assert len(found.why) < 200
 
 
-def test_the_autoscaler_is_asked_if_other_nodes_have_a_provider_id_or_the_node_is_reason_enough(asked: Asked) -> None:
+def test_the_autoscaler_is_asked_if_other_nodes_have_a_provider_id_or_the_node_is_reason_enough(
+    asked: Asked,
+) -> None:
     found = asked.anew().known()
     assert (found.others, found.others_with_id, found.long_unregistered) == (2, 1, 1)
     assert asked.cluster.server.requested("") == ["/api/v1/nodes?limit=50", STATUS]
@@ -106,7 +120,11 @@ def test_the_autoscaler_is_asked_if_other_nodes_have_a_provider_id_or_the_node_i
         ([worker(provider_id=INSTANCE)], UNKNOWN, "the node is registered"),
         (NO_ID, registration(expected=Expected.IGNORED), "--provider-id=ignored"),
         (GONE, UNKNOWN, "there is no Node named worker-1, and no evidence that there was one"),
-        (unavailable("node"), UNKNOWN, "whether the node is registered is not known: it gave no word"),
+        (
+            unavailable("node"),
+            UNKNOWN,
+            "whether the node is registered is not known: it gave no word",
+        ),
         (NotRequested("node", "--api=off"), NotRequested("registration", "--api=off"), "--api=off"),
     ):
         found = asked.anew(listed_node, seen)
@@ -130,11 +148,16 @@ def test_an_answer_is_kept_for_minutes_and_a_failure_for_less(asked: Asked) -> N
             assert len(asked.cluster.asked) == requests
 
 
-def test_an_invalid_node_list_is_no_bare_metal_and_without_the_status_the_rest_is_read(asked: Asked) -> None:
+def test_an_invalid_node_list_is_no_bare_metal_and_without_the_status_the_rest_is_read(
+    asked: Asked,
+) -> None:
     for asked.nodes, why in (
         (http(HTML, kind="text/html"), "expected a response in JSON, got text/html"),
         (http('{"metadata": {"resourceVersion": "9"}, "items": {"a": 1}}'), "malformed object"),
-        (http('{"metadata": {"resourceVersion": "9"}, "items": [{"metadata": 1}]}'), "malformed object"),
+        (
+            http('{"metadata": {"resourceVersion": "9"}, "items": [{"metadata": 1}]}'),
+            "malformed object",
+        ),
         (http("{}", "500 Internal Server Error"), "500"),
         (b"", "timed out"),
     ):

@@ -38,7 +38,11 @@ from tests.wire import (
 POD: dict[str, Any] = {
     "metadata": {"name": "web-0", "namespace": "shop", "uid": "u-1", "resourceVersion": "7"},
     "spec": {"nodeName": "worker-1"},
-    "status": {"phase": "Running", "podIP": "10.244.1.7", "podIPs": [{"ip": "10.244.1.7"}, {"ip": "fd00::7"}]},
+    "status": {
+        "phase": "Running",
+        "podIP": "10.244.1.7",
+        "podIPs": [{"ip": "10.244.1.7"}, {"ip": "fd00::7"}],
+    },
 }
 VERSION = http('{"major":"1","minor":"20","gitVersion":"v1.20.2"}')
 
@@ -71,7 +75,9 @@ def sources_of(tmp_path: Path) -> SourcesOf:
     """Return what a command reads from a server."""
 
     def wired(server: FakeServer, *, api_timeout: str = "5s", **given: str) -> Sources:
-        return sources_of_command(kubeconfig(tmp_path / "config", server.url, **given), api_timeout=api_timeout)
+        return sources_of_command(
+            kubeconfig(tmp_path / "config", server.url, **given), api_timeout=api_timeout
+        )
 
     return wired
 
@@ -94,7 +100,12 @@ def test_only_objects_of_this_node_are_requested(sources_of: SourcesOf) -> None:
     with FakeServer(answering(http(listing(POD)), http(listing(worker)))) as server:
         sources = sources_of(server)
         (pod,), found = read(sources, "pods").known(), read(sources, "node").known()
-    assert (pod.name, pod.uid, pod.phase, pod.ips) == ("shop/web-0", "u-1", "Running", ("10.244.1.7", "fd00::7"))
+    assert (pod.name, pod.uid, pod.phase, pod.ips) == (
+        "shop/web-0",
+        "u-1",
+        "Running",
+        ("10.244.1.7", "fd00::7"),
+    )
     assert found.name == "worker-1"
     assert server.requested("") == [
         "/api/v1/pods?fieldSelector=spec.nodeName%3Dworker-1&limit=500",
@@ -112,23 +123,32 @@ def test_an_error_has_the_message_of_the_server_and_its_code(sources_of: Sources
         "401 Unauthorized", "403 Forbidden", "404 Not Found", "410 Gone", "429 Too Many Requests",
         "500 Internal Server Error", "503 Service Unavailable",
     ):  # fmt: skip
-        body = json.dumps({"kind": "Status", "code": 0, "message": 'pods is forbidden:\n  User "x" cannot list'})
+        body = json.dumps(
+            {"kind": "Status", "code": 0, "message": 'pods is forbidden:\n  User "x" cannot list'}
+        )
         with FakeServer(answering(http(body, status), http(HTML, status, "text/html"))) as server:
             sources = sources_of(server)
-            assert error_of(sources) == f'API server: {status[:3]} pods is forbidden: User "x" cannot list'
+            assert (
+                error_of(sources)
+                == f'API server: {status[:3]} pods is forbidden: User "x" cannot list'
+            )
             assert len(server.requests) == 1, "the next sync is the retry"
             assert error_of(sources) == f"API server: {status}"
     for body in ("", "null", "[]", '"x"', "{}", '{"message": "' + "x" * 9000, "[" * 9000):
         with FakeServer(answering(http(body, "500 Internal Server Error"))) as server:
             assert error_of(sources_of(server)) == "API server: 500 Internal Server Error"
     # Such as the login page of a proxy: our token is not for it.
-    away = b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    away = (
+        b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    )
     with FakeServer(answering(away)) as server:
         assert error_of(sources_of(server)) == "API server: 302 Found"
     assert len(server.requests) == 1
 
 
-def test_an_answer_that_is_no_pod_list_is_unavailable_until_there_is_one(sources_of: SourcesOf) -> None:
+def test_an_answer_that_is_no_pod_list_is_unavailable_until_there_is_one(
+    sources_of: SourcesOf,
+) -> None:
     for answer in (
         http(HTML, kind="text/html"), http(""), http("null"), http("[]"), http('"pods"'), http("{}"),
         http('{"kind":"PodList"}'),
@@ -161,7 +181,9 @@ def test_an_answer_that_is_no_pod_list_is_unavailable_until_there_is_one(sources
 # Lists
 
 
-def test_a_list_is_read_in_any_pieces_and_in_pages_to_its_end_or_not_at_all(sources_of: SourcesOf) -> None:
+def test_a_list_is_read_in_any_pieces_and_in_pages_to_its_end_or_not_at_all(
+    sources_of: SourcesOf,
+) -> None:
     for empty in (
         listing(),
         '{"kind":"PodList","metadata":{"resourceVersion":"40"},"items":null}',
@@ -171,14 +193,19 @@ def test_a_list_is_read_in_any_pieces_and_in_pages_to_its_end_or_not_at_all(sour
             assert read(sources_of(server), "pods") == Known(())
     name = 'Gr\u00fc\u00dfe \U0001f600 ],{"'
     text = listing(POD, POD | {"metadata": POD["metadata"] | {"uid": "u-2", "name": name}})
-    for encoded in (text.encode(), json.dumps(json.loads(text), indent=2, ensure_ascii=False).encode()):
+    for encoded in (
+        text.encode(),
+        json.dumps(json.loads(text), indent=2, ensure_ascii=False).encode(),
+    ):
         for piece in (1, 7, 1 << 20):
             pieces = [chunk(encoded[at : at + piece]) for at in range(0, len(encoded), piece)]
             with FakeServer(answering([CHUNKED, *pieces, LAST_CHUNK])) as server:
                 assert names(read(sources_of(server), "pods")) == ["shop/web-0", f"shop/{name}"]
     second = POD | {"metadata": POD["metadata"] | {"uid": "u-2", "name": "web-1"}}
     first = http(listing(POD, more="next"))
-    with FakeServer(answering(first, http(listing(second)), first, http("{}", "410 Gone"))) as server:
+    with FakeServer(
+        answering(first, http(listing(second)), first, http("{}", "410 Gone"))
+    ) as server:
         sources = sources_of(server)
         assert names(read(sources, "pods")) == ["shop/web-0", "shop/web-1"]
         assert error_of(sources) == "API server: 410 Gone"
@@ -216,7 +243,9 @@ def test_a_server_that_hangs_or_drips_times_out(sources_of: SourcesOf) -> None:
         assert "no complete response within 0.9 s" in error_of(sources)
 
 
-def test_only_a_certificate_of_the_given_authority_is_trusted(sources_of: SourcesOf, tmp_path: Path) -> None:
+def test_only_a_certificate_of_the_given_authority_is_trusted(
+    sources_of: SourcesOf, tmp_path: Path
+) -> None:
     context, certificate = self_signed(tmp_path)
     with FakeServer(answering(http(listing(POD))), tls=context) as server:
         assert "certificate verify failed" in error_of(sources_of(server))
@@ -228,7 +257,10 @@ def test_only_a_certificate_of_the_given_authority_is_trusted(sources_of: Source
         assert "SSL" in error_of(sources_of(server))
     with refusing_port() as port:
         server.url = f"http://127.0.0.1:{port}"
-        assert error_of(sources_of(server)) == f"cannot connect to the API server at {server.url}: connection refused"
+        assert (
+            error_of(sources_of(server))
+            == f"cannot connect to the API server at {server.url}: connection refused"
+        )
 
 
 def test_a_request_leaves_no_open_handle(sources_of: SourcesOf) -> None:
@@ -244,8 +276,14 @@ def test_a_request_leaves_no_open_handle(sources_of: SourcesOf) -> None:
 # Credentials
 
 
-def test_a_token_is_read_again_by_each_command_and_never_printed(sources_of: SourcesOf, tmp_path: Path) -> None:
-    version, token, plugin = "client.authentication.k8s.io/v1beta1", tmp_path / "token", tmp_path / "plugin"
+def test_a_token_is_read_again_by_each_command_and_never_printed(
+    sources_of: SourcesOf, tmp_path: Path
+) -> None:
+    version, token, plugin = (
+        "client.authentication.k8s.io/v1beta1",
+        tmp_path / "token",
+        tmp_path / "plugin",
+    )
     users = (
         f"{{tokenFile: {token}}}",
         f"{{exec: {{apiVersion: {version}, command: {plugin}, interactiveMode: Never}}}}",
@@ -253,11 +291,18 @@ def test_a_token_is_read_again_by_each_command_and_never_printed(sources_of: Sou
     with FakeServer(answering(http(HTML, "502 Bad Gateway"))) as server:
         for user, text in itertools.product(users, ("first", "rotated")):
             token.write_text(text)
-            credential = {"apiVersion": version, "kind": "ExecCredential", "status": {"token": text}}
+            credential = {
+                "apiVersion": version,
+                "kind": "ExecCredential",
+                "status": {"token": text},
+            }
             plugin.write_text(f"#!/bin/sh\necho '{json.dumps(credential)}'\n")
             plugin.chmod(0o755)
             assert text not in error_of(sources_of(server, user=user))
-    assert [request.headers["authorization"] for request in server.requests] == ["Bearer first", "Bearer rotated"] * 2
+    assert [request.headers["authorization"] for request in server.requests] == [
+        "Bearer first",
+        "Bearer rotated",
+    ] * 2
 
 
 def test_an_invalid_kubeconfig_is_wrong_usage_and_reported_by_its_path(tmp_path: Path) -> None:
@@ -267,7 +312,9 @@ def test_an_invalid_kubeconfig_is_wrong_usage_and_reported_by_its_path(tmp_path:
         "clusters: 7\ncontexts: x\nusers: []\n", "current-context: gone\ncontexts: []\nclusters: []\nusers: []\n",
     ):  # fmt: skip
         path.write_text(text)
-        with pytest.raises(UsageError, match=rf"^--kubeconfig \(NODELEAK_KUBECONFIG\): cannot read {path}: ."):
+        with pytest.raises(
+            UsageError, match=rf"^--kubeconfig \(NODELEAK_KUBECONFIG\): cannot read {path}: ."
+        ):
             sources_of_command(path)
     for missing in (tmp_path / "gone", tmp_path):
         with pytest.raises(UsageError, match=f": cannot read {missing}: ."):
@@ -286,9 +333,20 @@ def test_a_watch_yields_whole_lines_as_they_arrive(tmp_path: Path) -> None:
     with FakeServer(lambda _: itertools.chain(begun, ends.pop(0))) as server:
         api = connect(kubeconfig(tmp_path / "config", server.url))
         ends.append(hang(server))
-        for why in ("^$", "broke off", "broke off in the middle of a line", "broke off", "timed out"):
+        for why in (
+            "^$",
+            "broke off",
+            "broke off in the middle of a line",
+            "broke off",
+            "timed out",
+        ):
             lines = api.stream("/api/v1/pods", (("watch", "1"),), 0.3)
-            assert [next(lines) for _ in range(4)] == [b'{"a":1}', b'{"b":2}', b'{"c":3}', b'{"d":4}']
+            assert [next(lines) for _ in range(4)] == [
+                b'{"a":1}',
+                b'{"b":2}',
+                b'{"c":3}',
+                b'{"d":4}',
+            ]
             with pytest.raises(StopIteration if why == "^$" else SourceError, match=why):
                 next(lines)
         api.close()
@@ -300,7 +358,12 @@ def test_a_watch_yields_whole_lines_as_they_arrive(tmp_path: Path) -> None:
 NOON, LATER = "Thu, 01 Jan 2026 12:00:00 GMT", "Thu, 01 Jan 2026 12:00:30 GMT"
 
 
-def dated(date: str | None, body: str = listing(POD), status: str = "200 OK", kind: str = "application/json") -> bytes:
+def dated(
+    date: str | None,
+    body: str = listing(POD),
+    status: str = "200 OK",
+    kind: str = "application/json",
+) -> bytes:
     """Write a whole answer with the server's own time in it."""
     head, _, rest = http(body, status, kind).partition(b"\r\n")
     return head + b"\r\n" + (f"Date: {date}\r\n".encode() if date is not None else b"") + rest
@@ -359,11 +422,29 @@ def test_the_version_of_the_server_is_known_if_it_is_one(sources_of: SourcesOf) 
         "", "1.20.2", "v1.20", "v1.20.2\n", "v1.20.2\x1b[31m", "v1.20.2 rm -rf", "v1.20.2-" + "x" * 99, "v\u0663.1.2",
         None, 7, ["v1.20.2"], {},
     ]  # fmt: skip
-    right = ("v1.20.2", "v1.18.9-eks-d1db3c", "v1.9.2+coreos.0", "v1.21.5-gke.1302", "v1.10.0-beta.4.1+abc_def")
-    failures = (http("{}", "403 Forbidden"), http(HTML, kind="text/html"), http(HTML), b"", answer("v1.20.2")[:-3])
-    cases = [*((answer(one), one) for one in right), *((answer(one), "") for one in odd), *((f, "") for f in failures)]
+    right = (
+        "v1.20.2",
+        "v1.18.9-eks-d1db3c",
+        "v1.9.2+coreos.0",
+        "v1.21.5-gke.1302",
+        "v1.10.0-beta.4.1+abc_def",
+    )
+    failures = (
+        http("{}", "403 Forbidden"),
+        http(HTML, kind="text/html"),
+        http(HTML),
+        b"",
+        answer("v1.20.2")[:-3],
+    )
+    cases = [
+        *((answer(one), one) for one in right),
+        *((answer(one), "") for one in odd),
+        *((f, "") for f in failures),
+    ]
     for answered, version in cases:
-        with FakeServer(lambda request: [http(listing()) if "pods" in request.path else answered]) as server:  # noqa: B023
+        with FakeServer(
+            lambda request: [http(listing()) if "pods" in request.path else answered]  # noqa: B023
+        ) as server:
             sources = sources_of(server)
             assert [read(sources, "pods") for _ in range(2)] == [Known(())] * 2
         assert sources["server_version"](HEALTHY) == version

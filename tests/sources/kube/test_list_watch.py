@@ -18,7 +18,19 @@ from agent.model.snapshot import Known, Unavailable
 from agent.model.watches import Evidence, Watch
 from tests.sources.kube.connections import Hurry, read, running
 from tests.sources.kube.old_server import listed, pod
-from tests.wire import CHUNKED, HTML, LAST_CHUNK, Answer, FakeServer, Request, chunk, hang, http, kubeconfig, until
+from tests.wire import (
+    CHUNKED,
+    HTML,
+    LAST_CHUNK,
+    Answer,
+    FakeServer,
+    Request,
+    chunk,
+    hang,
+    http,
+    kubeconfig,
+    until,
+)
 
 Script = Callable[[FakeServer], Answer]
 PODS = "/api/v1/pods"
@@ -39,7 +51,9 @@ SAME_ETCD = pods(10**6)  # The list of the own Node by an etcd that was not rest
 
 
 def refused(status: str, code: int = 0, message: str = "no") -> Script:
-    return lambda _: [http(json.dumps({"kind": "Status", "code": code, "message": message}), status)]
+    return lambda _: [
+        http(json.dumps({"kind": "Status", "code": code, "message": message}), status)
+    ]
 
 
 def event(kind: str, item: object) -> bytes:
@@ -67,12 +81,16 @@ def lasting(*pieces: bytes) -> Script:
 class Scripted:
     """A server that plays a script, and the watch that follows it."""
 
-    def __init__(self, directory: Path, lists: Iterable[Script], watches: Iterable[Script], node: Script) -> None:
+    def __init__(
+        self, directory: Path, lists: Iterable[Script], watches: Iterable[Script], node: Script
+    ) -> None:
         self._lists, self._watches, self._node = iter(lists), iter(watches), node
         self.server, self.seconds, self.step = FakeServer(self._answer), 1000.0, 0.0
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(loop, "clock", self._clock)
-            self.sources, self.watch = watch_of(kubeconfig(directory / "kubeconfig", self.server.url))
+            self.sources, self.watch = watch_of(
+                kubeconfig(directory / "kubeconfig", self.server.url)
+            )
 
     def _clock(self) -> float:
         self.seconds += self.step
@@ -95,7 +113,10 @@ class Scripted:
             for request in list(self.server.requests)
             if request.path == PODS
         ]
-        return [f"{'watch' if one.watches else 'list'} {query['resourceVersion'][0]}".strip() for one, query in queries]
+        return [
+            f"{'watch' if one.watches else 'list'} {query['resourceVersion'][0]}".strip()
+            for one, query in queries
+        ]
 
     def questions(self) -> list[str]:
         """Return the requests that ask whether etcd was restored."""
@@ -107,7 +128,9 @@ class Scripted:
 
     def until_requested(self, expected: str) -> None:
         wanted = expected.split(", ")
-        until(lambda: len(self.requests()) >= len(wanted), f"{expected}, but only {self.requests()}")
+        until(
+            lambda: len(self.requests()) >= len(wanted), f"{expected}, but only {self.requests()}"
+        )
         assert self.requests()[: len(wanted)] == wanted
 
     def until_seen(self, *expected: str) -> None:
@@ -115,7 +138,10 @@ class Scripted:
             reading = self.reading()
             return None if isinstance(reading, Unavailable) else [one.name for one in reading.value]
 
-        until(lambda: seen() == [f"shop/{name}" for name in expected], f"{expected}, but only {self.reading()}")
+        until(
+            lambda: seen() == [f"shop/{name}" for name in expected],
+            f"{expected}, but only {self.reading()}",
+        )
 
 
 @contextmanager
@@ -155,8 +181,14 @@ def test_nothing_is_known_before_one_list_and_one_watch_from_its_version(tmp_pat
         assert scripted.reading() == Unavailable("pods", "the API server has not answered yet")
         assert not scripted.watch.answered.is_set()
     scripted = check(tmp_path, [pods(40, A)], [lasting()], "list 0, watch 40", "a", {})
-    listing, watching = (parse_qs(urlsplit(target).query) for target in scripted.server.requested(PODS))
-    assert listing == {"fieldSelector": ["spec.nodeName=worker-1"], "resourceVersion": ["0"], "limit": ["500"]}
+    listing, watching = (
+        parse_qs(urlsplit(target).query) for target in scripted.server.requested(PODS)
+    )
+    assert listing == {
+        "fieldSelector": ["spec.nodeName=worker-1"],
+        "resourceVersion": ["0"],
+        "limit": ["500"],
+    }
     assert 48 <= int(watching.pop("timeoutSeconds")[0]) <= 72
     assert watching == {
         "fieldSelector": ["spec.nodeName=worker-1"], "watch": ["1"], "allowWatchBookmarks": ["true"],
@@ -171,32 +203,79 @@ def test_nothing_is_known_before_one_list_and_one_watch_from_its_version(tmp_pat
         ]
 
 
-def test_events_change_what_is_known_and_a_watch_that_ends_resumes_from_its_version(tmp_path: Path) -> None:
-    events = [event("ADDED", B), event("MODIFIED", pod("a", 42, "A")), event("PAUSED", pod("z", 42)), bookmark(43)]
+def test_events_change_what_is_known_and_a_watch_that_ends_resumes_from_its_version(
+    tmp_path: Path,
+) -> None:
+    events = [
+        event("ADDED", B),
+        event("MODIFIED", pod("a", 42, "A")),
+        event("PAUSED", pod("z", 42)),
+        bookmark(43),
+    ]
     check(tmp_path, [pods(40, A)], [lasting(*events)], "list 0, watch 40", "A b")
-    check(tmp_path, [pods(40, A, B)], [lasting(event("DELETED", pod("a", 41)))], "list 0, watch 40", "b")
+    check(
+        tmp_path,
+        [pods(40, A, B)],
+        [lasting(event("DELETED", pod("a", 41)))],
+        "list 0, watch 40",
+        "b",
+    )
     watches = [streamed(event("ADDED", B)), streamed(bookmark(55)), streamed(), lasting()]
-    check(tmp_path, [pods(40, A)], watches, "list 0, watch 40, watch 41, watch 55, watch 55", "a b", {"ended": 3})
+    check(
+        tmp_path,
+        [pods(40, A)],
+        watches,
+        "list 0, watch 40, watch 41, watch 55, watch 55",
+        "a b",
+        {"ended": 3},
+    )
     half = chunk('{"type":"ADDED","object":{"meta')
     watches = [dropped(event("ADDED", B), half), dropped(), streamed(half), lasting()]
-    check(tmp_path, [pods(40)], watches, "list 0, watch 40, watch 41, watch 41, watch 41", "b", {"broken": 3})
+    check(
+        tmp_path,
+        [pods(40)],
+        watches,
+        "list 0, watch 40, watch 41, watch 41, watch 41",
+        "b",
+        {"broken": 3},
+    )
 
 
-def test_events_that_a_bookmark_was_ahead_of_are_applied_and_older_ones_are_not(tmp_path: Path) -> None:
-    late = [event("DELETED", pod("c", 96)), event("ADDED", pod("b", 98)), event("MODIFIED", pod("a", 99, "A"))]
+def test_events_that_a_bookmark_was_ahead_of_are_applied_and_older_ones_are_not(
+    tmp_path: Path,
+) -> None:
+    late = [
+        event("DELETED", pod("c", 96)),
+        event("ADDED", pod("b", 98)),
+        event("MODIFIED", pod("a", 99, "A")),
+    ]
     old = [event("MODIFIED", pod("b", 97, "old")), event("MODIFIED", pod("a", 99, "old"))]
     watches = [streamed(bookmark(100), bookmark(80), *late, old[0]), streamed(old[1]), lasting()]
-    scripted = check(tmp_path, [pods(90, A, C)], watches, "list 0, watch 90, watch 99, watch 99", "A b")
+    scripted = check(
+        tmp_path, [pods(90, A, C)], watches, "list 0, watch 90, watch 99, watch 99", "A b"
+    )
     assert [*scripted.evidence()] == [Evidence.REPLAYED], "a bookmark is none"
     lost = event("MODIFIED", pod("a", 99, "A"))
-    watches = [dropped(bookmark(100), event("ADDED", pod("b", 98))), streamed(lost, bookmark(100)), lasting()]
+    watches = [
+        dropped(bookmark(100), event("ADDED", pod("b", 98))),
+        streamed(lost, bookmark(100)),
+        lasting(),
+    ]
     check(tmp_path, [pods(90, A)], watches, "list 0, watch 90, watch 98, watch 100", "A b")
 
 
-def test_after_an_expired_version_the_list_is_never_older_has_no_pages_and_may_be_of_etcd(tmp_path: Path) -> None:
+def test_after_an_expired_version_the_list_is_never_older_has_no_pages_and_may_be_of_etcd(
+    tmp_path: Path,
+) -> None:
     for expired in (
-        streamed(event("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"})),
-        streamed(event("ERROR", {"code": 504, "reason": "Timeout", "message": "Too large resource version"})),
+        streamed(
+            event("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"})
+        ),
+        streamed(
+            event(
+                "ERROR", {"code": 504, "reason": "Timeout", "message": "Too large resource version"}
+            )
+        ),
         refused("410 Gone", 410),
         refused("504 Gateway Timeout", 504, "Too large resource version"),
     ):
@@ -212,15 +291,26 @@ def test_after_an_expired_version_the_list_is_never_older_has_no_pages_and_may_b
     for answer in (refused("410 Gone", 410), refused("504 Gateway Timeout", 504), pods(39)):
         # The last one is a restored etcd: its versions are lower, and true.
         requested = "list 0, watch 40, list 40, list, watch 12"
-        check(tmp_path, [pods(40, A), answer, pods(12, pod("z", 3))], [gone, lasting()], requested, "z")
+        check(
+            tmp_path,
+            [pods(40, A), answer, pods(12, pod("z", 3))],
+            [gone, lasting()],
+            requested,
+            "z",
+        )
     check(tmp_path, [refused("410 Gone", 410), pods(40)], [lasting()], "list 0, list, watch 40", "")
     # Far behind, and not older than the version that is known: it still has what was deleted.
-    lists, watches = [pods(40, A, B), pods(40, A, B), pods(41, B)], [streamed(event("DELETED", A)), gone, lasting()]
+    lists, watches = (
+        [pods(40, A, B), pods(40, A, B), pods(41, B)],
+        [streamed(event("DELETED", A)), gone, lasting()],
+    )
     requested, restarts = (
         "list 0, watch 40, watch 40, list 40, list, watch 41",
         {"ended": 1, "expired": 1, "regressed": 1},
     )
-    assert Evidence.OLDER_LIST in check(tmp_path, lists, watches, requested, "b", restarts).evidence()
+    assert (
+        Evidence.OLDER_LIST in check(tmp_path, lists, watches, requested, "b", restarts).evidence()
+    )
 
 
 def test_a_failing_list_is_unavailable_and_retried(tmp_path: Path) -> None:
@@ -252,22 +342,42 @@ def test_after_an_invalid_event_the_list_is_read_again(tmp_path: Path) -> None:
         ("BOOKMARK", {"kind": "Pod"}), ("DELETED", {"metadata": versioned}),
         ("ADDED", {"metadata": {"uid": "a"} | versioned}),
     ]  # fmt: skip
-    for message in (*(chunk(line + b"\n") for line in lines), *(event(kind, item) for kind, item in objects)):
+    for message in (
+        *(chunk(line + b"\n") for line in lines),
+        *(event(kind, item) for kind, item in objects),
+    ):
         lists, watches = [pods(40, A), pods(90, C)], [streamed(message), lasting()]
-        scripted = check(tmp_path, lists, watches, "list 0, watch 40, list 40, watch 90", "c", {"broken": 1})
+        scripted = check(
+            tmp_path, lists, watches, "list 0, watch 40, list 40, watch 90", "c", {"broken": 1}
+        )
         assert (scripted.watch.regressions, read(scripted.sources, "watches")) == (0, Known(()))
 
 
-def test_a_live_pod_is_not_lost_to_an_old_server_that_shows_a_deletion_in_each_watch(tmp_path: Path) -> None:
-    replayed, replaced = event("DELETED", A), pod("b", 41, "web")  # with the versions of their last updates
-    events = [event("ADDED", replaced), event("DELETED", replaced), event("ADDED", pod("c", 43, "web")), replayed]
+def test_a_live_pod_is_not_lost_to_an_old_server_that_shows_a_deletion_in_each_watch(
+    tmp_path: Path,
+) -> None:
+    replayed, replaced = (
+        event("DELETED", A),
+        pod("b", 41, "web"),
+    )  # with the versions of their last updates
+    events = [
+        event("ADDED", replaced),
+        event("DELETED", replaced),
+        event("ADDED", pod("c", 43, "web")),
+        replayed,
+    ]
     watches, requested = (
         [streamed(*events), *[streamed(replayed)] * 3, lasting()],
         "list 0, watch 40" + ", watch 43" * 4,
     )
     scripted = check(tmp_path, [pods(40, A, pod("z", 3))], watches, requested, "z web")
     ((kind, shown),) = scripted.evidence().items()
-    assert (kind, shown.resource, shown.before, shown.version) == (Evidence.DELETED_BELOW, "pods", 43, 7)
+    assert (kind, shown.resource, shown.before, shown.version) == (
+        Evidence.DELETED_BELOW,
+        "pods",
+        43,
+        7,
+    )
     assert (shown.count, shown.server_version, scripted.watch.regressions) == (4, "v1.9.2", 4)
     assert shown.first < shown.last
     assert len(scripted.server.requested("/version")) == 1, "once a connection"
@@ -286,7 +396,9 @@ def test_a_deleted_pod_stays_deleted_as_far_as_memory_goes(tmp_path: Path) -> No
         assert +scripted.watch.restarts == {"regressed": 1}, "only the last 1000 are remembered"
 
 
-def test_a_watch_without_news_becomes_unavailable_after_its_deadline_despite_retries(tmp_path: Path) -> None:
+def test_a_watch_without_news_becomes_unavailable_after_its_deadline_despite_retries(
+    tmp_path: Path,
+) -> None:
     leaves, back = threading.Event(), threading.Event()
 
     def watch(server: FakeServer) -> Iterator[bytes]:
@@ -329,7 +441,10 @@ def test_credentials_that_are_missing_or_rotated_are_read_again(tmp_path: Path) 
         (tmp_path / "other").rename(path)
         until(lambda: not isinstance(read(sources, "pods"), Unavailable), "the new token is used")
         stop.set()
-    assert [one.headers["authorization"] for one in server.requests[:2]] == ["Bearer old", "Bearer new"]
+    assert [one.headers["authorization"] for one in server.requests[:2]] == [
+        "Bearer old",
+        "Bearer new",
+    ]
 
 
 # Waiting
@@ -351,12 +466,17 @@ class Waits(threading.Event):
         return self.is_set()
 
 
-def ending(directory: Path, watch: Script, step: float, node: Script = SAME_ETCD) -> tuple[Scripted, list[float]]:
+def ending(
+    directory: Path, watch: Script, step: float, node: Script = SAME_ETCD
+) -> tuple[Scripted, list[float]]:
     """Run a hundred watches that all end like this, and return how long the daemon waits between them, too.
 
     `step`: seconds of each reading of the clock.
     """
-    scripted, stop = Scripted(directory, itertools.repeat(pods(40)), itertools.repeat(watch), node), Waits(100)
+    scripted, stop = (
+        Scripted(directory, itertools.repeat(pods(40)), itertools.repeat(watch), node),
+        Waits(100),
+    )
     scripted.step = step
     with scripted.server:
         scripted.watch.run(stop)
@@ -364,7 +484,11 @@ def ending(directory: Path, watch: Script, step: float, node: Script = SAME_ETCD
 
 
 def test_the_agents_of_all_nodes_do_not_come_back_at_once(tmp_path: Path) -> None:
-    for watch in (dropped(bookmark(41)), streamed(bookmark(41)), streamed(event("ERROR", {"code": 410}))):
+    for watch in (
+        dropped(bookmark(41)),
+        streamed(bookmark(41)),
+        streamed(event("ERROR", {"code": 410})),
+    ):
         _, waits = ending(tmp_path, watch, 0.001)
         assert min(waits) >= 0.5
         for first in (0, 5, 10):
@@ -381,21 +505,37 @@ def test_a_watch_asks_whether_etcd_was_restored_every_ten_minutes_or_once_a_minu
         (streamed(bookmark(41)), 24, 480, 850, SAME_ETCD),
         (dropped(bookmark(41)), 8, 60, 100, SAME_ETCD),
         (streamed(bookmark(41)), 8, 60, 120, failing),
-        (streamed(bookmark(41)), 24, 480, 850, restored),  # as behind a balancer, where no connection fails
+        (
+            streamed(bookmark(41)),
+            24,
+            480,
+            850,
+            restored,
+        ),  # as behind a balancer, where no connection fails
         (dropped(bookmark(41)), 8, 60, 100, restored),
     ):
         scripted, waits = ending(tmp_path, watch, step, node)
-        questions, lists = len(scripted.questions()), sum(one.startswith("list") for one in scripted.requests())
+        questions, lists = (
+            len(scripted.questions()),
+            sum(one.startswith("list") for one in scripted.requests()),
+        )
         assert shortest < (scripted.seconds - 1000) / questions < longest
         times = questions if node is restored else 0
         assert scripted.watch.restarts["restored"] == times
         assert times <= lists <= times + 1, "nothing is listed without a reason"
-    assert 0.3 < sum(wait > 15 for wait in waits) / questions < 0.7, "the lists of all agents are spread over 30 s"
+    assert 0.3 < sum(wait > 15 for wait in waits) / questions < 0.7, (
+        "the lists of all agents are spread over 30 s"
+    )
     assert max(waits) <= 30
 
 
 def test_waits_between_tries_are_random_keep_data_fresh_and_end_at_once(tmp_path: Path) -> None:
-    for stale_after, least, longest in (("120s", 0.5, 15), ("600s", 0.5, 15), ("40s", 0.5, 5), ("2s", 0.25, 0.25)):
+    for stale_after, least, longest in (
+        ("120s", 0.5, 15),
+        ("600s", 0.5, 15),
+        ("40s", 0.5, 5),
+        ("2s", 0.25, 0.25),
+    ):
         stop, path = Waits(400), kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1")
         _, watch = watch_of(path, stale_after)
         path.unlink()
@@ -418,7 +558,9 @@ def test_waits_between_tries_are_random_keep_data_fresh_and_end_at_once(tmp_path
 # A restored etcd
 
 
-def test_after_a_failure_the_watch_restarts_from_its_version_and_the_node_is_asked_for_once(tmp_path: Path) -> None:
+def test_after_a_failure_the_watch_restarts_from_its_version_and_the_node_is_asked_for_once(
+    tmp_path: Path,
+) -> None:
     for failure in (
         dropped(),
         lambda _: [],
@@ -427,7 +569,10 @@ def test_after_a_failure_the_watch_restarts_from_its_version_and_the_node_is_ask
         refused("500 Internal Server Error", 500),
         lambda _: [http(HTML, "502 Bad Gateway", "text/html")],
         lambda _: [http(HTML, kind="text/html")],
-        *(streamed(event("ERROR", status)) for status in ({"code": 500, "message": "etcd"}, {"code": 401}, {})),
+        *(
+            streamed(event("ERROR", status))
+            for status in ({"code": 500, "message": "etcd"}, {"code": 401}, {})
+        ),
     ):
         watches = [failure, failure, streamed(bookmark(41)), failure, lasting()]
         requested = "list 0, watch 40, watch 40, watch 40, watch 41, watch 41"
@@ -438,11 +583,20 @@ def test_after_a_failure_the_watch_restarts_from_its_version_and_the_node_is_ask
 
 
 def test_after_a_restore_the_list_is_as_new_as_etcd_was(tmp_path: Path) -> None:
-    z, watches, begin = pod("z", 3), [dropped(), lasting(), lasting()], "list 0, watch 40, watch 40, list 12"
+    z, watches, begin = (
+        pod("z", 3),
+        [dropped(), lasting(), lasting()],
+        "list 0, watch 40, watch 40, list 12",
+    )
     restarts = {"broken": 1, "restored": 1}
-    deleted, requested = [dropped(event("DELETED", pod("z", 41))), *watches[1:]], "list 0, watch 40, watch 41, list 12"
+    deleted, requested = (
+        [dropped(event("DELETED", pod("z", 41))), *watches[1:]],
+        "list 0, watch 40, watch 41, list 12",
+    )
     lists = [pods(40, A, z), pods(13, z)]
-    scripted = check(tmp_path, lists, deleted, f"{requested}, watch 13", "z", restarts, node=pods(12))
+    scripted = check(
+        tmp_path, lists, deleted, f"{requested}, watch 13", "z", restarts, node=pods(12)
+    )
     ((kind, shown),) = scripted.evidence().items()
     assert (kind, shown.before, shown.version, shown.count) == (Evidence.RV_RESET, 41, 13, 1)
     for lagging in (refused("504 Gateway Timeout", 504), pods(11)):
@@ -451,7 +605,11 @@ def test_after_a_restore_the_list_is_as_new_as_etcd_was(tmp_path: Path) -> None:
     with playing(tmp_path, [pods(40, A)], watches, node=pods(12)) as scripted:
         scripted.until_requested(begin)
         why = "API server: versions went back: etcd was restored from a backup; listing again"
-        assert scripted.reading() == Unavailable("pods", why), "until it is listed, nothing is known"
+        assert scripted.reading() == Unavailable("pods", why), (
+            "until it is listed, nothing is known"
+        )
     # Another etcd for Nodes costs one list, and is no evidence.
-    scripted = check(tmp_path, [pods(40, A), pods(41, A)], watches, f"{begin}, watch 41", "a", node=pods(12))
+    scripted = check(
+        tmp_path, [pods(40, A), pods(41, A)], watches, f"{begin}, watch 41", "a", node=pods(12)
+    )
     assert scripted.watch.regressions == 0

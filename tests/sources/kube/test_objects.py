@@ -33,14 +33,22 @@ def started_at(second: int) -> dict[str, Any]:
     return {"startedAt": f"2026-01-01T00:00:{second:02}Z"}
 
 
-def test_a_pod_names_its_controller_and_a_static_pod_has_the_uid_of_the_kubelet(pods: Objects) -> None:
+def test_a_pod_names_its_controller_and_a_static_pod_has_the_uid_of_the_kubelet(
+    pods: Objects,
+) -> None:
     mirror = {"kubernetes.io/config.hash": "own", "kubernetes.io/config.mirror": "own"}
     other = {"kubernetes.io/config.hash": "own"}
     read = pods({"metadata": {"annotations": mirror}}, {"metadata": {"annotations": other}})
     assert [(pod.uid, pod.static) for pod in read] == [("own", True), ("u-1", False)]
 
     def owner(kind: str, name: str, controller: bool | None) -> dict[str, Any]:
-        return {"apiVersion": "v1", "kind": kind, "name": name, "uid": "o", "controller": controller}
+        return {
+            "apiVersion": "v1",
+            "kind": kind,
+            "name": name,
+            "uid": "o",
+            "controller": controller,
+        }
 
     cases: list[tuple[Any, str]] = [
         ([owner("ReplicaSet", "web-6d5f", True)], "ReplicaSet/web-6d5f"),
@@ -50,12 +58,21 @@ def test_a_pod_names_its_controller_and_a_static_pod_has_the_uid_of_the_kubelet(
         ([], ""),
         (None, ""),
     ]
-    check(pods, "controller", [({"metadata": {"ownerReferences": owners}}, name) for owners, name in cases])
+    check(
+        pods,
+        "controller",
+        [({"metadata": {"ownerReferences": owners}}, name) for owners, name in cases],
+    )
 
 
 def test_a_pod_has_the_devices_and_host_ports_of_all_its_containers(pods: Objects) -> None:
     spec = {
-        "containers": [asking({"cpu": "2", GPU: "1"}), asking(None, {"a.b/c": "3"}), {"name": "d"}, asking({GPU: "1"})],
+        "containers": [
+            asking({"cpu": "2", GPU: "1"}),
+            asking(None, {"a.b/c": "3"}),
+            {"name": "d"},
+            asking({GPU: "1"}),
+        ],
         "initContainers": [asking({KVM: "1"}), {"name": "e", "resources": None}],
     }
     check(pods, "wants", [({"spec": spec}, ("a.b/c", KVM, GPU))])
@@ -67,9 +84,18 @@ def test_a_pod_has_the_devices_and_host_ports_of_all_its_containers(pods: Object
         f"a/{'b' * 64}",
     )  # fmt: skip
     amounts = {"0": (), 0: (), "1": (GPU,), "1k": (GPU,), 2: (GPU,)}
-    cases = [({other: "1"}, ()) for other in others] + [({GPU: amount}, wants) for amount, wants in amounts.items()]
-    check(pods, "wants", [({"spec": {"containers": [asking(limits)]}}, wants) for limits, wants in cases])
-    web = {"name": "web", "ports": [{"containerPort": 80, "hostPort": 8080}, {"containerPort": 9, "protocol": "UDP"}]}
+    cases = [({other: "1"}, ()) for other in others] + [
+        ({GPU: amount}, wants) for amount, wants in amounts.items()
+    ]
+    check(
+        pods,
+        "wants",
+        [({"spec": {"containers": [asking(limits)]}}, wants) for limits, wants in cases],
+    )
+    web = {
+        "name": "web",
+        "ports": [{"containerPort": 80, "hostPort": 8080}, {"containerPort": 9, "protocol": "UDP"}],
+    }
     dns = {"name": "dns", "ports": [{"containerPort": 53, "hostPort": 53, "protocol": "UDP"}]}
     ported = {"initContainers": [dns, {"name": "none"}], "containers": [web, web]}
     ports = (PortMapping(53, "udp"), PortMapping(8080, "tcp"))
@@ -81,24 +107,54 @@ def test_a_pod_has_the_devices_and_host_ports_of_all_its_containers(pods: Object
     ])  # fmt: skip
 
 
-def test_a_pod_starts_with_its_first_container_and_waits_since_it_was_scheduled(pods: Objects) -> None:
+def test_a_pod_starts_with_its_first_container_and_waits_since_it_was_scheduled(
+    pods: Objects,
+) -> None:
     cases: list[tuple[list[dict[str, Any]], datetime | None]] = [
         ([{"state": {"running": started_at(9)}}], at(9)),
         ([{"state": {"running": started_at(9)}}, {"state": {"running": started_at(7)}}], at(7)),
-        ([{"state": {"running": started_at(9)}, "lastState": {"terminated": started_at(3)}}], at(3)),
+        (
+            [{"state": {"running": started_at(9)}, "lastState": {"terminated": started_at(3)}}],
+            at(3),
+        ),
         ([{"state": {"terminated": started_at(5)}, "lastState": {}}], at(5)),
         ([{"state": {"waiting": {"reason": "ContainerCreating"}}}], None),
-        ([{"state": {"terminated": {"reason": "ContainerStatusUnknown", "startedAt": None}}}], None),
+        (
+            [{"state": {"terminated": {"reason": "ContainerStatusUnknown", "startedAt": None}}}],
+            None,
+        ),
         ([{}, {"state": None, "lastState": None}], None),
         ([], None),
     ]
     for kind in ("containerStatuses", "initContainerStatuses"):
-        check(pods, "started", [({"status": {kind: containers}}, first) for containers, first in cases])
-        check(pods, "waiting", [({"status": {kind: found}}, "waiting" in str(found)) for found, _ in cases])
-    init, later = [{"state": {"terminated": started_at(2)}}], [{"state": {"running": started_at(4)}}]
-    check(pods, "started", [({"status": {"initContainerStatuses": init, "containerStatuses": later}}, at(2))])
+        check(
+            pods,
+            "started",
+            [({"status": {kind: containers}}, first) for containers, first in cases],
+        )
+        check(
+            pods,
+            "waiting",
+            [({"status": {kind: found}}, "waiting" in str(found)) for found, _ in cases],
+        )
+    init, later = (
+        [{"state": {"terminated": started_at(2)}}],
+        [{"state": {"running": started_at(4)}}],
+    )
+    check(
+        pods,
+        "started",
+        [({"status": {"initContainerStatuses": init, "containerStatuses": later}}, at(2))],
+    )
     given = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:07Z"}
-    odd: list[Any] = [None, [], 7, [7], [given | {"status": "False"}], [given | {"lastTransitionTime": 7}]]
+    odd: list[Any] = [
+        None,
+        [],
+        7,
+        [7],
+        [given | {"status": "False"}],
+        [given | {"lastTransitionTime": 7}],
+    ]
     check(pods, "scheduled", [
         ({"status": {"phase": "Pending", "conditions": [{"type": "Ready"}, given]}}, at(7)),
         # A pod whose sandbox was lost waits for another one in phase Running.
@@ -108,20 +164,46 @@ def test_a_pod_starts_with_its_first_container_and_waits_since_it_was_scheduled(
     ])  # fmt: skip
 
 
-def test_a_terminating_pod_has_its_deadline_and_finalizers_and_an_invalid_time_is_ignored(pods: Objects) -> None:
-    times = {"creationTimestamp": "2026-01-01T00:00:01Z", "deletionTimestamp": "2026-01-01T00:00:31Z"}
-    pod, other = pods({"metadata": times | {"finalizers": ["batch.kubernetes.io/job-tracking"]}}, {})
+def test_a_terminating_pod_has_its_deadline_and_finalizers_and_an_invalid_time_is_ignored(
+    pods: Objects,
+) -> None:
+    times = {
+        "creationTimestamp": "2026-01-01T00:00:01Z",
+        "deletionTimestamp": "2026-01-01T00:00:31Z",
+    }
+    pod, other = pods(
+        {"metadata": times | {"finalizers": ["batch.kubernetes.io/job-tracking"]}}, {}
+    )
     assert (pod.deleting, pod.created, pod.deletion) == (True, at(1), at(31))
     assert pod.finalizers == ("batch.kubernetes.io/job-tracking",)
-    assert (other.deleting, other.created, other.deletion, other.finalizers) == (False, None, None, ())
-    for time in ("yesterday", "2026-01-01T00:00:00", 7, "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"):
+    assert (other.deleting, other.created, other.deletion, other.finalizers) == (
+        False,
+        None,
+        None,
+        (),
+    )
+    for time in (
+        "yesterday",
+        "2026-01-01T00:00:00",
+        7,
+        "9999-12-31T23:59:59Z",
+        "0001-01-01T00:00:00Z",
+    ):
         containers = [{"state": {"running": {"startedAt": time}}}]
-        (pod,) = pods({"metadata": {"creationTimestamp": time}, "status": {"containerStatuses": containers}})
+        (pod,) = pods(
+            {"metadata": {"creationTimestamp": time}, "status": {"containerStatuses": containers}}
+        )
         assert (pod.created, pod.started, pod.name) == (None, None, "shop/web-0")
 
 
-def test_addresses_of_every_version_are_read_and_a_terminated_pod_has_neither_these_nor_volumes(pods: Objects) -> None:
-    both = {"phase": "Running", "podIP": "10.244.1.7", "podIPs": [{"ip": "10.244.1.7"}, {"ip": "fd00::7"}]}
+def test_addresses_of_every_version_are_read_and_a_terminated_pod_has_neither_these_nor_volumes(
+    pods: Objects,
+) -> None:
+    both = {
+        "phase": "Running",
+        "podIP": "10.244.1.7",
+        "podIPs": [{"ip": "10.244.1.7"}, {"ip": "fd00::7"}],
+    }
     check(pods, "ips", [
         ({"status": {"podIP": "10.244.1.7"}}, ("10.244.1.7",)),  # before 1.16
         ({"status": both, "spec": {"hostNetwork": True}}, ("10.244.1.7", "fd00::7")),
@@ -130,20 +212,38 @@ def test_addresses_of_every_version_are_read_and_a_terminated_pod_has_neither_th
     ])  # fmt: skip
     spec = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "db"}}]}
     phases = ("Running", "Pending", "Succeeded", "Failed")
-    read = pods(*({"spec": spec, "status": {"phase": phase, "podIP": "10.0.0.7"}} for phase in phases))
+    read = pods(
+        *({"spec": spec, "status": {"phase": phase, "podIP": "10.0.0.7"}} for phase in phases)
+    )
     kept, dropped = (("10.0.0.7",), ("db",)), ((), ())
     assert [(pod.ips, pod.claims) for pod in read] == [kept, kept, dropped, dropped]
-    check(pods, "phase", [({"status": None}, ""), ({"status": {}}, ""), ({"status": both}, "Running")])
-    check(pods, "host_network", [({"spec": {"hostNetwork": True}}, True), ({"spec": None}, False), ({}, False)])
+    check(
+        pods, "phase", [({"status": None}, ""), ({"status": {}}, ""), ({"status": both}, "Running")]
+    )
+    check(
+        pods,
+        "host_network",
+        [({"spec": {"hostNetwork": True}}, True), ({"spec": None}, False), ({}, False)],
+    )
 
 
 def test_a_pod_of_another_form_makes_the_list_unavailable(tmp_path: Path) -> None:
-    odd: list[Any] = [{"phase": ["Running"]}, {"podIPs": [{"ip": ["x"]}]}, {"podIP": "10.0.0.256"}, {"podIPs": 7}, "x"]
+    odd: list[Any] = [
+        {"phase": ["Running"]},
+        {"podIPs": [{"ip": ["x"]}]},
+        {"podIP": "10.0.0.256"},
+        {"podIPs": 7},
+        "x",
+    ]
     port: dict[str, Any] = {"spec": {"containers": [{"ports": [{"hostPort": "http"}]}]}}
     for given in (*({"status": status} for status in odd), port):
-        answer = http(listed("PodList", 40, {"metadata": {"name": "a", "namespace": "b", "uid": "c"}} | given))
+        answer = http(
+            listed("PodList", 40, {"metadata": {"name": "a", "namespace": "b", "uid": "c"}} | given)
+        )
         with FakeServer(lambda _: [answer]) as server:  # noqa: B023 (within the loop)
-            found = read(sources_of_command(kubeconfig(tmp_path / "kubeconfig", server.url)), "pods")
+            found = read(
+                sources_of_command(kubeconfig(tmp_path / "kubeconfig", server.url)), "pods"
+            )
         assert isinstance(found, Unavailable)
         assert found.why.startswith("API server: incomplete object (")
 
@@ -151,20 +251,34 @@ def test_a_pod_of_another_form_makes_the_list_unavailable(tmp_path: Path) -> Non
 # Volumes
 
 
-def test_a_pod_has_named_and_ephemeral_claims_and_volumes_as_the_node_status_names_them(pods: Objects) -> None:
+def test_a_pod_has_named_and_ephemeral_claims_and_volumes_as_the_node_status_names_them(
+    pods: Objects,
+) -> None:
     by_name = {"name": "data", "persistentVolumeClaim": {"claimName": "data-web-0"}}
     own = {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {}}}
     (pod,) = pods({"spec": {"volumes": [by_name, own, {"name": "a"}, {}, 7, None, "x"]}})
     assert (pod.claims, pod.volumes) == (("data-web-0", "web-0-scratch"), ())
     cases: list[tuple[Any, str]] = [
-        ({"awsElasticBlockStore": {"volumeID": "aws://a/vol-1"}}, "kubernetes.io/aws-ebs/aws://a/vol-1"),
-        ({"azureDisk": {"diskName": "d", "diskURI": "/disks/d"}}, "kubernetes.io/azure-disk//disks/d"),
+        (
+            {"awsElasticBlockStore": {"volumeID": "aws://a/vol-1"}},
+            "kubernetes.io/aws-ebs/aws://a/vol-1",
+        ),
+        (
+            {"azureDisk": {"diskName": "d", "diskURI": "/disks/d"}},
+            "kubernetes.io/azure-disk//disks/d",
+        ),
         ({"cinder": {"volumeID": "c-1"}}, "kubernetes.io/cinder/c-1"),
         ({"gcePersistentDisk": {"pdName": "pd-1"}}, "kubernetes.io/gce-pd/pd-1"),
-        ({"vsphereVolume": {"volumePath": "[s] d.vmdk"}}, "kubernetes.io/vsphere-volume/[s] d.vmdk"),
+        (
+            {"vsphereVolume": {"volumePath": "[s] d.vmdk"}},
+            "kubernetes.io/vsphere-volume/[s] d.vmdk",
+        ),
         ({"rbd": {"image": "i", "monitors": []}}, "kubernetes.io/rbd/rbd:i"),
         ({"rbd": {"image": "i", "pool": "p"}}, "kubernetes.io/rbd/p:i"),
-        ({"iscsi": {"targetPortal": "10.0.0.9:3260", "iqn": "q", "lun": 0}}, "kubernetes.io/iscsi/10.0.0.9:3260:q:0"),
+        (
+            {"iscsi": {"targetPortal": "10.0.0.9:3260", "iqn": "q", "lun": 0}},
+            "kubernetes.io/iscsi/10.0.0.9:3260:q:0",
+        ),
         ({"flexVolume": {"driver": "nodeleak/disk"}}, "nodeleak/disk/data"),
         ({"secret": {"secretName": "s"}}, ""),
         ({"csi": {"driver": "d"}}, ""),
@@ -184,7 +298,13 @@ AT = datetime(2026, 3, 26, 20, 1, tzinfo=UTC)
 
 
 def test_a_node_has_its_device_capacity_and_allocatable(nodes: Objects) -> None:
-    plain = {"cpu": "8", "memory": "16Gi", "pods": "110", "hugepages-2Mi": "0", "ephemeral-storage": "9Gi"}
+    plain = {
+        "cpu": "8",
+        "memory": "16Gi",
+        "pods": "110",
+        "hugepages-2Mi": "0",
+        "ephemeral-storage": "9Gi",
+    }
     odd: tuple[Any, ...] = (
         "", "-1", "1.5", "1500m", "many", "\u0663", "1e3", None, True, [], {}, "9" * 5000,
     )  # fmt: skip
@@ -200,9 +320,18 @@ def test_a_node_has_its_device_capacity_and_allocatable(nodes: Objects) -> None:
         # KubeVirt offers 1000 of each of its devices, and the server writes that as 1k.
         *(
             ({KVM: written}, {KVM: written}, (NodeDevices(KVM, count, count),))
-            for written, count in (("7", 7), (7, 7), ("2M", 2_000_000), ("1Ki", 1024), ("3Gi", 3 * 1024**3))
+            for written, count in (
+                ("7", 7),
+                (7, 7),
+                ("2M", 2_000_000),
+                ("1Ki", 1024),
+                ("3Gi", 3 * 1024**3),
+            )
         ),
-        *(({KVM: invalid, GPU: "1"}, {KVM: "1", GPU: "1"}, (NodeDevices(GPU, 1, 1),)) for invalid in odd),
+        *(
+            ({KVM: invalid, GPU: "1"}, {KVM: "1", GPU: "1"}, (NodeDevices(GPU, 1, 1),))
+            for invalid in odd
+        ),
     ]
     check(nodes, "devices", [
         ({"status": {"capacity": capacity, "allocatable": allocatable}}, devices)
@@ -210,10 +339,17 @@ def test_a_node_has_its_device_capacity_and_allocatable(nodes: Objects) -> None:
     ])  # fmt: skip
 
 
-def test_nodes_of_every_version_are_read_and_of_their_taints_those_about_registration(nodes: Objects) -> None:
+def test_nodes_of_every_version_are_read_and_of_their_taints_those_about_registration(
+    nodes: Objects,
+) -> None:
     created = {"creationTimestamp": "2026-03-26T20:01:00Z"}
     (node,) = nodes({"metadata": created, "spec": {"providerID": "aws:///eu-central-1a/i-0"}})
-    assert (node.uid, node.created, node.provider_id, node.taints) == ("u-0", AT, "aws:///eu-central-1a/i-0", ())
+    assert (node.uid, node.created, node.provider_id, node.taints) == (
+        "u-0",
+        AT,
+        "aws:///eu-central-1a/i-0",
+        (),
+    )
     (none,) = nodes({"spec": None})
     assert (none.created, none.provider_id, none.taints) == (None, "", ())
     check(nodes, "provider_id", [({"spec": {"providerID": "a\x1b[2J"}}, "a\\x1b[2J")])
@@ -224,8 +360,16 @@ def test_nodes_of_every_version_are_read_and_of_their_taints_those_about_registr
     given: list[dict[str, Any]] = [
         {"key": "dedicated", "value": "team-a", "effect": "NoSchedule"},
         {"key": "ToBeDeletedByClusterAutoscaler", "value": "1774555260", "effect": "NoSchedule"},
-        {"key": "DeletionCandidateOfClusterAutoscaler", "value": "1774555260", "effect": "PreferNoSchedule"},
-        {"key": "node.cloudprovider.kubernetes.io/uninitialized", "value": "true", "effect": "NoSchedule"},
+        {
+            "key": "DeletionCandidateOfClusterAutoscaler",
+            "value": "1774555260",
+            "effect": "PreferNoSchedule",
+        },
+        {
+            "key": "node.cloudprovider.kubernetes.io/uninitialized",
+            "value": "true",
+            "effect": "NoSchedule",
+        },
     ]
     kept = (
         Taint("ToBeDeletedByClusterAutoscaler", AT),
@@ -233,7 +377,19 @@ def test_nodes_of_every_version_are_read_and_of_their_taints_those_about_registr
         Taint("node.cloudprovider.kubernetes.io/uninitialized"),
     )
     odd: tuple[Any, ...] = (7, [None, 7, {}, {"key": None}, {"key": []}, {"key": {}}], {"key": 1})
-    times: tuple[Any, ...] = (None, "", "true", "-1", "1.5", "\u0663", "9" * 12, "9" * 5000, 10**11, [], {})
+    times: tuple[Any, ...] = (
+        None,
+        "",
+        "true",
+        "-1",
+        "1.5",
+        "\u0663",
+        "9" * 12,
+        "9" * 5000,
+        10**11,
+        [],
+        {},
+    )
     check(nodes, "taints", [
         ({"spec": {"taints": given}}, kept),
         *(({"spec": {"taints": taints}}, ()) for taints in odd),
@@ -251,7 +407,12 @@ def test_nodes_of_every_version_are_read_and_of_their_taints_those_about_registr
          (), None, "docker://20.10.24"),
     ):  # fmt: skip
         (node,) = nodes(item)
-        assert (node.pod_cidrs, node.max_pods, node.runtime, node.kubelet) == (cidrs, limit, runtime, runtime)
+        assert (node.pod_cidrs, node.max_pods, node.runtime, node.kubelet) == (
+            cidrs,
+            limit,
+            runtime,
+            runtime,
+        )
 
 
 def test_a_node_has_its_volumes_and_conditions_and_who_attaches_volumes(nodes: Objects) -> None:

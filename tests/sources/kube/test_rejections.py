@@ -16,12 +16,16 @@ STRUCT_1_18 = (
     "&{0xc00 0xc01 /var/lib/kubelet/device-plugins/kubevirt-kvm.sock devices.kubevirt.io/kvm "
     "{13847551 97 0x72} {0 0} 0x1f}"
 )
-STRUCT_1_25 = "&{{0 0} devices.kubevirt.io/kvm <nil> {13847551 97 0x72} 0xc0}"  # How Go prints an endpoint
+STRUCT_1_25 = (
+    "&{{0 0} devices.kubevirt.io/kvm <nil> {13847551 97 0x72} 0xc0}"  # How Go prints an endpoint
+)
 PREEMPTION = (
     "Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to "
     f"preempt: no set of running pods found to reclaim resources: [(res: {KVM}, q: 1), ]"
 )
-DIALLED = 'dial unix /var/lib/kubelet/device-plugins/kubevirt-kvm.sock: connect: connection refused"'
+DIALLED = (
+    'dial unix /var/lib/kubelet/device-plugins/kubevirt-kvm.sock: connect: connection refused"'
+)
 
 FRAMES = (
     "Pod Update plugin resources failed due to {}, which is unexpected.",  # 1.17
@@ -46,7 +50,10 @@ class Parsed(NamedTuple):
 
 
 CAUSES = {
-    Parsed(RejectionKind.UNREGISTERED, KVM): (UNREGISTERED, f"cannot allocate unregistered device {KVM}"),
+    Parsed(RejectionKind.UNREGISTERED, KVM): (
+        UNREGISTERED,
+        f"cannot allocate unregistered device {KVM}",
+    ),
     Parsed(RejectionKind.NO_HEALTHY, GPU): (
         f"no healthy devices present; cannot allocate unhealthy devices {GPU}",
         f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {GPU}",
@@ -62,7 +69,9 @@ CAUSES = {
         f"endpoint not found in cache for a registered resource: {KVM}",
         f"endpoint {STRUCT_1_25} has been stopped",
     ),
-    Parsed(RejectionKind.PLUGIN_GONE, KVM, socket="kubevirt-kvm.sock"): (f"endpoint {STRUCT_1_18} has been stopped",),
+    Parsed(RejectionKind.PLUGIN_GONE, KVM, socket="kubevirt-kvm.sock"): (
+        f"endpoint {STRUCT_1_18} has been stopped",
+    ),
     Parsed(RejectionKind.PLUGIN_GONE, socket="kubevirt-kvm.sock"): (
         f'{GONE} connection error: desc = "transport: Error while dialing {DIALLED}',
         f'{GONE} all SubConns are in TransientFailure, latest connection error: "{DIALLED}',
@@ -87,11 +96,15 @@ CAUSES = {
         f'pod "0aa1c1f2" container "compute" changed request for resource "{KVM}" from 1 to 2',
         f"pod 0aa1c1f2 container compute changed request for resource {KVM} from 1 to 2",
     ),
-    Parsed(RejectionKind.OTHER, "", 2): ("unexpectedly allocated less resources than required. Requested: 2, Got: 1",),
+    Parsed(RejectionKind.OTHER, "", 2): (
+        "unexpectedly allocated less resources than required. Requested: 2, Got: 1",
+    ),
 }
 
 
-def rejected(reason: Any, message: Any = "", wants: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
+def rejected(
+    reason: Any, message: Any = "", wants: tuple[str, ...] = (), **more: Any
+) -> dict[str, Any]:
     """Return a pod that failed for this reason. `fields`: its managed fields; `more`: of its status."""
     metadata = {"managedFields": more.pop("fields", None)}
     containers = [{"resources": {"limits": dict.fromkeys(wants, 1)}}]
@@ -102,12 +115,16 @@ def rejected(reason: Any, message: Any = "", wants: tuple[str, ...] = (), **more
 def parsed(pods: Pods, *given: dict[str, Any]) -> list[Parsed | None]:
     rejections = [pod.rejection for pod in pods(*given)]
     return [
-        Parsed(found.refused, found.resource, found.requested, found.available, found.socket) if found else None
+        Parsed(found.refused, found.resource, found.requested, found.available, found.socket)
+        if found
+        else None
         for found in rejections
     ]
 
 
-def test_a_device_rejection_of_every_version_and_an_exhausted_resource_are_parsed(pods: Pods) -> None:
+def test_a_device_rejection_of_every_version_and_an_exhausted_resource_are_parsed(
+    pods: Pods,
+) -> None:
     for expected, causes in CAUSES.items():
         messages = [frame.format(cause) for frame, cause in product(FRAMES, causes)]
         given = [rejected("UnexpectedAdmissionError", message) for message in messages]
@@ -123,12 +140,25 @@ def test_a_device_rejection_of_every_version_and_an_exhausted_resource_are_parse
         (f"requested: {'9' * 5000}, used: 1, capacity: 1", Parsed(RejectionKind.OTHER, KVM)),
     ):
         message = f"Node didn't have enough resource: {KVM}, {counts}"
-        given = [rejected(f"OutOf{KVM}", prefix + message) for prefix in ("", "Pod ", "Pod was rejected: ")]
+        given = [
+            rejected(f"OutOf{KVM}", prefix + message)
+            for prefix in ("", "Pod ", "Pod was rejected: ")
+        ]
         assert parsed(pods, *given) == [expected] * 3
     closing = "rpc error: code = Unavailable desc = transport is closing"
-    cases = ((closing, (), ""), (closing, (KVM,), KVM), (closing, (KVM, GPU), ""), (UNREGISTERED, (GPU,), KVM))
-    given = [rejected("UnexpectedAdmissionError", FRAME.format(cause), wants) for cause, wants, _ in cases]
-    assert [found and found.resource for found in parsed(pods, *given)] == [expected for _, _, expected in cases]
+    cases = (
+        (closing, (), ""),
+        (closing, (KVM,), KVM),
+        (closing, (KVM, GPU), ""),
+        (UNREGISTERED, (GPU,), KVM),
+    )
+    given = [
+        rejected("UnexpectedAdmissionError", FRAME.format(cause), wants)
+        for cause, wants, _ in cases
+    ]
+    assert [found and found.resource for found in parsed(pods, *given)] == [
+        expected for _, _, expected in cases
+    ]
 
 
 def test_a_pod_that_failed_otherwise_is_no_device_rejection(pods: Pods) -> None:
@@ -136,8 +166,14 @@ def test_a_pod_that_failed_otherwise_is_no_device_rejection(pods: Pods) -> None:
     enough = "Pod Node didn't have enough resource"
     others: list[tuple[Any, Any]] = [
         ("UnexpectedAdmissionError", FRAME.format("not enough cpus available to satisfy request")),
-        ("UnexpectedAdmissionError", FRAME.format("[memorymanager] failed to get the default NUMA affinity")),
-        ("UnexpectedAdmissionError", "Pod GeneralPredicates failed due to unknown reason, which is unexpected."),
+        (
+            "UnexpectedAdmissionError",
+            FRAME.format("[memorymanager] failed to get the default NUMA affinity"),
+        ),
+        (
+            "UnexpectedAdmissionError",
+            "Pod GeneralPredicates failed due to unknown reason, which is unexpected.",
+        ),
         ("UnexpectedAdmissionError", f"Pod {PREEMPTION}"),
         ("UnexpectedAdmissionError", ""),
         ("TopologyAffinityError", "Pod Resources cannot be allocated with Topology locality"),
@@ -155,13 +191,21 @@ def test_a_pod_that_failed_otherwise_is_no_device_rejection(pods: Pods) -> None:
     ]
     given = [rejected(reason, message, (KVM,)) for reason, message in others]
     phases = ("Pending", "Running", "Succeeded", "Unknown", "", None)
-    given += [rejected("UnexpectedAdmissionError", FRAME.format(UNREGISTERED), phase=phase) for phase in phases]
+    given += [
+        rejected("UnexpectedAdmissionError", FRAME.format(UNREGISTERED), phase=phase)
+        for phase in phases
+    ]
     assert parsed(pods, *given) == [None] * len(given)
 
 
 SCHEDULER = {"manager": "kube-scheduler", "time": "2026-01-01T09:00:00Z"}
 OLD = {"manager": "kubelet", "operation": "Update", "time": "2026-01-01T00:00:16Z"}
-NEW = {"manager": "kubelet", "operation": "Update", "subresource": "status", "time": "2026-01-01T00:00:19Z"}
+NEW = {
+    "manager": "kubelet",
+    "operation": "Update",
+    "subresource": "status",
+    "time": "2026-01-01T00:00:19Z",
+}
 RAN = [{"state": {"terminated": {"startedAt": "2026-01-01T00:00:05Z"}}}]
 
 
@@ -178,11 +222,20 @@ def test_a_rejection_has_its_time_and_whose_clock_that_is(pods: Pods) -> None:
         ([OLD], "2026-01-01T00:00:10Z", None, 16, True),  # of an earlier admission
         ([OLD], "2026-01-01T00:00:16Z", RAN, 16, True),
         ([{**NEW, "subresource": "ephemeralcontainers"}], "2026-01-01T00:00:10Z", None, 10, False),
-        ([{**NEW, "time": "yesterday"}, {"manager": "kubelet"}], "2026-01-01T00:00:10Z", None, 10, False),
+        (
+            [{**NEW, "time": "yesterday"}, {"manager": "kubelet"}],
+            "2026-01-01T00:00:10Z",
+            None,
+            10,
+            False,
+        ),
         ([SCHEDULER], "2026-01-01T00:00:10Z", None, 10, False),
         (None, "2026-01-01T00:00:10Z", None, 10, False),
         ([], "2026-01-01T00:00:10Z", RAN, None, False),
-        *(([], odd, None, None, False) for odd in (None, "", "yesterday", 7, "2026-01-01", "0001-01-01T00:00:00Z")),
+        *(
+            ([], odd, None, None, False)
+            for odd in (None, "", "yesterday", 7, "2026-01-01", "0001-01-01T00:00:00Z")
+        ),
         ([], "9999-12-31T23:59:59-14:00", None, None, False),
     ]
     read = pods(*(
@@ -195,9 +248,23 @@ def test_a_rejection_has_its_time_and_whose_clock_that_is(pods: Pods) -> None:
 
 
 def test_any_message_is_parsed_truncated_and_printable(pods: Pods) -> None:
-    long = ("endpoint " * 9000, "a." * 30_000, "/" * 50_000, "endpoint {a/b} " * 9000, "rpc error: " * 9000)
-    odd = ("unknown device plugin \u017f.io/\u212a", "a\ud800 \x1b[2J\n", "devices \u202e", "dial unix /a\x9b: device")
-    given = [rejected("UnexpectedAdmissionError", f"Allocate failed due to {text}") for text in (*long, *odd)]
+    long = (
+        "endpoint " * 9000,
+        "a." * 30_000,
+        "/" * 50_000,
+        "endpoint {a/b} " * 9000,
+        "rpc error: " * 9000,
+    )
+    odd = (
+        "unknown device plugin \u017f.io/\u212a",
+        "a\ud800 \x1b[2J\n",
+        "devices \u202e",
+        "dial unix /a\x9b: device",
+    )
+    given = [
+        rejected("UnexpectedAdmissionError", f"Allocate failed due to {text}")
+        for text in (*long, *odd)
+    ]
     for pod in pods(*given, rejected("OutOf\u017f.io/\u212a"), rejected(f"OutOf{KVM}", odd[1])):
         if (found := pod.rejection) is not None:
             assert re.fullmatch(r"|[A-Za-z0-9._-]+/[A-Za-z0-9._-]+", found.resource)

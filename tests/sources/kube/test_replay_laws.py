@@ -164,7 +164,9 @@ steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5)), min_size=
 
 @settings(max_examples=settings.get_profile(settings.get_current_profile_name()).max_examples * 8)
 @given(steps)
-def test_known_objects_exist_deleted_ones_stay_deleted_and_no_version_decreases(steps: list[tuple[str, int]]) -> None:
+def test_known_objects_exist_deleted_ones_stay_deleted_and_no_version_decreases(
+    steps: list[tuple[str, int]],
+) -> None:
     world = World(steps)
     world.run()
     assert world.checked

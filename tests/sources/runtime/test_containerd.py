@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.model.runtime import CONTAINERD, RuntimeNetwork, WrittenRange, record_before_address, version_numbers
+from agent.model.runtime import (
+    CONTAINERD,
+    RuntimeNetwork,
+    WrittenRange,
+    record_before_address,
+    version_numbers,
+)
 from agent.model.snapshot import Container
 from agent.sources.host.cni_config import networks_of
 from agent.sources.runtime.cri import Cri
@@ -35,7 +41,10 @@ conf_dir = "{at}/net.d"
 snapshotter = "native"
 """
 RANGES = [[{"subnet": "10.231.0.0/24", "rangeStart": "10.231.0.9"}], [{"subnet": "usePodCidr"}]]
-BRIDGE = {"type": "bridge", "ipam": {"type": "host-local", "dataDir": "/run/pods", "ranges": RANGES}}
+BRIDGE = {
+    "type": "bridge",
+    "ipam": {"type": "host-local", "dataDir": "/run/pods", "ranges": RANGES},
+}
 PORTMAP = {"type": "portmap", "capabilities": {"portMappings": True}}
 
 
@@ -57,7 +66,11 @@ def directory() -> Iterator[Path]:
             command = (*own, "containerd", "--config", str(at / "config.toml"))
             process = subprocess.Popen(command, stdout=output, stderr=output)  # noqa: S603
         try:
-            until(lambda: process.poll() is not None or _answers(at), f"containerd answers ({log})", 30)
+            until(
+                lambda: process.poll() is not None or _answers(at),
+                f"containerd answers ({log})",
+                30,
+            )
             needs(process.poll() is None, f"a containerd that starts: {log.read_text()[-500:]}")
             yield at
         finally:
@@ -81,7 +94,17 @@ def create(at: Path, container_id: str, namespace: str = "k8s.io") -> None:
     """Record a container, as containerd does for a sandbox before it requests an address."""
     labels = [word for name, value in LABELS.items() for word in ("--label", f"{name}={value}")]
     rootfs = ("--rootfs", *labels, str(at / "rootfs"))
-    run("ctr", "-a", str(at / "c.sock"), "-n", namespace, "containers", "create", *rootfs, container_id)
+    run(
+        "ctr",
+        "-a",
+        str(at / "c.sock"),
+        "-n",
+        namespace,
+        "containers",
+        "create",
+        *rootfs,
+        container_id,
+    )
 
 
 def delete(at: Path, container_id: str, namespace: str = "k8s.io") -> None:
@@ -95,24 +118,34 @@ def test_it_names_itself_and_its_network_lists_nothing_and_denies_every_id(direc
     assert record_before_address(found.name, found.version)
     ranges = ((WrittenRange("10.231.0.0/24", "10.231.0.9"),), (WrittenRange("usePodCidr"),))
     expected = RuntimeNetwork("pods", ("bridge", "portmap"), "host-local", "/run/pods", ranges)
-    assert [network for one in cri.networks().loaded or () for network in networks_of(one, dict)] == [expected]
+    assert [
+        network for one in cri.networks().loaded or () for network in networks_of(one, dict)
+    ] == [expected]
     assert cri.containers([]) == cri.containers([A, B, C, "default-" + A]) == ()
     assert cri.has(A) is False
 
 
-def test_a_record_of_any_namespace_that_cri_does_not_list_is_found_until_it_is_deleted(directory: Path) -> None:
+def test_a_record_of_any_namespace_that_cri_does_not_list_is_found_until_it_is_deleted(
+    directory: Path,
+) -> None:
     before = time.time()  # noqa: TID251 (containerd reads the real clock)
     create(directory, A)
     try:
         cri = client(directory)
         assert cri.containers([]) == (), "CRI does not list it"
         (found,) = cri.containers([B, A, C])
-        assert found == Container(A, "recorded but not listed", found.created, "shop/web-0", "u-1", sandbox=True)
+        assert found == Container(
+            A, "recorded but not listed", found.created, "shop/web-0", "u-1", sandbox=True
+        )
         assert before - 2 <= found.created <= before + 60
         assert (cri.has(A), cri.has(B)) == (True, False)
         create(directory, B, "moby")
         (other,) = cri.containers([B])
-        assert (other.id, other.state, cri.has(B)) == (B, "in another namespace of containerd", True)
+        assert (other.id, other.state, cri.has(B)) == (
+            B,
+            "in another namespace of containerd",
+            True,
+        )
         delete(directory, B, "moby")
     finally:
         delete(directory, A)
@@ -123,7 +156,8 @@ def test_a_record_of_any_namespace_that_cri_does_not_list_is_found_until_it_is_d
 def test_a_sandbox_that_only_the_store_has_is_found(directory: Path) -> None:
     cri, store = client(directory), "/containerd.services.sandbox.v1.Store"
     only_with(
-        (version_numbers(cri.identify().version) or ()) >= (1, 7), "containerd >= 1.7, which has a store of sandboxes"
+        (version_numbers(cri.identify().version) or ()) >= (1, 7),
+        "containerd >= 1.7, which has a store of sandboxes",
     )
     metadata = {"containerd-namespace": "k8s.io"}
     kept = PROTO["GotSandbox"](sandbox=stored(C)).SerializeToString()
@@ -132,7 +166,9 @@ def test_a_sandbox_that_only_the_store_has_is_found(directory: Path) -> None:
         try:
             (found,) = cri.containers([A, C])
             assert (found.id, found.state, found.sandbox) == (C, "recorded but not listed", True)
-            assert (cri.has(C), cri.has(A)) == (True, False), "the store has sandboxes, and not this one"
+            assert (cri.has(C), cri.has(A)) == (True, False), (
+                "the store has sandboxes, and not this one"
+            )
         finally:
             connection.call(f"{store}/Delete", PROTO["Id"](id=C).SerializeToString(), metadata)
     assert cri.has(C) is False
@@ -146,6 +182,8 @@ def test_many_ids_and_many_calls_are_answered(directory: Path) -> None:
         with GrpcConnection(directory / "c.sock", 10.0, time.perf_counter) as connection:
             for one in ids[:1200]:
                 with pytest.raises(GrpcError, match="not found"):
-                    connection.call("/runtime.v1.RuntimeService/PodSandboxStatus", b"\x0a\x40" + one.encode())
+                    connection.call(
+                        "/runtime.v1.RuntimeService/PodSandboxStatus", b"\x0a\x40" + one.encode()
+                    )
     finally:
         delete(directory, ids[-1])

@@ -79,9 +79,13 @@ def test_a_runtime_names_itself_by_the_old_api_only_where_the_other_one_is_not_i
         assert found.endpoint == cri.expected.endpoint != ""
         assert len(server.calls) == 2 - ("v1" in runtime.apis)
     for code in (1, 2, 4, 5, 7, 8, 13, 14, 16):
-        starting = {"/runtime.v1.RuntimeService/Version": failing(code, "server is not initialized yet")}
+        starting = {
+            "/runtime.v1.RuntimeService/Version": failing(code, "server is not initialized yet")
+        }
         with serve(FakeRuntime(apis=("v1alpha2",), instead=starting)) as server:
-            assert error_of(cri.identify).endswith(f"Version: server is not initialized yet (gRPC status {code})")
+            assert error_of(cri.identify).endswith(
+                f"Version: server is not initialized yet (gRPC status {code})"
+            )
         assert len(server.calls) == 1
 
 
@@ -99,7 +103,13 @@ def test_every_sandbox_and_container_is_listed_in_every_state(serve: Serve, cri:
     assert listed[3] == Container(D, "running", AT, "", "", sandbox=True)
     assert listed[4] == Container("0" * 64, "created", AT, "shop/web-0", "u-1", sandbox=False)
     assert [one.state for one in listed[:3]] == ["running", "not ready", "unknown"]
-    assert [one.state for one in listed[4:]] == ["created", "running", "exited", "unknown", "unknown"]
+    assert [one.state for one in listed[4:]] == [
+        "created",
+        "running",
+        "exited",
+        "unknown",
+        "unknown",
+    ]
     assert all(call.request == b"" for call in server.calls), "a filter would hide some"
     for runtime in (FakeRuntime(), cri_o()):
         with serve(runtime):
@@ -111,17 +121,25 @@ def test_every_sandbox_and_container_is_listed_in_every_state(serve: Serve, cri:
         assert server.connections == 1
 
 
-def test_a_record_of_containerd_is_a_sandbox_being_created_unless_it_is_another_clients(serve: Serve, cri: Cri) -> None:
+def test_a_record_of_containerd_is_a_sandbox_being_created_unless_it_is_another_clients(
+    serve: Serve, cri: Cri
+) -> None:
     for runtime in CONTAINERD:
-        with serve(replace(runtime, records={"k8s.io": [record(A), record(D)]}, sandboxes=[sandbox(C)])):
+        with serve(
+            replace(runtime, records={"k8s.io": [record(A), record(D)]}, sandboxes=[sandbox(C)])
+        ):
             assert cri.containers([A, B, C])[1:] == (
                 Container(A, "recorded but not listed", AT, "shop/web-0", "u-1", sandbox=True),
             )
-    both = FakeRuntime(version="2.1.9", stored=[stored(A), stored(B), stored(D)], records={"k8s.io": [record(B)]})
+    both = FakeRuntime(
+        version="2.1.9", stored=[stored(A), stored(B), stored(D)], records={"k8s.io": [record(B)]}
+    )
     with serve(both) as server:
         found = cri.containers([A, B, C])
     assert sorted(one.id for one in found) == [A, B], "the store of sandboxes counts too"
-    assert {(one.state, one.created, one.sandbox) for one in found} == {("recorded but not listed", AT, True)}
+    assert {(one.state, one.created, one.sandbox) for one in found} == {
+        ("recorded but not listed", AT, True)
+    }
     assert server.methods == ["ListPodSandbox", "ListContainers", "Version", "List", "List", "List"]
     unasked = fake.PROTO["Records"](containers=[record(A), record(B)]).SerializeToString()
     with serve(FakeRuntime(instead={CONTAINERS: lambda call: call.answer(unasked)})):
@@ -129,15 +147,24 @@ def test_a_record_of_containerd_is_a_sandbox_being_created_unless_it_is_another_
     with serve(FakeRuntime(records={})):  # without any namespace yet
         assert cri.containers([A]) == ()
         assert cri.has(A) is False
-    runtime = FakeRuntime(records={"moby": [record(A, {}), record(B, {})], "default": [], "k8s.io": [record(B)]})
+    runtime = FakeRuntime(
+        records={"moby": [record(A, {}), record(B, {})], "default": [], "k8s.io": [record(B)]}
+    )
     with serve(runtime) as server:
         named = {one.id: one for one in cri.containers([A, B])}
     assert named[A] == Container(A, "in another namespace of containerd", AT, "", "", sandbox=True)
     assert named[B].state == "recorded but not listed"
-    assert {call.headers.get("containerd-namespace") for call in server.calls} == {None, "moby", "default", "k8s.io"}
+    assert {call.headers.get("containerd-namespace") for call in server.calls} == {
+        None,
+        "moby",
+        "default",
+        "k8s.io",
+    }
 
 
-def test_many_ids_are_asked_in_batches_and_never_one_of_another_form(serve: Serve, cri: Cri) -> None:
+def test_many_ids_are_asked_in_batches_and_never_one_of_another_form(
+    serve: Serve, cri: Cri
+) -> None:
     ids = [f"{number:064x}" for number in range(250)]
     with serve(FakeRuntime(records={"k8s.io": [record(ids[5]), record(ids[249])]})) as server:
         assert {one.id for one in cri.containers(ids)} == {ids[5], ids[249]}
@@ -163,11 +190,18 @@ def test_cri_o_tells_what_is_being_created_of_many_sandboxes_in_whatever_order_i
 
     def together(call: Call) -> None:
         asked.append(call)
-        if len(asked) in {32, 64, 70}:  # whoever waits for the first answer before the last request waits for ever
+        if len(asked) in {
+            32,
+            64,
+            70,
+        }:  # whoever waits for the first answer before the last request waits for ever
             for one in reversed(asked[(len(asked) - 1) // 32 * 32 :]):
                 runtime.answer(one)
 
-    instead: dict[str, Answers] = {"ListPodSandbox": lambda call: call.answer(b""), "PodSandboxStatus": together}
+    instead: dict[str, Answers] = {
+        "ListPodSandbox": lambda call: call.answer(b""),
+        "PodSandboxStatus": together,
+    }
     with serve(cri_o(instead=instead)) as server:
         found = cri.containers(ids)
     assert [(one.id, one.state) for one in found] == [
@@ -176,13 +210,24 @@ def test_cri_o_tells_what_is_being_created_of_many_sandboxes_in_whatever_order_i
     assert found[2] == Container(ids[69], "not ready", AT, "shop/web-0", "u-1", sandbox=True)
     assert (server.connections, len(asked)) == (1, 70)
     with serve(cri_o(sandboxes=[sandbox(C)], unborn={A})) as server:
-        assert cri.containers([A, B, C])[1:] == (Container(A, "being created", 0, "", "", sandbox=True),)
-    assert server.methods == ["ListPodSandbox", "ListContainers", "Version", "PodSandboxStatus", "PodSandboxStatus"]
+        assert cri.containers([A, B, C])[1:] == (
+            Container(A, "being created", 0, "", "", sandbox=True),
+        )
+    assert server.methods == [
+        "ListPodSandbox",
+        "ListContainers",
+        "Version",
+        "PodSandboxStatus",
+        "PodSandboxStatus",
+    ]
 
 
 def test_any_request_that_fails_makes_the_list_unavailable(serve: Serve, cri: Cri) -> None:
     failures: list[tuple[Answers, str]] = [
-        (failing(14, "server is not initialized yet"), "server is not initialized yet (gRPC status 14)"),
+        (
+            failing(14, "server is not initialized yet"),
+            "server is not initialized yet (gRPC status 14)",
+        ),
         (failing(5, "not found"), "not found (gRPC status 5)"),
         (malformed, "cannot parse the response (ValueError('field 1 is truncated'))"),
         (lambda call: call.hang_up(), "the server closed the connection"),
@@ -195,19 +240,31 @@ def test_any_request_that_fails_makes_the_list_unavailable(serve: Serve, cri: Cr
         with serve(FakeRuntime(instead={method: lambda call: call.answer(b"\x0a\x00")})):
             assert "a container without an id" in error_of(lambda: cri.containers([]))
     with serve(FakeRuntime(instead={"ListContainers": failing(12, "unknown method")})):
-        assert error_of(lambda: cri.containers([])).endswith("unknown method (gRPC status 12)"), "CRI is not disabled"
-    for version in ("1.7.0", "1.7.24", "2.1.9+unknown", "", "unknown"):  # only an older containerd has no such store
+        assert error_of(lambda: cri.containers([])).endswith("unknown method (gRPC status 12)"), (
+            "CRI is not disabled"
+        )
+    for version in (
+        "1.7.0",
+        "1.7.24",
+        "2.1.9+unknown",
+        "",
+        "unknown",
+    ):  # only an older containerd has no such store
         with serve(FakeRuntime(version=version, has_store=False)):
             for question in (lambda: cri.containers([A]), lambda: cri.has(A)):
                 assert "unknown service containerd.services.sandbox.v1.Store" in error_of(question)
     with serve(FakeRuntime(version="1.6.20", instead={STORE: failing(14, "shutting down")})):
-        assert "shutting down" in error_of(lambda: cri.containers([A])), "an older one with a store that fails"
+        assert "shutting down" in error_of(lambda: cri.containers([A])), (
+            "an older one with a store that fails"
+        )
     for failure in (failing(14, "shutting down"), failing(5, "could not find pod: not found")):
         with serve(cri_o(instead={"PodSandboxStatus": failure})):
             assert "PodSandboxStatus: " in error_of(lambda: cri.containers([A]))
 
 
-def test_each_question_opens_a_connection_so_a_restarted_runtime_is_read(serve: Serve, cri: Cri, path: Path) -> None:
+def test_each_question_opens_a_connection_so_a_restarted_runtime_is_read(
+    serve: Serve, cri: Cri, path: Path
+) -> None:
     with serve(FakeRuntime(version="1.6.20~ds1", apis=("v1alpha2",), has_store=False)):
         assert cri.identify().version == "1.6.20~ds1"
         assert cri.containers([A]) == ()
@@ -223,9 +280,15 @@ def test_each_question_opens_a_connection_so_a_restarted_runtime_is_read(serve: 
 
 def test_an_id_exists_unless_it_is_denied_everywhere(serve: Serve, cri: Cri) -> None:
     for runtime in CONTAINERD:
-        with serve(replace(runtime, records={"moby": [record(B)], "k8s.io": [record(C)]})) as server:
+        with serve(
+            replace(runtime, records={"moby": [record(B)], "k8s.io": [record(C)]})
+        ) as server:
             assert cri.has(A) is False
-        asked = [call.headers["containerd-namespace"] for call in server.calls if call.method == CONTAINERS]
+        asked = [
+            call.headers["containerd-namespace"]
+            for call in server.calls
+            if call.method == CONTAINERS
+        ]
         assert asked == ["moby", "k8s.io"]
         assert server.calls[-1].method == STORE
         assert {"PodSandboxStatus", "ContainerStatus"} < set(server.methods)
@@ -241,10 +304,14 @@ def test_an_id_exists_unless_it_is_denied_everywhere(serve: Serve, cri: Cri) -> 
     ):
         with serve(known) as server:
             assert (cri.has(A), cri.has(B)) == (True, False)
-    assert server.methods[-3:] == ["PodSandboxStatus", "ContainerStatus", "Version"], "all that CRI-O is asked"
+    assert server.methods[-3:] == ["PodSandboxStatus", "ContainerStatus", "Version"], (
+        "all that CRI-O is asked"
+    )
 
 
-def test_not_found_counts_only_of_this_id_and_any_other_answer_is_never_treated_as_gone(serve: Serve, cri: Cri) -> None:
+def test_not_found_counts_only_of_this_id_and_any_other_answer_is_never_treated_as_gone(
+    serve: Serve, cri: Cri
+) -> None:
     for method, message in (
         ("PodSandboxStatus", "not found"),
         ("PodSandboxStatus", ""),
@@ -256,10 +323,18 @@ def test_not_found_counts_only_of_this_id_and_any_other_answer_is_never_treated_
         ("ContainerStatus", f'could not find container "{B}": not found'),
     ):
         with serve(FakeRuntime(version="2.1.9", instead={method: failing(5, message)})):
-            assert error_of(lambda: cri.has(A)).endswith(f": {message or 'no message'} (gRPC status 5)")
+            assert error_of(lambda: cri.has(A)).endswith(
+                f": {message or 'no message'} (gRPC status 5)"
+            )
     hang_up: Answers = lambda call: call.hang_up()  # noqa: E731
     for method in ("PodSandboxStatus", "ContainerStatus", "Version", NAMESPACES, CONTAINERS, STORE):
-        for answer in (failing(14, f"{A} not found"), failing(2, "not found"), malformed, hang_up, failing(12, A)):
+        for answer in (
+            failing(14, f"{A} not found"),
+            failing(2, "not found"),
+            malformed,
+            hang_up,
+            failing(12, A),
+        ):
             with serve(FakeRuntime(instead={method: answer})):
                 error_of(lambda: cri.has(A))
     for method in ("PodSandboxStatus", "ContainerStatus"):
@@ -274,27 +349,49 @@ def test_not_found_counts_only_of_this_id_and_any_other_answer_is_never_treated_
 def test_the_networks_are_those_that_containerd_has_loaded_or_cri_o_is_configured_to_use(
     serve: Serve, cri: Cri
 ) -> None:
-    v6, portmap = {"subnet": "fd00::/64"}, {"type": "portmap", "capabilities": {"portMappings": True}}
+    v6, portmap = (
+        {"subnet": "fd00::/64"},
+        {"type": "portmap", "capabilities": {"portMappings": True}},
+    )
     ranges = [[{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.9"}], [v6]]
-    bridge = {"type": "bridge", "bridge": "cni0", "ipam": {"type": "host-local", "dataDir": "/run/x", "ranges": ranges}}
+    bridge = {
+        "type": "bridge",
+        "bridge": "cni0",
+        "ipam": {"type": "host-local", "dataDir": "/run/x", "ranges": ranges},
+    }
     flannel = {"type": "flannel", "delegate": {"isDefaultGateway": True}}
     multus = {"type": "multus", "delegates": [flannel]}
     sets = ((WrittenRange("10.1.0.0/24", "10.1.0.9"),), (WrittenRange("fd00::/64"),))
     loopback = json.dumps({"Networks": json.loads(cniconfig())["Networks"][:1]})
     for loaded, expected in (
-        (cniconfig(bridge), [RuntimeNetwork("cbr0", ("bridge",), "host-local", "/run/x", sets, forwards_ports=False)]),
-        (cniconfig(flannel, portmap), [RuntimeNetwork("cbr0", ("flannel", "portmap"), "host-local")]),
+        (
+            cniconfig(bridge),
+            [
+                RuntimeNetwork(
+                    "cbr0", ("bridge",), "host-local", "/run/x", sets, forwards_ports=False
+                )
+            ],
+        ),
+        (
+            cniconfig(flannel, portmap),
+            [RuntimeNetwork("cbr0", ("flannel", "portmap"), "host-local")],
+        ),
         (cniconfig(multus, portmap), [RuntimeNetwork("cbr0", ("flannel",), "host-local")]),
         *((none, []) for none in ('{"Networks": []}', '{"Networks": null}', loopback)),
     ):
-        with serve(FakeRuntime(info={"cniconfig": loaded} | ({"config": "{}"} if expected else {}))):
+        with serve(
+            FakeRuntime(info={"cniconfig": loaded} | ({"config": "{}"} if expected else {}))
+        ):
             networks = cri.networks().loaded
         assert networks is not None
         assert [network for one in networks for network in networks_of(one, dict)] == expected
     with serve(cri_o(info={"config": "{}"})) as server:
         for answer, status in (
             (http("", "404 Not Found"), (None, "")),
-            (http('[crio.network]\nnetwork_dir = "/x"\ncni_default_network = "y"'), (Path("/x"), "y")),
+            (
+                http('[crio.network]\nnetwork_dir = "/x"\ncni_default_network = "y"'),
+                (Path("/x"), "y"),
+            ),
             (http('[crio.network]\nnetwork_dir = ""\ncni_default_network = ""'), (None, "")),
         ):
             server.http = answer

@@ -11,7 +11,19 @@ from agent.model.snapshot import Container
 from agent.sources.runtime.docker import Docker
 from agent.sources.source_error import SourceError
 from tests.fakes import cri
-from tests.wire import CHUNKED, HTML, ID, Answer, Answers, FakeServer, Request, chunk, error_of, hang, http
+from tests.wire import (
+    CHUNKED,
+    HTML,
+    ID,
+    Answer,
+    Answers,
+    FakeServer,
+    Request,
+    chunk,
+    error_of,
+    hang,
+    http,
+)
 
 LABELS = cri.LABELS | {"io.kubernetes.docker.type": "podsandbox"}
 
@@ -25,8 +37,16 @@ def _collected_here() -> Iterator[None]:
     gc.collect()
 
 
-def item(container_id: str = ID, state: str = "running", labels: object = None) -> dict[str, object]:
-    return {"Id": container_id, "State": state, "Created": 1_700_000_000, "Labels": labels, "Names": ["/x"]}
+def item(
+    container_id: str = ID, state: str = "running", labels: object = None
+) -> dict[str, object]:
+    return {
+        "Id": container_id,
+        "State": state,
+        "Created": 1_700_000_000,
+        "Labels": labels,
+        "Names": ["/x"],
+    }
 
 
 def engine(listed: object, version: str = "1.41") -> Answers:
@@ -56,7 +76,9 @@ def client(server: FakeServer) -> Iterator[Docker]:
 # The list
 
 
-def test_every_container_is_listed_in_every_state_with_one_request(server: FakeServer, client: Docker) -> None:
+def test_every_container_is_listed_in_every_state_with_one_request(
+    server: FakeServer, client: Docker
+) -> None:
     states = ("created", "running", "paused", "restarting", "removing", "exited", "dead")
     server.answers = engine([item(state * 3, state) for state in states])
     listed = client.containers()
@@ -80,7 +102,9 @@ def test_every_container_is_listed_in_every_state_with_one_request(server: FakeS
     )
 
 
-def test_an_answer_that_is_no_container_list_is_unavailable(server: FakeServer, client: Docker) -> None:
+def test_an_answer_that_is_no_container_list_is_unavailable(
+    server: FakeServer, client: Docker
+) -> None:
     for listed in (
         {}, {"message": "page not found"}, None, "", 0, "containers", [None], [{"State": "running"}], [{"Id": ID}],
         [{"Id": 7, "State": "running"}], [{"Id": ID, "State": {"Running": True}}], [{**item(), "Labels": ["x"]}],
@@ -108,7 +132,10 @@ def test_an_answer_that_is_no_container_list_is_unavailable(server: FakeServer, 
 def test_after_a_restart_or_an_upgrade_the_same_client_reads_the_engine_again(
     server: FakeServer, client: Docker, tmp_path: Path
 ) -> None:
-    too_old = http('{"message": "client version 1.41 is too old. Minimum supported API version is 1.44"}', "400 Bad")
+    too_old = http(
+        '{"message": "client version 1.41 is too old. Minimum supported API version is 1.44"}',
+        "400 Bad",
+    )
     speaks = "1.41"
 
     def upgraded(request: Request) -> Answer:
@@ -121,11 +148,17 @@ def test_after_a_restart_or_an_upgrade_the_same_client_reads_the_engine_again(
     speaks = "1.44"
     assert "too old" in error_of(client.containers)
     assert len(client.containers()) == 1
-    assert [target.split("/")[1] for target in server.requested("/containers")] == ["v1.41", "v1.41", "v1.44"]
+    assert [target.split("/")[1] for target in server.requested("/containers")] == [
+        "v1.41",
+        "v1.41",
+        "v1.44",
+    ]
     path = tmp_path / "docker.sock"
     path.unlink()
     for question in (client.containers, lambda: client.has(ID)):
-        assert error_of(question) == f"cannot connect to docker at {path}: no such file or directory"
+        assert (
+            error_of(question) == f"cannot connect to docker at {path}: no such file or directory"
+        )
     with FakeServer(engine([item(), item("f" * 64)]), at=path):
         assert len(client.containers()) == 2
 
@@ -136,7 +169,9 @@ def test_an_engine_that_hangs_times_out(server: FakeServer) -> None:
         client = Docker(server.url, 0.3)
         server.answers = lambda request: hang(server) if part in request.target else good(request)  # noqa: B023
         assert "timed out" in error_of(client.containers).lower()
-        assert "timed out" in error_of(lambda: client.has(ID)).lower(), "and is never treated as gone"  # noqa: B023
+        assert "timed out" in error_of(lambda: client.has(ID)).lower(), (  # noqa: B023
+            "and is never treated as gone"
+        )
         client.close()
 
 
@@ -165,8 +200,14 @@ def test_a_container_is_gone_only_if_docker_says_so(server: FakeServer, client: 
         (no_such("f" * 64), "No such container: ffff"),
         (no_such(""), "No such container: "),
         (no_such(ID[:12]), "No such container: 0123456789ab"),
-        (http(json.dumps({"message": f"No such container: {ID}"}), "500 Internal Server Error"), "500 Server Error"),
-        (http(json.dumps({"message": f"No such container: {ID}"})), "cannot parse the response (KeyError('Id'))"),
+        (
+            http(json.dumps({"message": f"No such container: {ID}"}), "500 Internal Server Error"),
+            "500 Server Error",
+        ),
+        (
+            http(json.dumps({"message": f"No such container: {ID}"})),
+            "cannot parse the response (KeyError('Id'))",
+        ),
         (http(HTML, "502 Bad Gateway", "text/html"), "502 Server Error"),
         (http('{"message": "driver failed"}', "500 Internal Server Error"), "driver failed"),
         (http('{"message": "conflict"}', "409 Conflict"), "conflict"),
@@ -199,7 +240,9 @@ def test_the_engine_may_be_in_the_environment_or_on_tcp_and_an_invalid_host_is_r
         with pytest.raises(SourceError, match=r"^invalid docker host: ."):
             Docker(host, 5)
     monkeypatch.setenv("DOCKER_HOST", "nonsense://10.0.0.1")
-    with pytest.raises(SourceError, match="invalid docker host: Invalid bind address protocol: nonsense"):
+    with pytest.raises(
+        SourceError, match="invalid docker host: Invalid bind address protocol: nonsense"
+    ):
         Docker(None, 5)
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:2376")
     monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")

@@ -52,11 +52,18 @@ def error_from(path: Path, answers: Answers, timeout: float = 10.0) -> str:
     return str(error)
 
 
-def test_requests_have_the_headers_of_grpc_and_follow_each_other_on_one_connection(path: Path) -> None:
+def test_requests_have_the_headers_of_grpc_and_follow_each_other_on_one_connection(
+    path: Path,
+) -> None:
     # More bytes than the windows of a connection have at first.
     requests = [bytes([number % 256]) * 1000 for number in range(200)]
-    with FakeGrpcServer(path, lambda call: call.answer(call.request)) as server, connection(path, 2.5) as connected:
-        assert [connected.call(METHOD, one, {"containerd-namespace": "k8s.io"}) for one in requests] == requests
+    with (
+        FakeGrpcServer(path, lambda call: call.answer(call.request)) as server,
+        connection(path, 2.5) as connected,
+    ):
+        assert [
+            connected.call(METHOD, one, {"containerd-namespace": "k8s.io"}) for one in requests
+        ] == requests
     assert server.connections == 1
     assert server.calls[0].headers == {
         ":method": "POST",
@@ -70,7 +77,9 @@ def test_requests_have_the_headers_of_grpc_and_follow_each_other_on_one_connecti
     }
 
 
-def test_an_answer_is_complete_whatever_its_size_and_pieces_with_pings_within_and_a_reset_after_it(path: Path) -> None:
+def test_an_answer_is_complete_whatever_its_size_and_pieces_with_pings_within_and_a_reset_after_it(
+    path: Path,
+) -> None:
     content = bytes(range(256)) * (_16_MB // 256)
     for size, piece in ((3000, 1), (3000, 7), (0, 1 << 20), (65_536, 1 << 20), (_16_MB, 1 << 20)):
         server = FakeGrpcServer(path, lambda call, size=size: call.answer(content[:size]), piece)  # type: ignore[misc]
@@ -174,7 +183,10 @@ def test_an_answer_that_breaks_the_rules_and_a_part_of_one_is_never_an_answer(pa
         (content(framed(b"answer"), "OK"), "no valid gRPC status ('OK')"),
         (content(framed(b"answer"), "-1"), "no valid gRPC status ('-1')"),
         (content(framed(b"answer"), "9" * 5000), "no valid gRPC status"),
-        (lambda call: call.head({**OPENING, "grpc-status": "0"}, end=True), "not one uncompressed message (0 bytes)"),
+        (
+            lambda call: call.head({**OPENING, "grpc-status": "0"}, end=True),
+            "not one uncompressed message (0 bytes)",
+        ),
         (content(b""), "not one uncompressed message (0 bytes)"),
         (content(b"\0\0\0\0"), "not one uncompressed message (4 bytes)"),
         (content(framed(b"answer")[:-1]), "not one uncompressed message (10 bytes)"),
@@ -182,10 +194,16 @@ def test_an_answer_that_breaks_the_rules_and_a_part_of_one_is_never_an_answer(pa
         (content(framed(b"one") + framed(b"two")), "not one uncompressed message (16 bytes)"),
         (content(b"\1" + framed(b"answer")[1:]), "not one uncompressed message (11 bytes)"),
         (content(b"\0\xff\xff\xff\xffshort"), "not one uncompressed message (10 bytes)"),
-        (half(lambda call: call.reset(INTERNAL_ERROR)), "the server reset the call (INTERNAL_ERROR)"),
+        (
+            half(lambda call: call.reset(INTERNAL_ERROR)),
+            "the server reset the call (INTERNAL_ERROR)",
+        ),
         (lambda call: call.reset(0xABCD), "the server reset the call (43981)"),
         (half(lambda call: call.go_away(0)), "the server ends the connection (NO_ERROR)"),
-        (lambda call: call.go_away(ENHANCE_YOUR_CALM), "the server ends the connection (ENHANCE_YOUR_CALM)"),
+        (
+            lambda call: call.go_away(ENHANCE_YOUR_CALM),
+            "the server ends the connection (ENHANCE_YOUR_CALM)",
+        ),
         (lambda call: call.hang_up(), "the server closed the connection"),
         (half(lambda call: call.hang_up()), "the server closed the connection"),
         (http_1, "the server closed the connection"),
@@ -207,7 +225,9 @@ def test_an_answer_that_breaks_the_rules_and_a_part_of_one_is_never_an_answer(pa
         assert ask(path) == b"answer"
 
 
-def test_the_timeout_bounds_the_whole_call_and_a_server_that_accepts_nobody_is_late_too(path: Path) -> None:
+def test_the_timeout_bounds_the_whole_call_and_a_server_that_accepts_nobody_is_late_too(
+    path: Path,
+) -> None:
     def drip(call: Call) -> None:
         while not call.closing.wait(0.05):
             call.data(b"\0")
@@ -216,7 +236,12 @@ def test_the_timeout_bounds_the_whole_call_and_a_server_that_accepts_nobody_is_l
         while not call.closing.wait(0.05):
             call.ping()
 
-    slow: list[Answers] = [lambda call: call.hang(), half(lambda call: call.hang()), half(drip), half(ping)]
+    slow: list[Answers] = [
+        lambda call: call.hang(),
+        half(lambda call: call.hang()),
+        half(drip),
+        half(ping),
+    ]
     for answers in slow:
         assert error_from(path, answers, timeout=0.3).endswith("no complete response within 0.3 s")
         path.unlink()
@@ -228,17 +253,24 @@ def test_the_timeout_bounds_the_whole_call_and_a_server_that_accepts_nobody_is_l
         for one in waiting:
             one.setblocking(False)
             one.connect_ex(str(path))
-        assert str(error_of(path, 0.2)) == f"cannot connect to {path}: resource temporarily unavailable"
+        assert (
+            str(error_of(path, 0.2))
+            == f"cannot connect to {path}: resource temporarily unavailable"
+        )
         for one in waiting:
             one.close()
 
 
-def test_where_nobody_listens_or_only_root_may_connect_the_error_names_the_socket_and_the_reason(path: Path) -> None:
+def test_where_nobody_listens_or_only_root_may_connect_the_error_names_the_socket_and_the_reason(
+    path: Path,
+) -> None:
     assert str(error_of(path)) == f"cannot connect to {path}: no such file or directory"
     with FakeGrpcServer(path, lambda call: call.answer(b"")):
         path.chmod(0o600)
         with as_nobody():
-            assert str(error_of(path)) == f"cannot connect to {path}: permission denied (run as root)"
+            assert (
+                str(error_of(path)) == f"cannot connect to {path}: permission denied (run as root)"
+            )
     assert str(error_of(path)) == f"cannot connect to {path}: connection refused"
     assert "AF_UNIX path too long" in str(error_of(path.with_name("x" * 200)))
 

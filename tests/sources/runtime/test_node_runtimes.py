@@ -54,9 +54,17 @@ class Machine:
         if request.path == "/version":
             return [http('{"ApiVersion": "1.41"}')]
         if request.path.endswith("/containers/json"):
-            return [http(json.dumps([{"Id": one, "State": "running", "Created": 1} for one in self.listed]))]
+            return [
+                http(
+                    json.dumps(
+                        [{"Id": one, "State": "running", "Created": 1} for one in self.listed]
+                    )
+                )
+            ]
         container_id = request.path.split("/")[3]
-        missing = http(json.dumps({"message": f"No such container: {container_id}"}), "404 Not Found")
+        missing = http(
+            json.dumps({"message": f"No such container: {container_id}"}), "404 Not Found"
+        )
         return [http(json.dumps({"Id": container_id})) if container_id in self.listed else missing]
 
     def process(self, pid: int, *words: str) -> None:
@@ -67,13 +75,20 @@ class Machine:
     def wire(self, commands: str, *listening: str, kubelet: str = "", **options: str) -> Any:
         """Let these processes run, and return what reads the node."""
         write_sockets(self.proc, *listening)
-        self.process(7, "kubelet", *([f"--container-runtime-endpoint={kubelet}"] if kubelet else []))
+        self.process(
+            7, "kubelet", *([f"--container-runtime-endpoint={kubelet}"] if kubelet else [])
+        )
         for pid in range(8, 12):
             for file in (self.proc / f"{pid}").glob("*"):
                 file.unlink()
         for pid, command in enumerate(commands.split(), 8):
             self.process(pid, command)
-        given = {"api": "off", "proc": str(self.proc), "run_dir": str(self.run_dir), "device_plugins_dir": "off"}
+        given = {
+            "api": "off",
+            "proc": str(self.proc),
+            "run_dir": str(self.run_dir),
+            "device_plugins_dir": "off",
+        }
         return for_command(load("scan", given | {"docker_host": self.docker.url} | options, {}))
 
     def connections(self) -> dict[str, int]:
@@ -118,7 +133,12 @@ def test_the_runtimes_that_run_or_are_named_are_asked_and_no_other(machine: Mach
         (both, "unix:///run/cri-dockerd.sock", {}, [DOCKERS]),
         (("containerd", SOCKET), "", {}, [SOCKET]),
         (("containerd", SOCKET), f"unix://{SOCKET}", {}, [SOCKET]),
-        (("dockerd containerd", "/var/run/docker.sock", SOCKET), f"unix://{SOCKET}", {}, [SOCKET, DOCKERS]),
+        (
+            ("dockerd containerd", "/var/run/docker.sock", SOCKET),
+            f"unix://{SOCKET}",
+            {},
+            [SOCKET, DOCKERS],
+        ),
         (("crio", "/var/run/crio/crio.sock"), "unix:///var/run/crio/crio.sock", {}, [CRIO]),
         (("dockerd", DOCKERS, SOCKET), "", {}, [DOCKERS]),  # systemd listens in place of containerd
         (all_known, "", {"runtime": "docker"}, [DOCKERS]),
@@ -133,14 +153,18 @@ def test_the_runtimes_that_run_or_are_named_are_asked_and_no_other(machine: Mach
         assert sorted(machine.connections()) == sorted(expected), (what, kubelet, options)
         if options.get("runtime") != "docker":
             assert [one.endpoint or DOCKERS for one in asked(wired)] == expected
-            assert [one.chosen for one in asked(wired)] == [endpoint == MINE for endpoint in expected]
+            assert [one.chosen for one in asked(wired)] == [
+                endpoint == MINE for endpoint in expected
+            ]
 
 
 def test_a_containerd_that_fails_makes_the_list_unavailable_and_one_without_cri_only_if_somebody_names_it(
     machine: Machine,
 ) -> None:
     both = ("dockerd containerd", DOCKERS, SOCKET)
-    machine.cri[SOCKET].instead = {"Version": lambda call: call.fail(14, "server is not initialized yet")}
+    machine.cri[SOCKET].instead = {
+        "Version": lambda call: call.fail(14, "server is not initialized yet")
+    }
     wired = machine.wire(*both)
     assert "server is not initialized yet" in why(wired)
     assert asked(wired) == (ContainerRuntime(CONTAINERD, "", SOCKET),)
@@ -150,10 +174,14 @@ def test_a_containerd_that_fails_makes_the_list_unavailable_and_one_without_cri_
     wired = machine.wire(*both)
     assert (containers(wired), [one.name for one in asked(wired)]) == ([], [DOCKER])
     assert wired.recheck.has_container(A) is False
-    assert "no container runtime serves CRI at its socket" in why(machine.wire(*both, runtime="cri"))
+    assert "no container runtime serves CRI at its socket" in why(
+        machine.wire(*both, runtime="cri")
+    )
     machine.connections()
     for kubelet, endpoint in ((f"unix://{SOCKET}", ""), ("", SOCKET)):
-        wired = machine.wire(*both, kubelet=kubelet, **({"cri_endpoint": endpoint} if endpoint else {}))
+        wired = machine.wire(
+            *both, kubelet=kubelet, **({"cri_endpoint": endpoint} if endpoint else {})
+        )
         assert "unknown service runtime.v1alpha2.RuntimeService" in why(wired)
         assert asked(wired) == (ContainerRuntime(CONTAINERD, "", SOCKET, chosen=bool(endpoint)),)
         with pytest.raises(SourceError, match="unknown service"):
@@ -161,7 +189,9 @@ def test_a_containerd_that_fails_makes_the_list_unavailable_and_one_without_cri_
         assert list(machine.connections()) == [SOCKET]
 
 
-def test_two_runtimes_list_what_the_other_one_lacks_and_only_those_of_the_list_can_deny_it(machine: Machine) -> None:
+def test_two_runtimes_list_what_the_other_one_lacks_and_only_those_of_the_list_can_deny_it(
+    machine: Machine,
+) -> None:
     def lose_cri() -> None:
         machine.cri[SOCKET].apis = ()
 
@@ -249,7 +279,9 @@ def test_the_kubelets_runtime_names_the_networks_and_one_that_has_loaded_none_hi
     machine.cri[SOCKET].info = {"cniconfig": none}
     wired = machine.wire("containerd", SOCKET)
     assert f"{tmp_path} has no CNI configuration" in why(wired, "networks")
-    (tmp_path / "00-bad.conflist").write_text('{"cniVersion": "1.0.0", "name": "zz", "plugins": []}')
+    (tmp_path / "00-bad.conflist").write_text(
+        '{"cniVersion": "1.0.0", "name": "zz", "plugins": []}'
+    )
     assert "00-bad.conflist" in why(wired, "networks")
     (tmp_path / "10-cbr0.conflist").write_text(json.dumps({"name": "cbr0", "plugins": [BRIDGE]}))
     assert read(wired.snapshot, "networks").known() == CBR0
@@ -262,9 +294,18 @@ def test_the_directory_and_the_default_network_of_crio_and_the_directory_of_cri_
     machine: Machine, tmp_path: Path
 ) -> None:
     for name in ("cbr0", "other"):
-        (tmp_path / f"{len(name)}.conflist").write_text(json.dumps({"name": name, "plugins": [BRIDGE]}))
-    configured, directory = '[crio.network]\nnetwork_dir = "{}"\ncni_default_network = "{}"', str(tmp_path)
-    for where, default, found in ((directory, "", "cbr0"), (directory, "other", "other"), ("/nowhere", "", None)):
+        (tmp_path / f"{len(name)}.conflist").write_text(
+            json.dumps({"name": name, "plugins": [BRIDGE]})
+        )
+    configured, directory = (
+        '[crio.network]\nnetwork_dir = "{}"\ncni_default_network = "{}"',
+        str(tmp_path),
+    )
+    for where, default, found in (
+        (directory, "", "cbr0"),
+        (directory, "other", "other"),
+        ("/nowhere", "", None),
+    ):
         machine.servers[CRIO].http = http(configured.format(where, default))
         wired = machine.wire("crio", CRIO)
         if found:
@@ -273,16 +314,24 @@ def test_the_directory_and_the_default_network_of_crio_and_the_directory_of_cri_
             assert "/nowhere does not exist (it must be mounted" in why(wired, "networks")
     machine.servers[CRIO].http = http(configured.format(directory, "third"))
     assert f"third, is in no file of {directory}" in why(machine.wire("crio", CRIO), "networks")
-    wired = machine.wire("dockerd cri-dockerd cri-dockerd", DOCKERS, kubelet="unix:///run/cri-dockerd.sock")
+    wired = machine.wire(
+        "dockerd cri-dockerd cri-dockerd", DOCKERS, kubelet="unix:///run/cri-dockerd.sock"
+    )
     machine.process(9, "cri-dockerd", "--cni-conf-dir", directory)
     assert read(wired.snapshot, "networks").known() == CBR0
     machine.process(10, "cri-dockerd", "--cni-conf-dir=/else")
     assert "--cni-conf-dir of the kubelet and cri-dockerd differ" in why(wired, "networks")
 
 
-def test_the_networks_of_runtime_classes_are_networks_of_the_node(machine: Machine, tmp_path: Path) -> None:
+def test_the_networks_of_runtime_classes_are_networks_of_the_node(
+    machine: Machine, tmp_path: Path
+) -> None:
     def with_class(directory: Path) -> Any:
-        config = {"containerd": {"runtimes": {"alt": {"cniConfDir": str(directory)}, "runc": {"cniConfDir": ""}}}}
+        config = {
+            "containerd": {
+                "runtimes": {"alt": {"cniConfDir": str(directory)}, "runc": {"cniConfDir": ""}}
+            }
+        }
         machine.cri[SOCKET].info = {"cniconfig": cniconfig(BRIDGE), "config": json.dumps(config)}
         return machine.wire("containerd", SOCKET)
 

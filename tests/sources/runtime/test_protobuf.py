@@ -36,7 +36,11 @@ OUTER = st.builds(
 
 
 def assert_same(decoded: DecodedMessage, expected: Any) -> None:
-    assert (decoded.text(1), decoded.integer(2), decoded.integer(3)) == (expected.text, expected.number, expected.flag)
+    assert (decoded.text(1), decoded.integer(2), decoded.integer(3)) == (
+        expected.text,
+        expected.number,
+        expected.flag,
+    )
     inner = decoded.message(4)
     assert (inner.text(1), inner.integer(2)) == (expected.inner.text, expected.inner.number)
     assert [(one.text(1), one.integer(2)) for one in decoded.messages(5)] == [
@@ -47,7 +51,9 @@ def assert_same(decoded: DecodedMessage, expected: Any) -> None:
 
 
 @given(OUTER, st.data())
-def test_what_protobuf_encodes_is_decoded_and_what_it_refuses_is_refused(outer: Any, data: st.DataObject) -> None:
+def test_what_protobuf_encodes_is_decoded_and_what_it_refuses_is_refused(
+    outer: Any, data: st.DataObject
+) -> None:
     encoded = outer.SerializeToString()
     assert_same(DecodedMessage(encoded), outer)
     part = encoded[: data.draw(st.integers(0, len(encoded)))]
