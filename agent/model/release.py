@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from agent.model.bug import Bug
 from agent.model.finding import LeakCause
 from agent.model.snapshot import Reservation, ReservationKey, Unavailable
 
@@ -264,6 +265,8 @@ class Cleaning:
         default_factory=dict
     )  # the likely causes of leaks, where known
     warnings: tuple[str, ...] = ()  # other news for the operator, such as damage to the journal
+    bugs: tuple[Bug, ...] = ()
+    """What failed in this cleanup because of a bug of the agent: guards, or the cleaner itself."""
 
     def tally(self) -> Counter[Verdict]:
         """Count addresses, not sandboxes, by verdict."""

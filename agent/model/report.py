@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agent.model.assessment import Assessment, State
+from agent.model.bug import Bug
 from agent.model.finding import LeakCause, Severity, SkippedCheck, TrackedFinding, urgency
 from agent.model.ranges import RangeSets
 from agent.model.release import Cleaning
@@ -37,6 +38,8 @@ class Report:
     newly_confirmed: Mapping[tuple[str, LeakCause], int] = field(default_factory=dict)
     """How many leaks this snapshot confirmed, by network and cause."""
     clock_stepped: bool = False
+    bugs: tuple[Bug, ...] = ()
+    """What failed in this sync because of a bug of the agent: sources and detectors."""
     cleaning: Cleaning | None = (
         None  # what was released, or refused, after this snapshot; None where cleanup is off
     )
