@@ -16,7 +16,12 @@ from agent.checks.addresses import (
     unmanaged_address,
     unreserved_pod_ip,
 )
-from agent.checks.devices import late_device_plugin, rejected_pod, started_without_device
+from agent.checks.devices import (
+    late_device_plugin,
+    missing_kubelet_socket,
+    rejected_pod,
+    started_without_device,
+)
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 
@@ -40,6 +45,6 @@ class Detector(Protocol):
 DETECTORS: Final[tuple[Detector, ...]] = (
     leaked_reservation, unreserved_pod_ip, shared_ip, unmanaged_address, stuck_teardown,
     exhausted_range, failing_plugin, unexplained_exhaustion, left_over_network, overlapping_ranges,
-    late_device_plugin, rejected_pod, started_without_device,
+    late_device_plugin, missing_kubelet_socket, rejected_pod, started_without_device,
     unregistered_node, replayed_watch, detached_volume,
 )  # fmt: skip

@@ -40,6 +40,7 @@ _RUNBOOKS: Final = {
     "rejected_pod": "Devices.md#nodeleakrejectedpods",
     "started_without_device": "Devices.md#nodeleakstartedwithoutdevice",
     "late_device_plugin": "Devices.md#nodeleaklatedeviceplugin",
+    "missing_kubelet_socket": "Devices.md#nodeleakmissingkubeletsocket",
     "leaked_reservation": "LeakedAddresses.md#nodeleakleakedaddresses",
     "unmanaged_address": "AddressesInUse.md#nodeleakunmanagedaddress",
     "stuck_teardown": "StuckTeardown.md#nodeleakstuckteardown",

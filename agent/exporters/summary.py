@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from agent.checks import replayed_watch, unregistered_node
 from agent.checks import runtime as runtimes
 from agent.checks.addresses import exhausted_range, host_ports, leaked_reservation
+from agent.checks.devices import missing_kubelet_socket
 from agent.checks.registry import DETECTORS
 from agent.model.assessment import State
 from agent.model.finding import RESTARTS, Finding, LeakCause, Severity, TrackedFinding, total
@@ -40,6 +41,10 @@ NOUNS: Final = {
     "started_without_device": (
         "pod started without its device",
         "pods started without their devices",
+    ),
+    "missing_kubelet_socket": (
+        "kubelet without its socket for device plugins",
+        "kubelets without their sockets for device plugins",
     ),
     "late_device_plugin": ("device plugin not registered", "device plugins not registered"),
     "leaked_reservation": ("leaked pod address", "leaked pod addresses"),
@@ -265,6 +270,8 @@ def _consequence(detector: str, report: Report, found: Sequence[Finding]) -> str
             critical = found[0].severity is Severity.CRITICAL
             deleted = ": the cluster-autoscaler may delete the instance" if critical else ""
             return f"this node is not registered correctly{deleted}"
+        case missing_kubelet_socket.NAME:
+            return "no device plugin can register, because kubelet.sock was removed"
         case replayed_watch.NAME:
             return "the API server sends outdated watch events"
         case _:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from agent.checks import runtime as runtimes
 from agent.checks.addresses import leaked_reservation
 from agent.exporters.json.scan import unavailable_sources
-from agent.model.devices import TransitionKind
+from agent.model.devices import KUBELET_SOCKET, TransitionKind
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.release import Verdict
 from agent.model.report import Report
@@ -160,6 +160,10 @@ def _transitions(snapshot: Snapshot) -> Iterator[_Event]:
         text = _TRANSITIONS[what].format(
             resource=resource, socket=f"{name} ({resource})" if resource else name
         )
+        if subject == KUBELET_SOCKET:
+            text = (
+                f"{KUBELET_SOCKET} was removed: no plugin can register until the kubelet restarts"
+            )
         yield _Event(transition.at, transition.exact, kind, subject, text, "device_plugins")
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 ENDPOINT_GRACE: Final = timedelta(minutes=5)
 """How long the kubelet keeps a resource whose plugin is gone (`endpointStopGracePeriod`), also after its own start."""
+KUBELET_SOCKET: Final = "kubelet.sock"  # where plugins register, in the device plugin directory
 SURELY_DROPPED_AFTER: Final = ENDPOINT_GRACE + timedelta(
     minutes=1
 )  # by then it has reported the node's status
@@ -53,7 +54,7 @@ class TransitionKind(StrEnum):
     LOST = "lost"  # the kubelet knew healthy devices of the resource, and knows none now
     DROPPED = "dropped"
     """The kubelet has dropped the resource, `ENDPOINT_GRACE` after its plugin was gone; the node's capacity is 0."""
-    SOCKET_GONE = "socket_gone"
+    SOCKET_GONE = "socket_gone"  # of a plugin, or `kubelet.sock`: then no plugin can register
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,9 @@ class DevicePlugins:
         ""  # why the state file could not be read, so that the history starts anew; empty: it could
     )
     complete: bool = False  # whether the history includes the transitions of this snapshot
+    listens_without_file: bool = False
+    """The kubelet listens on the `kubelet.sock` of this directory, and the file was removed. False:
+    it does not, or the node's list of unix sockets is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,11 @@ wrong list that is believed once makes every address of the node look leaked.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from agent.checks import runtime as runtimes
+from agent.checks.devices.state import DeviceView
 from agent.model.devices import DevicePlugins
 from agent.model.registration import evidence_of_node
 from agent.model.snapshot import (
@@ -30,6 +32,8 @@ from agent.sources.networks import attributed, of_pods, running_sandboxes
 _Containers: TypeAlias = Reading[tuple[Container, ...]]
 _Checkpoints: TypeAlias = Reading[tuple[Checkpoint, ...]]
 
+_KUBELET_STARTS_WITHIN: Final = timedelta(minutes=5)
+"""From the start of its process a kubelet needs seconds, beside a runtime that answers."""
 _THROUGH_PROC: Final = (
     "addresses",
     "mounted_namespaces",
@@ -196,16 +200,14 @@ def _pods(snapshot: Snapshot) -> Reading[tuple[Pod, ...]]:
 
 
 def _device_plugins(snapshot: Snapshot) -> Reading[DevicePlugins]:
-    """Reject an empty directory beside running sandboxes: no kubelet started with it."""
+    """Reject a directory that shows no sign of the kubelet, beside running sandboxes."""
     # This matters only where a pod or the node has devices. Kubelets without device plugins have no such directory, and
     # that must not make a report about addresses incomplete.
     reading, running = snapshot.device_plugins, len(running_sandboxes(snapshot.containers))
-    found = known_or(reading, None)
-    empty = found and not (found.kubelet_socket or found.sockets or found.checkpoint_written)
     if is_missing(reading):
         why = reading.why
-    elif empty and running:
-        why = f"the device plugin directory is empty, but {running} sandboxes are running"
+    elif running and (doubt := _doubt_about_directory(snapshot)):
+        why = f"{doubt}, but {running} sandboxes are running"
     else:
         return reading
     if isinstance(snapshot.pods, Unavailable) or isinstance(snapshot.node, Unavailable):
@@ -216,6 +218,21 @@ def _device_plugins(snapshot: Snapshot) -> Reading[DevicePlugins]:
         )
         return Unavailable("device_plugins", why)
     return NotRequested("device_plugins", f"{why}, and no pod here requests devices")
+
+
+def _doubt_about_directory(snapshot: Snapshot) -> str:
+    """Return why it may not be the kubelet's; empty: it is, or the kubelet may yet start there."""
+    found = known_or(snapshot.device_plugins, None)
+    if found is None or found.kubelet_socket or DeviceView.of(snapshot).is_running_kubelets:
+        return ""
+    if not found.sockets and not found.checkpoint_written:
+        return "the device plugin directory is empty"
+    processes = known_or(snapshot.processes, None)
+    started = processes.kubelet if processes else None
+    if started is None or snapshot.taken_at - started < _KUBELET_STARTS_WITHIN:
+        return ""
+    missing = "the device plugin directory has no kubelet.sock"
+    return f"{missing}, and nothing in it is of the running kubelet"
 
 
 def _uses_devices(snapshot: Snapshot) -> str:

@@ -171,6 +171,16 @@ NODES: Final[dict[str, Snapshot]] = {
             b.plugin_socket("odd.sock"),
         )
     ),
+    "kubelet-socket-removed": node(
+        device_plugins=b.device_plugins(
+            b.plugin_socket(ago=HOUR, connected=False),
+            b.transition(TransitionKind.KUBELET_STARTED, ago=b.UPTIME),
+            b.transition(TransitionKind.REGISTERED, b.KVM, ago=b.UPTIME - timedelta(seconds=5)),
+            b.transition(TransitionKind.SOCKET_GONE, socket="kubelet.sock", ago=HOUR, exact=False),
+            b.transition(TransitionKind.LOST, b.KVM, ago=HOUR, exact=False),
+            kubelet_socket=None,
+        )
+    ),
     "every-transition": node(device_plugins=b.device_plugins(*_TRANSITIONS)),
     "every-rejection": node(*_REJECTED),
     "history-damaged": node(device_plugins=b.device_plugins(trouble="not JSON")),

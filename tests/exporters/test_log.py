@@ -48,7 +48,7 @@ def after(*news: DeviceTransition) -> Snapshot:
     """The kubelet and a plugin started with the node; this happened since."""
     started = b.transition(TransitionKind.KUBELET_STARTED, ago=b.UPTIME)
     history = (started, b.transition(TransitionKind.REGISTERED, b.KVM, ago=b.UPTIME), *news)
-    return node(device_plugins=b.device_plugins(*history, kubelet_socket=None))
+    return node(device_plugins=b.device_plugins(*history))
 
 
 def at(

@@ -177,7 +177,7 @@ def test_an_unknown_value_is_absent_and_not_zero_and_a_failed_detector_is_counte
     }
     assert present == {
         "leaked_reservation", "unmanaged_address", "stuck_teardown", "exhausted_range", "overlapping_ranges",
-        "failing_plugin", "unexplained_exhaustion", "late_device_plugin",
+        "failing_plugin", "unexplained_exhaustion", "late_device_plugin", "missing_kubelet_socket",
     }  # fmt: skip
     daemon = Daemon().sync(node(), (SkippedCheck("shared_ip", "KeyError", broken=True),))
     assert (
@@ -243,6 +243,18 @@ def test_a_hundred_resources_are_bounded_and_the_rest_is_other_as_is_an_invalid_
     assert resources(Daemon().sync(node(), findings=(rejected(""),)), "rejected_pods") == [
         "unknown"
     ], "it names none"
+
+
+def test_a_plugin_that_cannot_register_is_not_registered() -> None:
+    """Its stream is known to be closed, or nothing is known of it: then there is no sample."""
+    registered = b.transition(TransitionKind.REGISTERED, b.KVM, ago=HOUR)
+    started = b.transition(TransitionKind.KUBELET_STARTED, ago=b.UPTIME)
+    for connected, value in ((False, 0), (None, None), (True, 1)):
+        plugins = b.device_plugins(
+            b.plugin_socket(connected=connected), started, registered, kubelet_socket=None
+        )
+        daemon = Daemon().sync(node(device_plugins=plugins))
+        assert daemon.get("device_plugin_registered", resource=b.KVM) == value
 
 
 def test_the_text_can_be_parsed_holds_each_sample_once_and_is_accepted_by_promtool() -> None:

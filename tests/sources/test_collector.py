@@ -8,6 +8,7 @@ import pytest
 
 from agent.checks.devices.state import with_history
 from agent.model.assessment import State
+from agent.model.devices import TransitionKind
 from agent.model.runtime import ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import (
     SOURCES,
@@ -36,6 +37,7 @@ from tests.builders import (
     NON_ADDRESS_SOURCES,
     OLD,
     PODS,
+    UPTIME,
     WEB_ID,
     WORKER,
     cni_result,
@@ -51,6 +53,7 @@ from tests.builders import (
     registration,
     reservation,
     sandbox,
+    transition,
     waiting_pod,
 )
 from tests.sources.recorded import NOW, RecordedSources
@@ -484,8 +487,25 @@ def test_a_directory_that_is_not_the_kubelets_is_needed_if_somebody_uses_devices
             assert checked(device_plugins=reading, **more).device_plugins == expected
     needed, nothing = Known((*PODS, refused_pod("shop/gpu"))), device_plugins(kubelet_socket=None)
     written = device_plugins(registered(KVM, "kvm0"), kubelet_socket=None)
-    for plugins in (NO_DEVICES, replace(nothing, sockets=(plugin_socket(),)), written):
+    seen_before = replace(
+        nothing, history=(transition(TransitionKind.KUBELET_STARTED, ago=UPTIME),)
+    )
+    for plugins in (NO_DEVICES, written, seen_before):
         assert isinstance(checked(device_plugins=Known(plugins), pods=needed).device_plugins, Known)
+    # Plugins bind their sockets in the directory that they are given, whether or not it is right.
+    bound = replace(nothing, sockets=(plugin_socket(),))
+    missing = "the device plugin directory has no kubelet.sock"
+    doubt = f"{missing}, and nothing in it is of the running kubelet"
+    assert checked(device_plugins=Known(bound), pods=needed).device_plugins == Unavailable(
+        "device_plugins", f"{doubt}, but 3 sandboxes are running, but shop/gpu {remedy}"
+    )
+    assert checked(device_plugins=Known(bound)).device_plugins == NotRequested(
+        "device_plugins", f"{doubt}, but 3 sandboxes are running, and no pod here requests devices"
+    )
+    for kubelet in (timedelta(minutes=4), None):
+        young = Known(processes(kubelet=kubelet))
+        seen = checked(device_plugins=Known(bound), pods=needed, processes=young)
+        assert isinstance(seen.device_plugins, Known), "it may yet start there"
     for containers in (NOTHING, Known((sandbox(WEB_ID, "shop/web", "exited"),)), SILENT):
         seen = checked(device_plugins=Known(nothing), containers=containers, pods=NO_API)
         assert isinstance(seen.device_plugins, Known)

@@ -12,6 +12,7 @@ from typing import Final
 
 from agent.model.devices import (
     ENDPOINT_GRACE,
+    KUBELET_SOCKET,
     DevicePlugins,
     DeviceTransition,
     ResourceState,
@@ -188,6 +189,36 @@ class DeviceView:
         return self.in_this_boot(bound) or seen
 
     @property
+    def is_running_kubelets(self) -> bool:
+        """Whether the directory is certainly that of the running kubelet, without `kubelet.sock`.
+
+        A snapshot saw this kubelet's socket in it, or this kubelet wrote the checkpoint, or it
+        listens on a socket of this directory that has no file now. An empty directory proves less:
+        it may be one that was removed and created again elsewhere, and is only mounted here.
+        """
+        processes = known_or(self.snapshot.processes, None)
+        if processes is None or processes.kubelet is None:
+            return False
+        written = self.plugins.checkpoint_written
+        if written and processes.kubelet <= written <= self.snapshot.taken_at + SLACK:
+            return True
+        is_empty = not self.plugins.sockets and written is None
+        if self.plugins.listens_without_file and not is_empty:
+            return True
+        if self.start is None or self.start.boot_id != self.boot_id or not self.boot_id:
+            return False
+        if self.in_this_boot(self.start.at):
+            return self.start.at >= processes.kubelet - SLACK
+        # The clock was set since: the kubelet ran already when a snapshot first saw the socket.
+        return self.start.uptime >= processes.kubelet - processes.booted
+
+    @property
+    def kubelet_socket_gone(self) -> DeviceTransition | None:
+        """When `kubelet.sock` was first seen to be gone; None: it is there, or never was."""
+        changes = (change for change in self.since_start if change.socket == KUBELET_SOCKET)
+        return next(changes, None) if self.plugins.kubelet_socket is None else None
+
+    @property
     def written_since_start(self) -> bool | None:
         """Whether the running kubelet has written the checkpoint; None: the two times cannot be compared."""
         written, bound = self.plugins.checkpoint_written, self.plugins.kubelet_socket
@@ -316,11 +347,16 @@ def _registered(
     resource: str, healthy: int, connected: bool | None, view: DeviceView
 ) -> bool | None:
     last = view.last.get(resource)
-    if view.plugins.kubelet_socket is not None and not view.kubelet_of_this_boot:
+    if view.plugins.kubelet_socket is None:
+        # Nothing can register. A stream that is open stays open; no file says that it has ended.
+        without_device = resource in view.healthy and not healthy
+        was_registered = last.what is REGISTERED if last is not None else bool(healthy)
+        return connected if was_registered and not without_device else False
+    if not view.kubelet_of_this_boot:
         # By the current clock. If it was set since, only the open stream proves a registration.
         return bool(healthy) and connected is True
     if last is not None:
-        return last.what is REGISTERED
+        return last.what is REGISTERED and connected is not False
     if not healthy:
         return False
     return connected if view.written_since_start is None else connected is True
@@ -381,6 +417,8 @@ def _kubelet(view: DeviceView) -> Iterator[DeviceTransition]:
         # A socket that is older than this boot is of an unknown boot.
         boot = view.boot_id if view.in_this_boot(bound) else ""
         yield DeviceTransition(TransitionKind.KUBELET_STARTED, bound, view.snapshot.uptime, boot)
+    if bound is None and view.start is not None and view.kubelet_socket_gone is None:
+        yield view.transition(TransitionKind.SOCKET_GONE, socket=KUBELET_SOCKET)
 
 
 def _sockets(view: DeviceView) -> Iterator[DeviceTransition]:
@@ -388,7 +426,7 @@ def _sockets(view: DeviceView) -> Iterator[DeviceTransition]:
     known = {
         name: before.at
         for name, before in last.items()
-        if before.what is not TransitionKind.SOCKET_GONE
+        if before.what is not TransitionKind.SOCKET_GONE and name != KUBELET_SOCKET
     }
     present = {socket.name: socket.made for socket in view.plugins.sockets}
     for name, made in sorted(present.items()):
@@ -405,11 +443,16 @@ def _resources(view: DeviceView) -> list[DeviceTransition]:
     The kubelet writes its checkpoint when a plugin reports devices or a pod is given some, not when it starts and not
     when a plugin disconnects. So it proves a registration only if the running kubelet wrote it.
     """
+    if view.plugins.kubelet_socket is None and view.is_running_kubelets:
+        return [*_losses(view, view.last)]
     if not view.kubelet_of_this_boot:
         return []
     registered = [*_registrations(view)]
+    dropped = [*_drops(view)]
     last = {**view.last, **last_by_resource(registered)}
-    return [*registered, *_losses(view, last), *_drops(view)]
+    for transition in dropped:
+        last.pop(transition.resource, None)
+    return [*registered, *_losses(view, last), *dropped]
 
 
 def _registrations(view: DeviceView) -> Iterator[DeviceTransition]:
@@ -462,9 +505,9 @@ def _bound_for_registration(view: DeviceView, resource: str, written: datetime) 
 
 def _losses(view: DeviceView, last: Mapping[str, DeviceTransition]) -> Iterator[DeviceTransition]:
     for resource, before in last.items():
-        if before.what is not REGISTERED or resource not in view.healthy:
+        if before.what is not REGISTERED:
             continue
-        if not view.healthy[resource]:
+        if resource in view.healthy and not view.healthy[resource]:
             yield _in_checkpoint(view, TransitionKind.LOST, before)
         elif _connected(view, resource) is False:
             yield view.transition(TransitionKind.LOST, resource=resource)
@@ -520,7 +563,9 @@ def _bounded(
     # A transition without resource and socket is a start of the kubelet.
     last = {transition.resource or transition.socket: transition for transition in history}
     present = {
-        change for change in last.values() if not change.socket or change.socket in view.connected
+        change
+        for change in last.values()
+        if change.socket in view.connected or change.socket in {"", KUBELET_SOCKET}
     }
     kept = [change for change in older if change in present]
     return (*kept[-MAX_TRANSITIONS:], *recent)

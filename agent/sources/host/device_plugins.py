@@ -14,7 +14,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from agent.model.devices import Allocation, DevicePlugins, PluginSocket, Registered
+from agent.model.devices import (
+    KUBELET_SOCKET,
+    Allocation,
+    DevicePlugins,
+    PluginSocket,
+    Registered,
+)
 from agent.model.documents import StoredHistory
 from agent.model.snapshot import from_mtime
 from agent.model.text import escape
@@ -22,7 +28,6 @@ from agent.sources.host.files import names_in, open_directory, read_file
 from agent.sources.host.unix_sockets import UnixSockets, read_sockets
 from agent.sources.source_error import SourceError
 
-_KUBELET: Final = "kubelet.sock"
 _CHECKPOINT: Final = "kubelet_internal_checkpoint"
 _CANONICAL: Final = Path("/var/lib/kubelet/device-plugins")  # as the kubelet knows the directory
 
@@ -34,35 +39,54 @@ def read_device_plugins(
     with open_directory(path) as directory:
         # The kubelet's socket before the plugins': if the kubelet starts meanwhile, it removes their sockets, so no
         # plugin's socket seems older than a kubelet that would have removed it.
-        kubelet = _made(_KUBELET, directory)
+        kubelet = _made(KUBELET_SOCKET, directory)
         names = (
             name
             for name in names_in(directory, path)
-            if name != _KUBELET and not name.startswith(".")
+            if name != KUBELET_SOCKET and not name.startswith(".")
         )
         made = {name: at for name in names if (at := _made(name, directory))}
         checkpoint = _read_checkpoint(directory)
     stored = history()
-    sockets = _with_connections(made, path, proc) if made else ()
-    return DevicePlugins(kubelet, sockets, *checkpoint, stored.transitions, stored.trouble)
+    paths = {
+        name: {os.fsencode(directory / name) for directory in (path, _CANONICAL)}
+        for name in (KUBELET_SOCKET, *made)
+    }
+    open_sockets = UnixSockets(frozenset(), frozenset())
+    if made or kubelet is None:
+        open_sockets = _open_sockets(proc, chain.from_iterable(paths.values()))
+    # The kernel lists a socket until it is closed, also without its file. Here only the path that
+    # was read counts: the kubelet has its socket in another directory if that is the wrong one.
+    listens = os.fsencode(path / KUBELET_SOCKET) in open_sockets.listening
+    return DevicePlugins(
+        kubelet_socket=kubelet,
+        sockets=_with_connections(made, paths, open_sockets),
+        checkpoint_written=checkpoint[0],
+        registered=checkpoint[1],
+        allocations=checkpoint[2],
+        history=stored.transitions,
+        trouble=stored.trouble,
+        listens_without_file=kubelet is None and listens,
+    )
+
+
+def _open_sockets(proc: Path, paths: Iterable[bytes]) -> UnixSockets:
+    """Find these paths in the node's list; nothing if it is unavailable."""
+    try:
+        return read_sockets(proc, paths)
+    except SourceError:
+        return UnixSockets(frozenset(), frozenset())
 
 
 def _with_connections(
-    made: Mapping[str, datetime], path: Path, proc: Path
+    made: Mapping[str, datetime], paths: Mapping[str, set[bytes]], open_sockets: UnixSockets
 ) -> tuple[PluginSocket, ...]:
     """Add whether the kubelet is connected, if the list of unix sockets is that of the kubelet's network namespace."""
     # A list without the kubelet's own socket is another namespace's, or the kubelet does not run.
-    paths = {
-        name: {os.fsencode(directory / name) for directory in (path, _CANONICAL)}
-        for name in (_KUBELET, *made)
-    }
-    try:
-        found = read_sockets(proc, chain.from_iterable(paths.values()))
-    except SourceError:
-        found = UnixSockets(frozenset(), frozenset())
-    same_namespace = bool(paths[_KUBELET] & found.listening)
+    same_namespace = bool(paths[KUBELET_SOCKET] & open_sockets.listening)
     connected = {
-        name: bool(paths[name] & found.connected) if same_namespace else None for name in made
+        name: bool(paths[name] & open_sockets.connected) if same_namespace else None
+        for name in made
     }
     return tuple(
         PluginSocket(escape(name), at, connected[name]) for name, at in sorted(made.items())

@@ -122,6 +122,29 @@ def test_connections_of_the_kubelet_are_reported(directory: Path) -> None:
                     assert connections(directory) == {"a.sock": is_plugin, "b.sock": False}
 
 
+def test_a_kubelet_that_listens_on_a_removed_socket_is_told(directory: Path) -> None:
+    """As after `rm -rf device-plugins/*`, and a restart of the plugin, which cannot register."""
+    plugin = directory / "kubevirt-kvm.sock"
+
+    def seen() -> tuple[bool, dict[str, bool | None], bool]:
+        found = plugins(directory)
+        return found.kubelet_socket is not None, connections(directory), found.listens_without_file
+
+    with bound(directory / "kubelet.sock"):
+        with bound(plugin) as (listening,), socket.socket(socket.AF_UNIX) as stream:
+            stream.connect(str(plugin))
+            accepted, _ = listening.accept()
+            with accepted:
+                assert seen() == (True, {"kubevirt-kvm.sock": True}, False)
+                for path in directory.iterdir():
+                    path.unlink()
+                assert seen() == (False, {}, True)
+        with bound(plugin):
+            assert seen() == (False, {"kubevirt-kvm.sock": False}, True)
+    with bound(directory.with_name("kubelet.sock")):
+        assert seen() == (False, {"kubevirt-kvm.sock": None}, False), "in another directory"
+
+
 def test_a_connection_of_the_kubelet_is_a_line_of_the_kernels_list_of_sockets(
     directory: Path,
 ) -> None:

@@ -1,0 +1,45 @@
+"""The kubelet's socket `kubelet.sock` was removed while it runs: no device plugin can register.
+
+Plugins register through `/var/lib/kubelet/device-plugins/kubelet.sock`, which the kubelet creates
+only when it starts. Somebody removed the file, as with `rm -rf /var/lib/kubelet/device-plugins/*`.
+A plugin that is connected goes on working, until it restarts: then the kubelet has none of its
+devices, and rejects pods that request one.
+
+Means: the directory has no `kubelet.sock`, and it is that of the running kubelet. A snapshot saw
+this kubelet's socket in it, or this kubelet wrote the checkpoint there, or it still listens on the
+removed socket.
+Do: restart the kubelet (`systemctl restart kubelet`), which creates the socket again. With docker a
+restart can leak addresses: run `nodeleak scan` afterwards. A plugin that does not notice that the
+kubelet has started needs a restart of its pod, too. Then find out what removed the file.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from agent.checks.devices.state import DeviceView, resource_states
+from agent.model.assessment import Assessment
+from agent.model.devices import KUBELET_SOCKET
+from agent.model.finding import Finding, Severity
+from agent.model.text import format_time
+
+NAME = "missing_kubelet_socket"
+SEVERITIES: Final = (Severity.WARNING,)
+
+
+def find(assessment: Assessment) -> Iterator[Finding]:
+    view = DeviceView.of(assessment.snapshot)
+    if view.plugins.kubelet_socket is not None:
+        return
+    processes = assessment.snapshot.processes.known()
+    if processes.kubelet is None or not view.is_running_kubelets:
+        return
+    states = resource_states(assessment.snapshot)
+    missing = [state.resource for state in states if state.registered is False]
+    message = (
+        f"no device plugin can register: {KUBELET_SOCKET} was removed, and the kubelet, which has "
+        f"been running since {format_time(processes.kubelet)}, creates it only when it starts"
+    )
+    if missing:
+        message = f"{message}; not registered: {', '.join(missing)}"
+    gone = view.kubelet_socket_gone
+    yield Finding(NAME, KUBELET_SOCKET, message, since=gone.at if gone else None)
