@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from agent.app import loop
-from agent.checks.addresses.failing_plugin import waiting_pods
+from agent.checks.waiting_pods import waiting_pods
 from agent.config import Config, UsageError, option, variable
 from agent.model.snapshot import Known, Node, NotRequested, Reading
 from agent.sources.collector import Reader, Sources

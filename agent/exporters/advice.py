@@ -167,7 +167,14 @@ def _about_pods(report: Report, node: str) -> Iterator[Step]:
         yield from _about_states(
             [entry for entry in report.assessment.reservations if entry.network in full]
         )
-    yield Step("Lower the kubelet's --max-pods, or give the node a larger pod CIDR.")
+    networks = sorted({finding.network for finding in found})
+    secondary = [name for name in networks if exhausted_range.is_secondary(report.assessment, name)]
+    if len(secondary) < len(networks):
+        yield Step("Lower the kubelet's --max-pods, or give the node a larger pod CIDR.")
+    if secondary:
+        yield Step(
+            f"If more pods need an address of {', '.join(secondary)}, give it a larger range."
+        )
 
 
 def _about_states(entries: Sequence[ClassifiedReservation]) -> Iterator[Step]:

@@ -104,6 +104,15 @@ def troubled_networks() -> Snapshot:
     return replace(seen, reservations=(*seen.reservations, store))
 
 
+def full_secondary_network() -> Snapshot:
+    """A running pod has the one address of its second network."""
+    result = b.cni_result(b.DB_ID, "shop/db", "10.9.0.0/30", network="storage")
+    return node(
+        reservation("10.9.0.2", b.DB_ID, network="storage", ifname="net1"),
+        replace(result, ifname="net1"),
+    )
+
+
 def with_range(subnet: str, *ips: str) -> Snapshot:
     """A network with another range, and leaks in it."""
     taken = [reservation(ip, f"{n:064x}") for n, ip in enumerate(ips, 4)]
@@ -155,6 +164,7 @@ NODES: Final[dict[str, Snapshot]] = {
     "range-v6": with_range("fd00::/64", "fd00::9"),
     "range-scarce": node(*leaks(10), node=[small(13)], cni_results=[]),
     "range-too-small": node(node=[small(110)], cni_results=[]),
+    "secondary-full": full_secondary_network(),
     "range-unknown": node(LOST, node=[replace(b.WORKER, pod_cidrs=())], cni_results=[]),
     "containerd-restarted": restarted(),
     "plugin-fails": failing_plugin(),

@@ -494,8 +494,8 @@ def test_a_directory_that_is_not_the_kubelets_is_needed_if_somebody_uses_devices
         assert isinstance(checked(device_plugins=Known(plugins), pods=needed).device_plugins, Known)
     # Plugins bind their sockets in the directory that they are given, whether or not it is right.
     bound = replace(nothing, sockets=(plugin_socket(),))
-    missing = "the device plugin directory has no kubelet.sock"
-    doubt = f"{missing}, and nothing in it is of the running kubelet"
+    socket_missing = "the device plugin directory has no kubelet.sock"
+    doubt = f"{socket_missing}, and nothing in it is of the running kubelet"
     assert checked(device_plugins=Known(bound), pods=needed).device_plugins == Unavailable(
         "device_plugins", f"{doubt}, but 3 sandboxes are running, but shop/gpu {remedy}"
     )

@@ -4,9 +4,11 @@ The scheduler counts pods and not addresses: it sends the node as many pods as t
 last address stay in `ContainerCreating` with `no IP addresses available in range set`.
 
 Means: no address is free, or fewer than `allocatable.pods` minus the pods on the node, and the node is not cordoned.
-Severity info: no address is free, but no more pods can be assigned, no pod waits, and no address may be leaked. Or the
-whole range is smaller than the number of pods that the node accepts: the warning then begins when less than 10%, or
-fewer than 3, of its addresses are free.
+Severity info: no address is free, but no more pods can be assigned, no pod waits, and no address
+may be leaked. Or it is a secondary network, as of Multus, no pod waits, and no address may be
+leaked: pods choose it, and no more need to. (Without the pods that is a warning.) Or the whole
+range is smaller than the number of pods that the node accepts: the warning then begins when less
+than 10%, or fewer than 3, of its addresses are free.
 Do: while no address is free, keep new pods away (`kubectl cordon NODE`). Release what is leaked (`nodeleak clean`).
 Where nothing is leaked, the states of the reservations show what fills the range. Where pods fill it, lower the
 kubelet's `--max-pods`, or give the node a larger pod CIDR.
@@ -15,12 +17,15 @@ kubelet's `--max-pods`, or give the node a larger pod CIDR.
 from collections.abc import Iterator
 from typing import Final
 
-from agent.model.assessment import Assessment, State, or_none
+from agent.checks.waiting_pods import is_about, recent_exhaustion, waiting_pods
+from agent.model.assessment import PRIMARY, Assessment, State, or_none
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import serves, usable
 from agent.model.snapshot import (
     InsufficientData,
+    Known,
     NotRequested,
+    Pod,
     Unavailable,
     known_or,
     require_available,
@@ -79,22 +84,66 @@ def _may_have_range(assessment: Assessment, network: str) -> bool:
 
 def _full(assessment: Assessment, network: str, reserved: str) -> Finding:
     """Return an info where no pod can need an address, and none of them may be leaked."""
-    doubtful = any(
-        assessment.taken(network, state) for state in (State.LEAKED, State.UNKNOWN, State.CANDIDATE)
+    critical = Finding(
+        NAME, network, f"{network}: no free addresses; {reserved}", Severity.CRITICAL, network
     )
+    if _may_leak(assessment, network) or _is_missed(assessment, network):
+        return critical
+    if is_secondary(assessment, network):
+        return _full_secondary(assessment, network, reserved) or critical
     demand = or_none(lambda network: _demand(assessment, network), network)
-    if doubtful or demand is None or demand[0] or _has_waiting_pod(assessment):
-        return Finding(
-            NAME, network, f"{network}: no free addresses; {reserved}", Severity.CRITICAL, network
-        )
+    if demand is None or demand[0] or any(_pods_without_sandbox(assessment)):
+        return critical
     message = f"{network}: full, and no more pods can be assigned; {reserved}"
     return Finding(NAME, network, message, Severity.INFO, network, identity=("full",))
 
 
-def _has_waiting_pod(assessment: Assessment) -> bool:
+def _full_secondary(assessment: Assessment, network: str, reserved: str) -> Finding | None:
+    """Return what a full network is of which no further pod need have an address; None: one waits.
+
+    A pod uses it because it says so, which no source here tells. Without the pods it is unknown
+    whether one waits: that is less than critical, and more than no problem.
+    """
+    snapshot = assessment.snapshot
+    if not isinstance(snapshot.pods, Known):
+        message = f"{network}: no free addresses, and it is unknown whether a pod waits; {reserved}"
+        return Finding(NAME, network, message, Severity.WARNING, network)
+    if waiting_pods(snapshot) or any(pod.ips for pod in _pods_without_sandbox(assessment)):
+        return None
+    message = f"{network}: full, and no pod waits for an address; {reserved}"
+    return Finding(NAME, network, message, Severity.INFO, network, identity=("full",))
+
+
+def _may_leak(assessment: Assessment, network: str) -> bool:
+    doubtful = (State.LEAKED, State.UNKNOWN, State.CANDIDATE)
+    return any(assessment.taken(network, state) for state in doubtful)
+
+
+def _is_missed(assessment: Assessment, network: str) -> bool:
+    """Return whether an Event says that a pod got no address from this range."""
+    ranges = assessment.ranges(network)
+    return any(is_about(failure, ranges) for failure in recent_exhaustion(assessment.snapshot))
+
+
+def is_secondary(assessment: Assessment, network: str) -> bool:
+    """Return whether it is certain that a pod may do without an address of this network.
+
+    The runtime attaches every pod to its own networks. Others, such as those of Multus, give an
+    `eth0` if they stand in for one of these, and otherwise a further interface.
+    """
+    networks = assessment.snapshot.networks
+    if not isinstance(networks, Known) or network in {known.name for known in networks.value}:
+        return False
+    interfaces = {entry.ifname for entry in assessment.of(network) if entry.container_id}
+    return bool(interfaces) and interfaces.isdisjoint(PRIMARY)
+
+
+def _pods_without_sandbox(assessment: Assessment) -> Iterator[Pod]:
+    """Yield the pods that need a sandbox, if only for a moment; raises InsufficientData."""
     running = frozenset(assessment.index.running_sandboxes.values())
-    pods = (pod for pod in assessment.snapshot.pods.known() if pod.networked and not pod.deleting)
-    return any(not pod.ips or pod.name not in running for pod in pods)
+    for pod in assessment.snapshot.pods.known():
+        if pod.networked and not pod.deleting and (not pod.ips or pod.name not in running):
+            yield pod
 
 
 def _demand(assessment: Assessment, network: str) -> tuple[int, int] | None:

@@ -25,9 +25,10 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from agent.checks import runtime as runtimes
+from agent.checks.waiting_pods import waiting_pods
 from agent.model.assessment import Assessment, State, or_none
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import Pod, Reservation, SandboxFailure, Snapshot, known_or
+from agent.model.snapshot import Reservation, SandboxFailure, Snapshot, known_or
 from agent.model.text import count_of, format_time
 
 NAME = "failing_plugin"
@@ -37,9 +38,7 @@ WINDOW: Final = timedelta(minutes=10)
 FEWEST: Final = 5  # Addresses in the window. One pod that retries takes about five a minute
 _SOON: Final = timedelta(hours=1)
 _MINUTE: Final = timedelta(minutes=1)
-LONGEST_RUN: Final = timedelta(
-    minutes=1
-)  # No plugin that works well takes longer, and no pod waits longer for it
+LONGEST_RUN: Final = timedelta(minutes=1)  # no plugin that works well takes longer
 _OPERATIONS: Final = {"add": "ADD", "delete": "DEL", "": "ADD"}
 
 
@@ -152,18 +151,6 @@ def _end(assessment: Assessment, network: str) -> datetime:
             default=now,
         ),
     )
-
-
-def waiting_pods(snapshot: Snapshot) -> list[Pod]:
-    """Return the pods that were scheduled a minute ago or more and have no address, those first that wait longest."""
-    pods = (
-        pod
-        for pod in known_or(snapshot.pods, ())
-        if not (pod.ips or pod.host_network or pod.deleting)
-    )
-    waiting = [(pod.scheduled, pod.uid, pod) for pod in pods if pod.live and pod.scheduled]
-    in_order = sorted(waiting, key=lambda pair: pair[:2])
-    return [pod for scheduled, _, pod in in_order if snapshot.api_time - scheduled >= LONGEST_RUN]
 
 
 def _last_start(snapshot: Snapshot) -> datetime | None:

@@ -10,32 +10,29 @@ network is there and not in use, such as a network of Multus, set --network=auto
 """
 
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Final
 
+from agent.checks.waiting_pods import is_about, recent_exhaustion
 from agent.model.assessment import Assessment, or_none
 from agent.model.finding import Finding, Severity
-from agent.model.ranges import covers
-from agent.model.snapshot import NotRequested, SandboxFailure, Snapshot, known_or, require_available
+from agent.model.snapshot import NotRequested, SandboxFailure, Snapshot, require_available
 
 NAME = "unexplained_exhaustion"
 SEVERITIES: Final = (Severity.WARNING,)
-
-_LATEST: Final = timedelta(minutes=6)
-"""The kubelet retries in seconds, but sends an Event of one object only every five minutes after the first 25."""
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
     require_available(snapshot.sandbox_failures)
-    waiting = {failure.exhausted: failure for failure in _recent(snapshot) if failure.exhausted}
+    # Of those that say the same, the first stays in the mapping.
+    waiting = {failure.exhausted: failure for failure in recent_exhaustion(snapshot)}
     left = (
         {network: or_none(assessment.free, network) for network in _used(snapshot)}
         if waiting
         else {}
     )
     for ranges, failure in waiting.items():
-        network = next((network for network in left if _matches(assessment, network, ranges)), "")
+        network = next((name for name in left if _has_range(assessment, name, failure)), "")
         if (free := left.get(network)) != 0:
             contradicted = f"but {network} has {free} free addresses"
             if free is None:
@@ -54,15 +51,5 @@ def _used(snapshot: Snapshot) -> list[str]:
     ]
 
 
-def _recent(snapshot: Snapshot) -> Iterator[SandboxFailure]:
-    """Yield what waiting pods say, in reverse: the first of those that say the same stays in a mapping."""
-    for failure in reversed(known_or(snapshot.sandbox_failures, ())):
-        if failure.at is not None and snapshot.api_time - failure.at <= _LATEST:
-            yield failure
-
-
-def _matches(assessment: Assessment, network: str, ranges: str) -> bool:
-    try:
-        return covers(or_none(assessment.ranges, network) or (), ranges.partition("-")[0])
-    except ValueError:
-        return False
+def _has_range(assessment: Assessment, network: str, failure: SandboxFailure) -> bool:
+    return is_about(failure, or_none(assessment.ranges, network) or ())

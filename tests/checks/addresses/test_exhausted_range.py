@@ -3,13 +3,22 @@
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 from agent.exporters.summary import headline
-from agent.model.finding import Severity
+from agent.model.finding import Finding, Severity
 from agent.model.runtime import RuntimeNetwork, WrittenRange
-from agent.model.snapshot import Node, Reservation, Snapshot
+from agent.model.snapshot import (
+    Checkpoint,
+    Known,
+    Node,
+    Reservation,
+    SandboxFailure,
+    Snapshot,
+)
 from tests import builders as b
 from tests.builders import (
+    NOW,
     WORKER,
     cni_result,
     findings_of,
@@ -17,6 +26,7 @@ from tests.builders import (
     pod,
     reservation,
     unrecognized,
+    waiting_pod,
     without,
     without_api,
 )
@@ -146,6 +156,114 @@ def test_the_fuller_of_two_families_decides_and_a_second_network_has_no_pods_to_
         assert [
             finding.network for finding in findings_of(DETECTOR, node(result, entry))
         ] == networks
+
+
+STORAGE_IDS = tuple(f"{n}" * 64 for n in range(3, 8))
+STORAGE_RANGE = "192.168.50.2-192.168.50.6"
+
+
+def storage(*records: b.Thing, ifname: str = "net1", held: int = 5, **others: Any) -> Snapshot:
+    """A secondary network, as of Multus, with five addresses; as many running pods hold them."""
+    for n, container_id in enumerate(STORAGE_IDS[:held]):
+        name, own, second = f"shop/db-{n}", f"10.244.1.{20 + n}", f"192.168.50.{2 + n}"
+        result = cni_result(container_id, name, "192.168.50.0/29", network="storage")
+        records += (
+            reservation(own, container_id),
+            reservation(second, container_id, network="storage", ifname=ifname),
+            b.sandbox(container_id, name),
+            Checkpoint(container_id, name),
+            pod(name, own),
+            replace(result, ifname=ifname),
+        )
+    return node(*records, **others)
+
+
+def about_storage(snapshot: Snapshot) -> list[Finding]:
+    """Return what is said of the secondary network; of the other, something may be unknown."""
+    found = (tracked.finding for tracked in b.scanned(snapshot).findings)
+    return [each for each in found if (each.detector, each.network) == (DETECTOR, "storage")]
+
+
+def severities(snapshot: Snapshot) -> list[str]:
+    return [finding.severity for finding in about_storage(snapshot)]
+
+
+def test_a_full_secondary_network_is_no_problem_while_no_pod_waits_for_an_address() -> None:
+    """Pods use it because they name it: how many more will is not known, and need not be any."""
+    (finding,) = findings_of(DETECTOR, storage())
+    assert (finding.severity, finding.network) == (Severity.INFO, "storage")
+    assert finding.message == (
+        "storage: full, and no pod waits for an address; 5 of 5 addresses are reserved (0 leaked)"
+    )
+    assert headline(b.scanned(storage())) == "OK: 1 informational finding"
+    assert severities(storage(held=4)) == []
+
+
+def test_a_full_secondary_network_is_critical_with_any_sign_that_a_pod_needs_an_address() -> None:
+    minute = timedelta(minutes=1)
+    for sign, snapshot in {
+        "a pod waits": storage(waiting_pod(ago=minute, claims=())),
+        "a pod has lost its sandbox": storage(pod("shop/cart", "10.244.1.77")),
+        "an Event names its range": storage(sandbox_failures=exhausted(STORAGE_RANGE)),
+        "a leak": storage(reservation("192.168.50.6", network="storage", ifname="net1"), held=4),
+        "a doubt": without(storage(), "containers"),
+    }.items():
+        assert severities(snapshot) == [Severity.CRITICAL], sign
+    late = replace(storage(waiting_pod(ago=timedelta(0), claims=())), api_skew=minute)
+    assert severities(late) == [Severity.CRITICAL], "by the clock of the API server"
+    for other, snapshot in {
+        "a pod has just been scheduled": storage(waiting_pod(ago=minute * 0.9, claims=())),
+        "a pod that is being deleted": storage(pod("shop/old", deleting=True)),
+        "a pod on the network of the node": storage(pod("shop/proxy", host_network=True)),
+        "an Event names another range": storage(sandbox_failures=exhausted("10.0.0.2-10.0.0.6")),
+        "an old Event": storage(sandbox_failures=exhausted(STORAGE_RANGE, ago=7 * minute)),
+        "an Event without a range": storage(sandbox_failures=exhausted("nowhere")),
+        "a failure of another kind": storage(sandbox_failures=exhausted("")),
+    }.items():
+        assert severities(snapshot) == [Severity.INFO], other
+
+
+def exhausted(range_set: str, *, ago: timedelta = timedelta(minutes=2)) -> list[SandboxFailure]:
+    return [SandboxFailure("shop/web", NOW - ago, "no IP addresses available", exhausted=range_set)]
+
+
+def test_without_the_pods_a_full_secondary_network_is_neither_critical_nor_no_problem() -> None:
+    """Whether a pod waits is unknown then: nothing says act now, and nothing that all is well.
+
+    A full network of the pods' own addresses stays critical: there every new pod needs one.
+    """
+    for snapshot in (without(storage(), "pods"), without_api(storage())):
+        assert severities(snapshot) == [Severity.WARNING]
+        (finding,) = about_storage(snapshot)
+        assert "it is unknown whether a pod waits" in finding.message
+    event = replace(without_api(storage()), sandbox_failures=Known(tuple(exhausted(STORAGE_RANGE))))
+    assert severities(event) == [Severity.CRITICAL]
+    taken = (reservation(f"10.244.1.{n}", b.WEB_ID) for n in range(4, 15))
+    primary = node(
+        *taken, cni_result(b.WEB_ID, "shop/web", SMALL, age=timedelta(0)), node=[SMALL_NODE]
+    )
+    for snapshot in (without(primary, "pods"), without_api(primary)):
+        found = (tracked.finding for tracked in b.scanned(snapshot).findings)
+        assert [each.severity for each in found if each.network == "kubenet"] == [Severity.CRITICAL]
+
+
+def test_only_a_network_that_is_certainly_secondary_may_be_full_unnoticed() -> None:
+    names = [RuntimeNetwork("kubenet", ("bridge",), "host-local")]
+    every_pods = [*names, RuntimeNetwork("storage", ("bridge",), "host-local")]
+    for doubt, snapshot in {
+        "its addresses are the pods' own": storage(ifname="eth0"),
+        "host-local < 0.8 writes no interface": storage(ifname=""),
+        "the runtime attaches every pod to it": storage(networks=every_pods),
+        "the runtime's networks are unknown": without(storage(), "networks"),
+        "it is the only network of some pods": storage(
+            b.sandbox("8" * 64, "shop/x"),
+            Checkpoint("8" * 64, "shop/x"),
+            reservation("192.168.50.6", "8" * 64, network="storage"),
+            held=4,
+        ),
+    }.items():
+        assert severities(snapshot) == [Severity.CRITICAL], doubt
+    assert severities(storage(networks=names)) == [Severity.INFO]
 
 
 def test_the_network_that_the_runtime_attaches_running_sandboxes_to_has_pods_to_come() -> None:

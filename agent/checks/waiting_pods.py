@@ -1,0 +1,48 @@
+"""Pods that wait for their sandbox, and with it for their addresses. Pure.
+
+`Pod.scheduled` is by the API server's clock, so it is compared with `Snapshot.api_time`: the node's
+clock may be set differently.
+"""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Final
+
+from agent.model.ranges import RangeSets, covers
+from agent.model.snapshot import Pod, SandboxFailure, Snapshot, known_or
+
+WAITS_AFTER: Final = timedelta(minutes=1)
+"""A pod gets its sandbox and its address within seconds, unless something is wrong."""
+_EVENT_AGE: Final = timedelta(minutes=6)
+"""The kubelet retries in seconds. After 25 Events of an object it sends one only every 5 minutes."""
+
+
+def waiting_pods(snapshot: Snapshot) -> list[Pod]:
+    """Return the pods that were scheduled a minute ago or more and have no address, longest first.
+
+    Nothing where the pods are not known: who concludes that none waits asks for them first.
+    """
+    pods = (
+        pod
+        for pod in known_or(snapshot.pods, ())
+        if pod.networked and not (pod.ips or pod.deleting)
+    )
+    waiting = [(pod.scheduled, pod.uid, pod) for pod in pods if pod.scheduled]
+    in_order = sorted(waiting, key=lambda pair: pair[:2])
+    return [pod for scheduled, _, pod in in_order if snapshot.api_time - scheduled >= WAITS_AFTER]
+
+
+def recent_exhaustion(snapshot: Snapshot) -> Iterator[SandboxFailure]:
+    """Yield the recent Events by which host-local has no free address, the last one first."""
+    for failure in reversed(known_or(snapshot.sandbox_failures, ())):
+        recent = failure.at is not None and snapshot.api_time - failure.at <= _EVENT_AGE
+        if failure.exhausted and recent:
+            yield failure
+
+
+def is_about(failure: SandboxFailure, ranges: RangeSets) -> bool:
+    """Return whether the range set without a free address is one of these."""
+    try:
+        return covers(ranges, failure.exhausted.partition("-")[0])
+    except ValueError:
+        return False
