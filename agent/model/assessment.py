@@ -40,7 +40,8 @@ class State(StrEnum):
     IN_USE = "in_use"
     """Its container runs."""
     NOT_READY = "not_ready"
-    """Its container exists and does not run; the kubelet will tear the sandbox down."""
+    """Its container exists and does not run: it has ended, is being created or removed, or only a
+    record has it. Or it is in another namespace of containerd, that of docker or nerdctl."""
     TEARDOWN_PENDING = "teardown_pending"
     """Its container is gone, and a sandbox checkpoint remains: its teardown is incomplete."""
     UNMANAGED = "unmanaged"

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from agent.checks import detached_volume
-from agent.checks.waiting_pods import waiting_pods
 from agent.checks.devices.state import with_history
+from agent.checks.waiting_pods import waiting_pods
 from agent.model.index import named_sandboxes
 from agent.model.snapshot import SOURCES, Known, NotRequested, Snapshot, Unavailable, known_or
 from agent.sources import crosscheck

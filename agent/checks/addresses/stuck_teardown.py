@@ -5,16 +5,19 @@ or plugin binary was removed, or kubenet has no pod CIDR. After a power cut, lib
 empty: containerd before 2.0 then cannot stop the sandbox. With cri-dockerd, kubelets from 1.36 do not see a sandbox
 whose container was removed (`docker rm -f`), and never tear it down.
 
-Means: with docker, the reservation has had a checkpoint and no container for 15 minutes (severity info) or an hour
-(warning). One scan knows it if a kubelet from 1.36 has run so long with it, or if its pod has had a newer sandbox for
-so long. Or its sandbox has ended an hour (info) or a day (warning) ago, and the runtime still lists it or has its
-record.
+Means: with docker, the reservation has had a checkpoint and no container for 15 minutes (severity
+info) or an hour (warning). One scan knows it if a kubelet from 1.36 has run so long with it, or if
+its pod has had a newer sandbox for so long. Or the runtime has had its sandbox for an hour (info)
+or a day (warning), and it does not run: it has ended, its creation or removal hangs, or the runtime
+has only its record. A container in another namespace of containerd, that of docker or nerdctl, may
+run: it stays info.
 Do: find the sandbox's ID in the kubelet's log (`journalctl -u kubelet | grep ID`), and repair what its teardown fails
 on. If libcni's cached result is damaged, remove that file. The kubelet then releases the address itself. Never remove
 the sandbox with `ctr`: its address would leak. One that the runtime has recorded but does not list is unknown to the
-kubelet: restart the runtime, which loads its records again. With cri-dockerd and Kubernetes 1.36 or newer, check that
-no process has the address, move the checkpoint `/var/lib/cri-dockerd/sandbox/ID` to another directory, then release it:
-`nodeleak clean`.
+kubelet: restart the runtime, which loads its records again. If its creation or removal hangs, the runtime's log has
+the ID and the cause. If docker or nerdctl has the container, look there whether it is needed. With cri-dockerd and
+Kubernetes 1.36 or newer, check that no process has the address, move the checkpoint
+`/var/lib/cri-dockerd/sandbox/ID` to another directory, then release it: `nodeleak clean`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,7 +28,7 @@ from agent.checks import runtime as runtimes
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
 from agent.model.index import SnapshotIndex
-from agent.model.snapshot import ENDED, Reservation, known_or
+from agent.model.snapshot import ENDED, SANDBOX_OF_ANOTHER_CLIENT, Reservation, known_or
 from agent.model.text import format_time
 
 NAME = "stuck_teardown"
@@ -38,9 +41,10 @@ _FORGOTTEN: Final = (
 )
 _HOUR: Final = timedelta(hours=1)
 _LIMITS: Final = {State.TEARDOWN_PENDING: (_HOUR / 4, _HOUR), State.NOT_READY: (_HOUR, 24 * _HOUR)}
-"""When a teardown is late, and when it is stuck. It takes up to 4 minutes, and the kubelet tries every minute.
+"""When a teardown is late, and when it is stuck. It takes up to 4 minutes; the kubelet tries each minute.
 
-A sandbox that is not ready is torn down by a kubelet that is up: an hour leaves time to restart it.
+A sandbox that does not run is torn down by a kubelet that is up: an hour leaves time to restart it,
+and is far longer than the creation of one takes.
 """
 
 
@@ -67,15 +71,14 @@ def _late(
         lasted = max(lasted, snapshot.taken_at - max(processes.kubelet, reservation.mtime))
     if lasted < late:
         return
-    time, severity = format_time(since), Severity.WARNING if lasted >= stuck else Severity.INFO
+    foreign = _state_of(reservation, assessment.index) == SANDBOX_OF_ANOTHER_CLIENT
+    severity = Severity.WARNING if lasted >= stuck and not foreign else Severity.INFO
     if forgotten:
         left = _FORGOTTEN.format(entry.container, entry.container_id)
     elif entry.state is State.NOT_READY:
-        left = (
-            f"sandbox {entry.container}, which has not been ready since {time} and is not torn down"
-        )
+        left = _not_running(entry, _state_of(reservation, assessment.index), format_time(since))
     else:
-        unfinished = f"the kubelet has not completed its teardown since {time}"
+        unfinished = f"the kubelet has not completed its teardown since {format_time(since)}"
         left = f"container {entry.container}, which no longer exists; {unfinished}"
     if damaged := assessment.index.damaged_results.get((entry.network, entry.container_id)):
         remedy = "remove this file below /var/lib/cni/results or /var/lib/cni/cache"
@@ -85,6 +88,25 @@ def _late(
     yield Finding(
         NAME, subject, message, severity, entry.network, entry.pod, since=since, identity=identity
     )
+
+
+def _state_of(reservation: Reservation, index: SnapshotIndex) -> str:
+    """Return the state of the sandbox, as the runtime calls it; empty: it does not have it."""
+    container = index.containers.get(reservation.container_id)
+    return container.state if container else ""
+
+
+def _not_running(entry: ClassifiedReservation, state: str, time: str) -> str:
+    """Describe a sandbox that does not run, and says since when."""
+    if state in ENDED:
+        return (
+            f"sandbox {entry.container}, which has not been ready since {time} and is not torn down"
+        )
+    if state == SANDBOX_OF_ANOTHER_CLIENT:
+        seen = f"container {entry.container}, which is {state}, seen since {time}"
+        return f"{seen}: docker or nerdctl has it, and the kubelet does not tear it down"
+    called = f"which the runtime has called `{state or 'unnamed'}` since {time}"
+    return f"sandbox {entry.container}, {called}: it does not run, and it is not torn down"
 
 
 def pending_since(
@@ -102,10 +124,13 @@ def pending_since(
 
 
 def _is_pending(entry: ClassifiedReservation, index: SnapshotIndex) -> bool:
-    # A runtime lists a sandbox, or has its record, until its teardown is completed.
+    # A runtime lists a sandbox, or has its record, until its teardown is completed. Whatever it
+    # calls the state: one that is being created runs within minutes, or is as stuck as the others.
     container = index.containers.get(entry.container_id)
-    ended = container is not None and container.sandbox and container.state in ENDED
-    return entry.state is State.TEARDOWN_PENDING or (entry.state is State.NOT_READY and ended)
+    if entry.state is not State.NOT_READY or container is None:
+        return entry.state is State.TEARDOWN_PENDING
+    in_use = container.state == SANDBOX_OF_ANOTHER_CLIENT and entry.name in index.holders
+    return container.sandbox and not in_use
 
 
 def _first_seen(reservation: Reservation, index: SnapshotIndex) -> Since:

@@ -18,7 +18,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, version_numbers
-from agent.model.snapshot import SANDBOX_NOT_READY, SANDBOX_RECORDED, Container
+from agent.model.snapshot import (
+    SANDBOX_NOT_READY,
+    SANDBOX_OF_ANOTHER_CLIENT,
+    SANDBOX_RECORDED,
+    Container,
+)
 from agent.model.text import truncate
 from agent.sources.host.cni_config import DEFAULT_DIRECTORY, CniStatus, respelled
 from agent.sources.runtime.grpc import (
@@ -51,9 +56,6 @@ _BATCH: Final = (
 _SANDBOX_STATES: Final = ("running", SANDBOX_NOT_READY)
 _CONTAINER_STATES: Final = ("created", "running", "exited")
 _BEING_CREATED: Final = "being created"
-_OF_ANOTHER_CLIENT: Final = (
-    "in another namespace of containerd"  # docker's or nerdctl's, running or not
-)
 _NOT_CREATED: Final = "sandbox not created"  # CRI-O's words for a sandbox that is being created
 _DENIAL_WITHOUT_ID: Final = (
     "an error occurred when try to find sandbox"  # containerd's words for none
@@ -222,7 +224,7 @@ class _Session:
             *(namespaces - {_KUBERNETES}),
             _KUBERNETES,
         ):  # the record of a pod is kept
-            state = SANDBOX_RECORDED if namespace == _KUBERNETES else _OF_ANOTHER_CLIENT
+            state = SANDBOX_RECORDED if namespace == _KUBERNETES else SANDBOX_OF_ANOTHER_CLIENT
             found += self._records(_CONTAINERS, namespace, ids, _CONTAINER_RECORD, state)
         try:
             found += self._records(_SANDBOXES, _KUBERNETES, ids, _SANDBOX_RECORD, SANDBOX_RECORDED)

@@ -11,10 +11,12 @@ from agent.model.report import Report
 from agent.model.runtime import CONTAINERD, ContainerRuntime
 from agent.model.snapshot import (
     SANDBOX_NOT_READY,
+    Address,
     Checkpoint,
     Container,
     Damage,
     DamagedResult,
+    Known,
     NotRequested,
     Snapshot,
 )
@@ -166,11 +168,9 @@ def test_a_sandbox_that_has_ended_an_hour_ago_is_for_information_and_a_day_ago_a
     finding = found(after(on_cri(), on_cri(later=HOUR)))
     assert (finding.pod, finding.since) == ("shop/cart", NOW)
     assert "is reserved for sandbox 999999999999 of pod shop/cart" in finding.message
-    # Others that do not run are no finding.
+    # What runs, and what is no sandbox, is no finding.
     for container in (
-        sandbox(GONE, "shop/cart"),
-        sandbox(GONE, "shop/cart", "being created"),
-        sandbox(GONE, "shop/cart", "in another namespace of containerd"),
+        *(sandbox(GONE, "shop/cart", state) for state in ("running", "paused", "restarting")),
         replace(STOPPED, sandbox=False),
     ):
         assert (
@@ -182,6 +182,33 @@ def test_a_sandbox_that_has_ended_an_hour_ago_is_for_information_and_a_day_ago_a
     assert severities(after(on_cri(), node(later=MINUTE), on_cri(later=HOUR))) == [], (
         "it was gone meanwhile"
     )
+
+
+def test_a_sandbox_that_does_not_run_is_told_whatever_its_state_is_called() -> None:
+    """As of docker, whose removal can hang; and the words of a runtime that is yet to come."""
+    for state in ("removing", "created", "being created", "unknown", "on vacation", ""):
+        at = partial(on_cri, container=sandbox(GONE, "shop/cart", state))
+        assert severities(after(at(), at(later=59 * MINUTE))) == [], "it may be created just now"
+        hours = [at(later=hour * HOUR) for hour in range(73)]
+        assert severities(after(*hours[:3])) == [(Severity.INFO, True)]
+        assert severities(after(*hours)) == [(Severity.WARNING, True)]
+        assert f"`{state or 'unnamed'}`" in found(after(*hours)).message
+        running = at(later=HOUR, container=sandbox(GONE, "shop/cart"))
+        ended = on_cri(later=HOUR * 1.9)
+        assert severities(after(at(), running, ended)) == [], "it has run meanwhile"
+    at = partial(on_cri, container=sandbox(GONE, "shop/cart", "being created"))
+    assert severities(after(at(), on_cri(later=MINUTE), on_cri(later=HOUR))) != [], "never ran"
+
+
+def test_a_container_of_another_client_is_told_and_is_no_warning() -> None:
+    """Whether it runs, containerd does not say: one of docker or nerdctl may rightly have it."""
+    other = sandbox(GONE, "", "in another namespace of containerd")
+    days = [on_cri(container=other, later=hour * HOUR) for hour in range(73)]
+    assert severities(after(*days)) == [(Severity.INFO, True)]
+    assert "another namespace of containerd" in found(after(*days)).message
+    assert "teardown" not in found(after(*days)).message
+    used = [replace(day, addresses=Known((Address(LOST.ip, 71, "nginx"),))) for day in days]
+    assert severities(after(*used)) == [], "a process has the address"
 
 
 BOOTED = HOUR * 1.5  # Ago. Sandboxes of the builders are two hours old.
