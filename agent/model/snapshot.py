@@ -487,8 +487,15 @@ class Snapshot:
 
     @property
     def api_time(self) -> datetime:
-        """The time by the API server's clock; by the node's where their difference is not known."""
-        return self.taken_at + (self.api_skew or timedelta(0))
+        """The time by the API server's clock; by the node's where their difference is not known.
+
+        If the calendar does not have that time, it is the nearest that it has.
+        """
+        skew = self.api_skew or timedelta(0)
+        try:
+            return self.taken_at + skew
+        except OverflowError:
+            return _LAST if skew > timedelta(0) else _FIRST
 
     def readings(self) -> Iterator[tuple[str, Reading[object]]]:
         """Yield every reading with the name of its source, in the order of `SOURCES`; each network has a reading."""

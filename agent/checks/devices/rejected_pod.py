@@ -66,6 +66,7 @@ BOOTING: Final = timedelta(
 )  # a kubelet that starts this soon after the node was started by its boot
 
 _YEARS: Final = range(1970, 9001)  # nearer to the end of the calendar no span can be added
+_COMPARABLE: Final = timedelta(days=365)  # clocks that differ by more tell nothing of each other
 _NODE_FULL: Final = "enough resource:"
 """Said by the scheduler predicate, which counts the node's capacity, and not by the device manager."""
 _SINCE_1_26: Final = "Pod was rejected: "
@@ -275,6 +276,8 @@ def _by_time(
     window = Window(at, at + CLOCK_RESOLUTION)
     if rejection.by_api:  # when it was by the node's clock, as the files' times are
         off = abs(view.snapshot.api_skew or timedelta(0))
+        if off > _COMPARABLE:
+            return _unverified("the clocks of the node and of the API server cannot be compared")
         slack = API_DELAY + (off if off > SKEW_ERROR else timedelta(0))
         window = Window(window.earliest - slack, window.latest + slack)
     # A kubelet needs more than a second to start: in that second, no earlier kubelet was there to reject a pod.

@@ -9,7 +9,7 @@ first; for older ones, taint the node until the resource is registered.
 """
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta
+from datetime import MAXYEAR, datetime, timedelta
 from typing import Final
 
 from agent.checks.devices.state import DeviceView
@@ -44,6 +44,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 def _too_early(
     pod: Pod, started: datetime, resources: Iterable[str], view: DeviceView
 ) -> Iterator[Finding]:
+    if started.year == MAXYEAR:
+        return  # no kubelet says so, and to this time nothing can be added
     # A kubelet starts its first pods within its first second; no earlier kubelet starts a pod in that second.
     run = view.run_before(started + timedelta(seconds=1))
     if run is None or not view.in_this_boot(run.start.at):

@@ -498,8 +498,9 @@ def _bound_for_registration(view: DeviceView, resource: str, written: datetime) 
     if not bound or since is None or not since < bound[-1].at <= written:
         return None
     # An earlier snapshot may have seen the socket, and that the resource was not registered promptly.
-    seen = view.snapshot.taken_at - (view.snapshot.uptime - bound[-1].uptime)
-    seen_unregistered = bound[-1] in view.plugins.history and seen - bound[-1].at > PROMPTLY
+    since_bound = view.snapshot.taken_at - bound[-1].at
+    seen_after = since_bound - (view.snapshot.uptime - bound[-1].uptime)
+    seen_unregistered = bound[-1] in view.plugins.history and seen_after > PROMPTLY
     return None if seen_unregistered else bound[-1].at
 
 
