@@ -14,7 +14,7 @@ from agent.model.snapshot import Pod, SandboxFailure, Snapshot, known_or
 WAITS_AFTER: Final = timedelta(minutes=1)
 """A pod gets its sandbox and its address within seconds, unless something is wrong."""
 _EVENT_AGE: Final = timedelta(minutes=6)
-"""The kubelet retries in seconds. After 25 Events of an object it sends one only every 5 minutes."""
+"""The kubelet retries in seconds. After 25 Events of an object it sends one every 5 minutes."""
 
 
 def waiting_pods(snapshot: Snapshot) -> list[Pod]:

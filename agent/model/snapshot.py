@@ -196,7 +196,7 @@ SANDBOX_RECORDED: Final = (
     "recorded but not listed"  # the state of a sandbox that only containerd's records have
 )
 SANDBOX_OF_ANOTHER_CLIENT: Final = "in another namespace of containerd"
-"""The state of a container of docker or nerdctl, which runs or not, in the records of containerd."""
+"""The state of a container of docker or nerdctl, running or not, in the records of containerd."""
 ENDED: Final = frozenset({SANDBOX_NOT_READY, SANDBOX_RECORDED, "exited", "dead"})
 """The states of a sandbox that only waits for its teardown."""
 

@@ -62,8 +62,16 @@ def test_the_headline_is_the_worst_that_is_known_and_never_good_about_what_was_n
         (scanned(node()), "ok", "OK: no findings"),
         (scanned(node(LOST)), "findings", leak_of_one),
         (first_sync, "ok", "Unconfirmed: no free pod addresses (0 of 253 leaked)"),
-        (scanned(dark_node()), "incomplete", "Incomplete: 17 of 17 checks could not run: it gave no word"),
-        (scanned(without(node(), "node")), "incomplete", "Incomplete: 5 of 17 checks could not run: it gave no word"),
+        (
+            scanned(dark_node()),
+            "incomplete",
+            "Incomplete: 17 of 17 checks could not run: it gave no word",
+        ),
+        (
+            scanned(without(node(), "node")),
+            "incomplete",
+            "Incomplete: 5 of 17 checks could not run: it gave no word",
+        ),
         (FAILED, "incomplete", "Incomplete: 1 of 17 checks could not run: shared_ip: KeyError"),
         (scanned(without(node(LOST), "device_plugins")), "findings", leak_of_one),
         (replace(scanned(node()), cleaning=HALTED), "findings", halted),

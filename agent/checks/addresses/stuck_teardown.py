@@ -14,10 +14,10 @@ run: it stays info.
 Do: find the sandbox's ID in the kubelet's log (`journalctl -u kubelet | grep ID`), and repair what its teardown fails
 on. If libcni's cached result is damaged, remove that file. The kubelet then releases the address itself. Never remove
 the sandbox with `ctr`: its address would leak. One that the runtime has recorded but does not list is unknown to the
-kubelet: restart the runtime, which loads its records again. If its creation or removal hangs, the runtime's log has
-the ID and the cause. If docker or nerdctl has the container, look there whether it is needed. With cri-dockerd and
-Kubernetes 1.36 or newer, check that no process has the address, move the checkpoint
-`/var/lib/cri-dockerd/sandbox/ID` to another directory, then release it: `nodeleak clean`.
+kubelet: restart the runtime, which loads its records again. If its creation or removal hangs, the
+runtime's log has the ID and the cause. If docker or nerdctl has the container, look there whether
+it is needed. With cri-dockerd and Kubernetes 1.36 or newer, check that no process has the address,
+move the checkpoint `/var/lib/cri-dockerd/sandbox/ID` to another directory, then release it: `nodeleak clean`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,7 +41,7 @@ _FORGOTTEN: Final = (
 )
 _HOUR: Final = timedelta(hours=1)
 _LIMITS: Final = {State.TEARDOWN_PENDING: (_HOUR / 4, _HOUR), State.NOT_READY: (_HOUR, 24 * _HOUR)}
-"""When a teardown is late, and when it is stuck. It takes up to 4 minutes; the kubelet tries each minute.
+"""When a teardown is late, and when it is stuck. It takes up to 4 minutes; it is tried each minute.
 
 A sandbox that does not run is torn down by a kubelet that is up: an hour leaves time to restart it,
 and is far longer than the creation of one takes.
