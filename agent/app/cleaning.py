@@ -36,9 +36,18 @@ def cleaner(
     heartbeat: Callable[[], None],
 ) -> Cleaner:
     """`actor`: who releases, for the journal. `applied`: False for a dry run. `heartbeat`: see Cleaner."""
-    session = limits, actor, JournalStore(config.state_dir), recheck, node_files(config), loop.wall
-    no_network = partial(_no_network, config)
-    return Cleaner(*session, applied=applied, heartbeat=heartbeat, no_network=no_network)
+    return Cleaner(
+        limits=limits,
+        actor=actor,
+        journal=JournalStore(config.state_dir),
+        recheck=recheck,
+        files=node_files(config),
+        now=loop.wall,
+        uptime=loop.uptime,
+        applied=applied,
+        heartbeat=heartbeat,
+        no_network=partial(_no_network, config),
+    )
 
 
 def limits(config: Config, only: frozenset[str] | None = None, *, applied: bool) -> Limits:

@@ -124,9 +124,8 @@ class Entry:
 
     @property
     def reappearance(self) -> str:
-        address = (
-            f"its address was {', '.join(self.ips)}; `nodeleak restore {self.name}` puts it back"
-        )
+        command = f"`nodeleak restore {self.name} --apply`"
+        address = f"its address was {', '.join(self.ips)}; {command} puts it back"
         return f"released container {self.container_id[:12]} reappeared ({address})"
 
     def ended(self, verdict: Verdict, why: str) -> "Entry":
@@ -251,9 +250,12 @@ class JournalStore:
         damage = tuple(f"{path}: {why}" for (path, *_), entry in parsed.items() if not entry)
         return Journal(tuple(entry for entry in parsed.values() if entry), damage)
 
-    def begin(self, entry: Entry, evidence: Sequence[str]) -> None:
-        """Begin an entry, on disk before this returns. Raises OSError, such as JournalFull."""
-        if why := self.full(entry.at):
+    def begin(self, entry: Entry, evidence: Sequence[str], now: datetime | None = None) -> None:
+        """Begin an entry, on disk before this returns. Raises OSError, such as JournalFull.
+
+        `now`: when that is, if the release itself began earlier.
+        """
+        if why := self.full(now or entry.at):
             raise JournalFull(why)
         if oldest := self._to_drop():
             remove_file(oldest[0])

@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 from agent.cleanup.journal import Journal
-from agent.cleanup.run import Cleaner
 from agent.model.release import Cleaning, ProbeResult, Reason, Refusal, Verdict
 from agent.model.snapshot import Address, Checkpoint, Reservation
 from agent.sources.source_error import SourceError
@@ -40,7 +39,7 @@ def test_a_dry_run_reports_what_applying_does_in_the_same_order_and_changes_noth
         reservation("10.250.0.9", "7" * 64, age=3 * OLD),
     ]
     doing, trying = Daemon(budget=per_sync(2)), Daemon(budget=per_sync(2))
-    trying.cleaner = Cleaner(*trying.session, lambda: NOW, applied=False)
+    trying.cleaner = trying.new_cleaner(applied=False)
     for daemon in (doing, trying):
         daemon.sync(*records)
     before = trying.names
@@ -184,14 +183,15 @@ def test_what_the_journal_shows_in_motion_since_the_snapshot_is_not_released_in_
 
 
 def test_no_release_starts_long_after_its_snapshot() -> None:
-    """Either way: a clock that was set back says nothing about the age of the snapshot."""
-    for seconds in (-61, 61, 59):
+    """By the boot clock: a wall clock that was set says nothing about the age of the snapshot."""
+    for seconds, set_by in ((61, 0), (59, 0), (20 * 60, -20 * 60), (0, 20 * 60), (0, -20 * 60)):
         owners = Owners()
         daemon = Daemon(owners=owners)
         daemon.sync(LEAK)
-        daemon.cleaner.now = lambda: daemon.now + timedelta(seconds=seconds)  # noqa: B023 (it is called now)
+        daemon.passed = timedelta(seconds=seconds)
+        daemon.set_by = timedelta(seconds=set_by)
         cleaning = daemon.sync(LEAK)
-        expired = abs(seconds) > 60
+        expired = seconds > 60
         assert (reasons_of(cleaning), cleaning.failed) == (
             [[Reason.SNAPSHOT_EXPIRED] if expired else []],
             False,
@@ -276,26 +276,68 @@ def test_a_released_container_that_reappears_halts_all_cleanup_until_it_is_resum
         )
 
 
+def test_a_halt_that_another_cleaner_records_stops_this_one() -> None:
+    before, wanted = entry(LEAK), leaks(150)
+    halted = replace(before, halted=NOW)
+    # Between the snapshot and the release.
+    daemon = Daemon(before)
+    daemon.sync(*leaks(2))
+    cleaning = daemon.sync(*leaks(2), meanwhile=[halted])
+    assert reasons_of(cleaning) == [[Reason.HALTED]] * 2
+    assert cleaning.halted == halted.reappearance
+    assert len(daemon.names) == 4
+
+    class HaltedWhileProbing(Owners):
+        """The daemon records a halt while a command probes its second batch."""
+
+        def probe(self, reservations: Sequence[Reservation]) -> dict[Any, ProbeResult]:
+            found = super().probe(reservations)
+            if len(self.probed) == 2:
+                daemon.journal.entries[before.name] = halted
+            return found
+
+    # Between two batches.
+    daemon = Daemon(before, limits=make_limits(max_share=1), owners=HaltedWhileProbing())
+    cleaning = daemon.twice(*wanted)
+    assert cleaning.tally() == {Verdict.RELEASED: 100, Verdict.REFUSED: 50}
+    assert cleaning.halted == halted.reappearance
+    daemon.journal.entries[before.name] = replace(halted, resumed=NOW)
+    assert daemon.sync().halted == "", "whoever resumes cleanup ends the halt for all cleaners"
+
+
+def test_the_text_of_a_halt_has_the_command_that_puts_the_address_back() -> None:
+    released = entry(LEAK)
+    assert f"`nodeleak restore {released.name} --apply` puts it back" in released.reappearance
+
+
 def test_one_of_two_snapshots_is_enough_to_halt_and_a_dry_run_halts_too() -> None:
     for dry_run in (False, True):
         daemon = Daemon(entry(LEAK))
         if dry_run:
-            daemon.cleaner = Cleaner(*daemon.session, lambda: NOW, applied=False)
+            daemon.cleaner = daemon.new_cleaner(applied=False)
         snapshots = node(AGAIN), node()
         assert daemon.clean(snapshots, scanned(*snapshots)).halted
         assert bool(daemon.journal.read().halted()) is not dry_run
         assert bool(daemon.sync().halted) is not dry_run, (
             "nobody could resume what was not recorded"
         )
-    # A halt that cannot be recorded lasts, and is recorded later.
+    # A halt that cannot be recorded lasts, and is recorded later, also if its entry was removed.
     daemon = Daemon(entry(LEAK))
     daemon.journal.other = "another cleaner is running"
     assert daemon.sync(AGAIN).halted
     assert daemon.sync().halted
     assert not daemon.journal.read().halted()
     daemon.journal.other = ""
+    daemon.journal.entries.clear()
     assert daemon.sync().halted
-    assert daemon.journal.read().halted()
+    (halted,) = daemon.journal.read().halted()
+    assert (halted.container_id, halted.verdict, halted.files) == (
+        THE_ID,
+        Verdict.RELEASED,
+        (image(LEAK),),
+    )
+    daemon.journal.entries[halted.name] = replace(halted, resumed=NOW)
+    assert daemon.sync().halted == "", "`nodeleak resume` ends it"
 
 
 def test_containers_not_released_or_restored_may_exist() -> None:

@@ -98,6 +98,22 @@ NOT_RECOVERED = changing(
 """Does not see unfinished entries."""
 ACTIVITY_IGNORED = changing(InMemoryJournal, "read", lambda journal: Unnoticed(journal.entries))
 """Does not see what others have done since the snapshot."""
+
+
+class HaltReadOnce(InMemoryJournal):
+    """Sees a halt only where it was in the journal before the snapshot."""
+
+    _read_before = False
+
+    def read(self) -> Journal:
+        journal = super().read()
+        if self._read_before:
+            entries = (replace(entry, halted=None) for entry in journal.entries)
+            return Journal(tuple(entries))
+        self._read_before = True
+        return journal
+
+
 NOT_JOURNALED = type(
     "NotJournaled", (InMemoryJournal,), dict.fromkeys(("begin", "update"), lambda *_: None)
 )

@@ -366,6 +366,29 @@ CLAIMED = Scenario(
     actors=(),
     **UNRELEASED,
 )
+
+
+def docker_remembers(world: World) -> Iterator[Move]:
+    return (move for move in docker_forgets(world) if move[0] == "docker lists everything again")
+
+
+HALTED = Scenario(
+    name="a released sandbox reappears while two cleaners are at work, and one of them halts",
+    start=node(
+        running(ONE, hidden=True, checkpoint=False, leaves=False),
+        running(TWO, "10.244.1.3", leaves=False),
+        leaks=LEAK_4,
+        journal=(
+            Entry(
+                "1", START, "clean", ONE, "", (image(leak("10.244.1.2", ONE)),), Verdict.RELEASED
+            ),
+        ),
+        left=rarely("docker remembers"),
+    ),
+    actors=(docker_remembers,),
+    cleaners=2,
+    check_recovery=False,
+)
 RETURNED = Scenario(
     name="a released sandbox reappears, and there is no evidence of another running one",
     start=node(
@@ -497,4 +520,4 @@ DEEP = (
     ),
 )
 POLICY = (BY_NAME, CANDIDATE, BUDGETED)
-ASSUMED = (FAULTY_READING, LOSING, CLAIMED, RETURNED)
+ASSUMED = (FAULTY_READING, LOSING, CLAIMED, RETURNED, HALTED)

@@ -56,7 +56,6 @@ RECORDS = part(nodes.CRI_SMALL, mutants.RECORDS_NOT_LISTED, mutants.RECORDS_NOT_
 MOUNTS = part(nodes.CRI_MOUNTED, mutants.MOUNTS_NOT_LISTED, mutants.MOUNTS_NOT_RECHECKED)
 
 DETECTED = {
-    "not_halted": guard("not_halted", nodes.RETURNED),
     "allowed_network": guard("allowed_network", nodes.UNRECOGNIZED),
     "confirmed": guard("confirmed", nodes.CANDIDATE),
     "inside_range": guard("inside_range", nodes.UNRECOGNIZED),
@@ -82,10 +81,15 @@ DETECTED = {
     "recovery of unfinished entries": part(nodes.DUAL, mutants.NOT_RECOVERED),
     "the line that ends a restoration": part(nodes.RESTORING_DISK, mutants.RestoredAtOnce),
     "refusing what the journal shows in motion": part(nodes.RESTORING, mutants.ACTIVITY_IGNORED),
+    "a halt that another cleaner records": part(nodes.HALTED, mutants.HaltReadOnce),
     "keeping every entry of a day": part(nodes.NEARLY_FULL, mutants.FORGETFUL),
 }
 
 COVERED: dict[str, tuple[Without, Without | None]] = {
+    "not_halted": (
+        guard("not_halted", nodes.RETURNED),
+        part(nodes.RETURNED, mutants.HaltReadOnce, guards=("not_halted",)),
+    ),
     "sources_available": (guard("sources_available", nodes.UNAVAILABLE), None),
     "without_owner": (
         guard("without_owner", nodes.DOCKER),
