@@ -33,8 +33,8 @@ MAX_SNAPSHOT_AGE: Final = timedelta(minutes=1)
 _PROBED_AT_ONCE: Final = (
     100  # sandboxes: far fewer addresses than the kernel's table of neighbors holds (gc_thresh3)
 )
-_MAY_LAST: Final = {Reason.ADDRESS_IN_USE, Reason.PROBE_UNANSWERED}
-"""Refusals of the probe and the recheck that do not pass by themselves."""
+_MAY_LAST: Final = {Reason.ADDRESS_IN_USE, Reason.PROBE_UNANSWERED, Reason.ENTRY_TOO_LARGE}
+"""Refusals after the guards that do not pass by themselves."""
 
 
 @dataclass

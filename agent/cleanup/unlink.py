@@ -19,9 +19,17 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from agent.cleanup.journal import RESERVATION, Entry, FileImage, JournalStore, new_entry, retrying
+from agent.cleanup.journal import (
+    RESERVATION,
+    Entry,
+    EntryTooLarge,
+    FileImage,
+    JournalStore,
+    new_entry,
+    retrying,
+)
 from agent.cleanup.recheck import Probed, Recheck
-from agent.model.release import Outcome, Refusal, ReleaseRequest, Verdict
+from agent.model.release import Outcome, Reason, Refusal, ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation
 from agent.sources.host import cni_cache
 from agent.sources.source_error import SourceError
@@ -86,8 +94,13 @@ def release(
         return Outcome(request, Verdict.FAILED, why=describe_error(error))
     entry = new_entry(request, images, actor, at)
     results = (probed[leak.key] for leak in request.reservations)
-    # Not under the lock: a disk can be slow, and every ADD on the node would wait for it.
-    journal.begin(entry, [*answers, *(result.why for result in results if result.conclusive)])
+    evidence = [*answers, *(result.why for result in results if result.conclusive)]
+    try:
+        # Not under the lock: a disk can be slow, and every ADD on the node would wait for it.
+        journal.begin(entry, evidence)
+    except EntryTooLarge as too_large:
+        refusal = Refusal(Reason.ENTRY_TOO_LARGE, str(too_large))
+        return Outcome(request, Verdict.REFUSED, (refusal,))
     return _release_journaled(
         Outcome(request, Verdict.FAILED, entry=entry.name), entry, waited, files, journal
     )

@@ -86,8 +86,14 @@ class Reason(StrEnum):
     """The limit on releases is reached for now.
     Lifted by: --max, --max-per-sync, --max-per-hour. It passes by itself."""
     JOURNAL_FULL = "journal_full"
-    """The journal has no room for more releases now. It keeps each for 24 hours, so that it can be restored.
-    Lifted by: nothing. It passes by itself."""
+    """The journal has no room for more releases now. It keeps each for 24 hours, so that it can be restored, and what
+    is restored, unfinished, halted or damaged for good.
+    Lifted by: nothing. It passes by itself, unless all entries are of these kinds: then finish or resume them, or move
+    those that are not needed any more to another directory. A restored one is not once its pod has ended."""
+    ENTRY_TOO_LARGE = "entry_too_large"
+    """The journal entry of this sandbox would be too large to be read again, so it could not be restored: its results
+    in libcni's cache have megabytes.
+    Lifted by: nothing. Move the files that the message names to another directory."""
     SNAPSHOT_EXPIRED = "snapshot_expired"
     """The snapshot was too old by the time this address came up for release.
     Lifted by: nothing. Run cleanup again; the daemon does so by itself."""
@@ -199,8 +205,9 @@ class BlockedBy(StrEnum):
     """The journal cannot be read or written. Nothing is released without a journal entry.
     Do: make --state-dir writable, with space left on its disk."""
     JOURNAL_FULL = "journal_full"
-    """The journal has no room for another release. It keeps each for 24 hours, so that it can be restored.
-    Do: wait until its oldest entry is 24 hours old."""
+    """The journal has no room for another release. It keeps each for 24 hours, so that it can be restored, and some
+    for good.
+    Do: wait until its oldest entry is 24 hours old, or do what the message says."""
 
 
 @dataclass(frozen=True, slots=True)

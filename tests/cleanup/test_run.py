@@ -1,11 +1,13 @@
 """The cleanup of a sync: a dry run and applied; alone and with other cleaners; what is remembered from sync to sync."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
-from agent.cleanup.journal import Journal
+from agent.cleanup.journal import MAX_ENTRIES, Journal, JournalStore
 from agent.model.release import Cleaning, ProbeResult, Reason, Refusal, Verdict
 from agent.model.snapshot import Address, Checkpoint, Reservation
 from agent.sources.source_error import SourceError
@@ -180,6 +182,37 @@ def test_what_the_journal_shows_in_motion_since_the_snapshot_is_not_released_in_
         )
         daemon.cleaner.limits = replace(daemon.cleaner.limits, only=frozenset({THE_IP}))
         assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
+
+
+def test_what_was_restored_is_never_released_by_itself_however_many_releases_follow(
+    tmp_path: Path,
+) -> None:
+    """Each of the later entries is older than a day, so that the journal has room for others."""
+    days = timedelta(days=30)
+    restored = entry(LEAK, at=NOW - days, restored=NOW - days)
+    journal = JournalStore(tmp_path)
+    daemon = Daemon()
+    daemon.cleaner.journal = journal
+    journal.begin(replace(restored, verdict=None, restored=None), ["x"])
+    journal.update(restored, NOW - days)
+    (path,) = (tmp_path / "journal").iterdir()
+    os.utime(path, ((NOW - days).timestamp(),) * 2)
+    later = replace(restored, verdict=None, restored=None, container_id="8" * 64, name="later")
+    journal.begin(later, ["x"], NOW - days)
+    journal.update(later.ended(Verdict.RELEASED, ""), NOW - days)
+    another = path.with_name("later.json")
+    for number in range(MAX_ENTRIES):
+        copy = another.with_name(f"{number:04}.json")
+        copy.write_text(another.read_text().replace('"later"', f'"{number:04}"'))
+        os.utime(copy, ((NOW - days / 2).timestamp(),) * 2)
+    another.unlink()
+    begun = replace(later, name="begun", at=NOW)
+    journal.begin(begun, ["x"])
+    journal.update(begun.ended(Verdict.RELEASED, ""), NOW)
+    assert path.exists()
+    assert reasons_of(daemon.twice(LEAK)) == [[Reason.NOT_CONFIRMED]]
+    daemon.cleaner.limits = replace(daemon.cleaner.limits, only=frozenset({THE_IP}))
+    assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
 
 
 def test_no_release_starts_long_after_its_snapshot() -> None:
