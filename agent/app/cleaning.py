@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from agent.app import loop
-from agent.app.sources import NodeSources, displayed_name, mounted_path
+from agent.app.sources import NodeSources, displayed_name, mounted_path, names_data_dir
 from agent.checks import engine
 from agent.cleanup import restore as restoring
 from agent.cleanup.guards import GuardContext, RuntimeHistory
@@ -84,7 +84,12 @@ def node_files(config: Config) -> NodeFiles:
     mounted = partial(mounted_path, run_dir=config.run_dir)
     lock_timeout = config.lock_timeout.total_seconds()
     return NodeFiles(
-        config.cni_networks_dir, tuple(config.cni_cache_dir), lock_timeout, loop.clock, mounted
+        config.cni_networks_dir,
+        tuple(config.cni_cache_dir),
+        lock_timeout,
+        loop.clock,
+        mounted,
+        names_data_dir=partial(names_data_dir, config),
     )
 
 

@@ -3,7 +3,7 @@
 Where cleanup is off, there is no session.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -61,6 +61,8 @@ class Cleaner:
     _history: RuntimeHistory = field(default=RuntimeHistory(), init=False)
     _reappeared: Entry | None = field(default=None, init=False)
     """The release whose container reappeared, until the journal has recorded that."""
+    _unrecovered: Mapping[str, str] = field(default_factory=dict, init=False)
+    """Why entries stay unfinished, by name."""
     _paused: dict[Reservation, timedelta] = field(default_factory=dict, init=False)
     """The uptime until which a leak is left alone."""
 
@@ -70,9 +72,10 @@ class Cleaner:
         if not self.applied:
             self._reappeared = None  # it is not recorded here, so that nobody could resume
         elif self._read.unfinished() and not self._unreadable:
+            self._unrecovered = {}
             with suppress(Busy, OSError, SourceError), self.journal.exclusive(0):
                 # The journal is read again under the lock: another cleaner may have been in the middle of an entry.
-                restore.recover_all(self.files, self.journal, self.now())
+                self._unrecovered = restore.recover_all(self.files, self.journal, self.now())
             self._read_journal()
 
     def after_snapshot(self, snapshots: Sequence[Snapshot], report: Report) -> Cleaning:
@@ -99,7 +102,15 @@ class Cleaner:
             if self.applied
             else find_blockers(context, self.files, self.journal, self.no_network())
         )
-        return summarize(context, outcomes, self._read, blockers, applied=self.applied)
+        cleaning = summarize(context, outcomes, self._read, blockers, applied=self.applied)
+        unfinished = map(self._about_unfinished, self._read.unfinished())
+        return replace(cleaning, warnings=(*cleaning.warnings, *unfinished))
+
+    def _about_unfinished(self, entry: Entry) -> str:
+        what = "the next cleanup or restore recovers it"
+        if why := self._unrecovered.get(entry.name):
+            what = f"and cannot be recovered now: {why}"
+        return f"journal: entry {entry.name} is unfinished, {what}"
 
     def context(self, report: Report) -> GuardContext:
         """Return what the guards may know of this sync."""

@@ -24,7 +24,6 @@ def summarize(
     applied: bool,
 ) -> Cleaning:
     snapshot, report = context.snapshot, context.report
-    unfinished = "is unfinished, the next cleanup or restore recovers it"
     return Cleaning(
         node=snapshot.node_name,
         taken_at=snapshot.taken_at,
@@ -39,7 +38,6 @@ def summarize(
         causes=report.leak_causes,
         warnings=(
             *(f"journal: {damage}" for damage in journal.damage),
-            *(f"journal: entry {entry.name} {unfinished}" for entry in journal.unfinished()),
             *(() if context.limits.unattended else _to_mend(report, _released(outcomes))),
         ),
     )

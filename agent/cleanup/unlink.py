@@ -221,6 +221,8 @@ class NodeFiles:
     mounted: Callable[[Path], Path] = lambda path: (
         path
     )  # where a path of the node is for this process
+    names_data_dir: Callable[[str], bool] = lambda _: False
+    """Whether the CNI configuration or libcni's cache names a dataDir now. Raises SourceError."""
 
     @contextmanager
     def opened(self, directories: Iterable[str]) -> Iterator[Mapping[str, OpenNetwork]]:
@@ -287,6 +289,29 @@ class NodeFiles:
             if not os.access(".", os.W_OK | os.X_OK, dir_fd=handle, effective_ids=True):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
+    def require_known(self, directories: Iterable[str]) -> None:
+        """Raise PermissionError for a directory that no network here has: a journal can contain anything."""
+        for path in (self.networks_dir / directory for directory in directories):
+            if path.parent == self.networks_dir:
+                continue
+            try:
+                is_named = self.names_data_dir(str(path.parent))
+            except SourceError as error:
+                why = f"it is unknown whether a network has this dataDir: {error}"
+                raise PermissionError(errno.EPERM, why, str(path)) from error
+            if not is_named:
+                why = "neither the CNI configuration nor libcni's cache names this dataDir"
+                raise PermissionError(errno.EPERM, why, str(path))
+
+    def removed(self, directories: Iterable[str]) -> frozenset[str]:
+        """Return the directories that somebody removed: what is above them is there."""
+        paths = {directory: self._path(directory) for directory in directories}
+        return frozenset(
+            directory
+            for directory, path in paths.items()
+            if path.parent.is_dir() and not os.path.lexists(path)
+        )
+
     def _path(self, directory: str) -> Path:
         path = self.networks_dir / directory
         return path if path.is_relative_to(self.networks_dir) else self.mounted(path)
@@ -320,7 +345,7 @@ class NodeFiles:
     ) -> Iterator[str]:
         for image in (image for image in entry.files if image.place != RESERVATION):
             try:
-                if Path(image.place) not in self.cache_dirs:  # a journal can contain anything
+                if Path(image.place) not in self.cache_dirs:  # as in `require_known`
                     raise PermissionError(
                         errno.EPERM, "not a configured directory of libcni's cache", image.place
                     )

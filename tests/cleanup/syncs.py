@@ -92,6 +92,9 @@ class Files(NodeFiles):
         finally:
             self.locked_now = False
 
+    def removed(self, _directories: Iterable[str]) -> frozenset[str]:
+        return frozenset()
+
     def check(self, names: Sequence[str]) -> None:
         for name in self.broken.intersection(names):
             raise OSError(errno.EIO, os.strerror(errno.EIO), name)

@@ -273,9 +273,8 @@ def test_unfinished_entries_are_recovered_before_the_snapshot_those_of_a_running
         None,
         Verdict.INTERRUPTED,
     ]
-    assert cleaning.warnings == (
-        f"journal: entry {lost.name} is unfinished, the next cleanup or restore recovers it",
-    )
+    why = "and cannot be recovered now: storage: input/output error"
+    assert cleaning.warnings == (f"journal: entry {lost.name} is unfinished, {why}",)
     assert daemon.sync(AGAIN).halted != "", "it may have been released"
 
 

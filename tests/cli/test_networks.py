@@ -498,11 +498,22 @@ def test_a_network_in_another_data_directory_is_released_and_restored(
             )
         assert stand.cleaned("--apply", "--settle=0s", *where)["verdicts"]["released"] == 4
         assert {path.name for path in directory.iterdir()} == before.keys() - set(leaked) | {"lock"}
-        restore = (*stand.host.restore_options, *where, "--apply")
+        blind = (
+            f"--cni-networks-dir={stand.host.networks}",
+            f"--cni-cache-dir={tmp_path}/none",
+            *where,
+            f"--proc={stand.host.proc}",
+            f"--cri-endpoint={tmp_path}/none",
+            "--apply",
+        )
+        restore = (*stand.host.asking_options, *where, "--apply")
         entries = json.loads(nodeleak("journal", "-o", "json", where[1]).out)["entries"]
         assert {file["data_dir"] for one in entries for file in one["files"]} == {data_dir}
         for entry in entries:
             if entry["outcome"] == "released":
+                # Nothing names the directory: whoever wrote the entry may mean any directory.
+                refused = nodeleak("restore", entry["entry"], *blind)
+                assert (refused.code, "has this dataDir" in refused.out) == (4, True), refused
                 assert nodeleak("restore", entry["entry"], *restore).code == 0
         assert {path.name: path.read_bytes() for path in directory.iterdir()} == before | {
             "lock": b""

@@ -252,6 +252,9 @@ class InMemoryFiles(NodeFiles):
     def opened(self, directories: Iterable[str]) -> Iterator[Mapping[str, Network]]:
         yield {directory: Network(directory, self._node, self._ask) for directory in directories}
 
+    def removed(self, _directories: Iterable[str]) -> frozenset[str]:
+        return frozenset()
+
     @contextmanager
     def locked(self, directories: Iterable[str]) -> Iterator[Mapping[str, Network]]:
         if not self._node.lock():
