@@ -6,7 +6,7 @@ the runtime, the kubelet and the kernel are asked once more, live, right before 
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from ipaddress import ip_address
@@ -18,6 +18,7 @@ from typing import Final
 from agent.checks import runtime as runtimes
 from agent.checks.addresses import failing_plugin, host_ports, leaked_reservation
 from agent.model.assessment import KUBENET, Assessment, ClassifiedReservation, State
+from agent.model.bug import bug_of
 from agent.model.ranges import RangeSets, usable
 from agent.model.release import Limits, Reason, Refusal, ReleaseRequest
 from agent.model.report import Report
@@ -98,9 +99,8 @@ class GuardContext:
     restored: frozenset[str] = (
         frozenset()
     )  # the sandboxes that somebody restored: released by name only
-    paused: frozenset[Reservation] = (
-        frozenset()
-    )  # the leaks whose release has just failed: left alone for a while
+    paused: Mapping[Reservation, tuple[Refusal, ...]] = field(default_factory=dict)
+    """The leaks that are left alone for a while, and why; no refusals: their release has failed."""
 
     @property
     def assessment(self) -> Assessment:
@@ -197,14 +197,21 @@ Decision = tuple[ReleaseRequest, tuple[Refusal, ...]]
 
 
 def decide(context: GuardContext) -> tuple[Decision, ...]:
-    """Ask every guard about every request, the oldest first. What passes and is paused is left out."""
+    """Ask every guard about every request, the oldest first.
+
+    What passes and is paused keeps the refusal of the probe or the recheck. If its release failed,
+    it is left out.
+    """
     requests = sorted(release_requests(context.assessment, context.limits.only), key=_sort_key)
-    decisions = [(request, tuple(_objections(request, context))) for request in requests]
-    due = [
-        decision
-        for decision in decisions
-        if decision[1] or context.paused.isdisjoint(decision[0].reservations)
-    ]
+    due: list[Decision] = []
+    for request in requests:
+        refusals = tuple(_objections(request, context))
+        paused = [leak for leak in request.reservations if leak in context.paused]
+        if paused and not refusals:
+            refusals = context.paused[paused[0]]
+            if not refusals:
+                continue
+        due.append((request, refusals))
     return tuple(_within_budget(due, context))
 
 
@@ -243,6 +250,9 @@ def _objections(request: ReleaseRequest, context: GuardContext) -> Iterator[Refu
             refusal = guard(request, context)
         except InsufficientData as missing:
             refusal = Refusal(Reason.SOURCE_UNAVAILABLE, str(missing))
+        except Exception as error:  # noqa: BLE001 (what it would have said is not known)
+            bug = bug_of("guard", guard.__name__, error)
+            refusal = Refusal(Reason.GUARD_FAILED, bug.reason, bug=bug)
         if refusal:
             yield refusal
 
@@ -280,7 +290,7 @@ def no_plugin_at_work(request: ReleaseRequest, context: GuardContext) -> Refusal
     written = max(reservation.mtime for reservation in request.reservations)
     for plugin in context.snapshot.processes.known().plugins:
         age = context.snapshot.taken_at - plugin.started
-        if plugin.started <= written + _CLOCK_ERROR or age >= failing_plugin.LONGEST_RUN:
+        if plugin.started - written <= _CLOCK_ERROR or age >= failing_plugin.LONGEST_RUN:
             who = f"the CNI plugin {plugin.command} (process {plugin.pid})"
             why = f"{who} has been running for {age.total_seconds():.0f} s, and may have reserved the address"
             return Refusal(Reason.PLUGIN_AT_WORK, why)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from agent.cleanup import guards, restore
 from agent.cleanup.guards import GuardContext, RuntimeHistory
@@ -16,6 +16,7 @@ from agent.cleanup.recheck import Probed, Recheck
 from agent.cleanup.signals import interrupted
 from agent.cleanup.summary import find_blockers, summarize
 from agent.cleanup.unlink import NodeFiles, describe_error, release
+from agent.model.bug import Bug
 from agent.model.release import Cleaning, Limits, Outcome, Reason, Refusal, ReleaseRequest, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import Reservation, Snapshot, known_or
@@ -35,6 +36,12 @@ _PROBED_AT_ONCE: Final = (
 )
 _MAY_LAST: Final = {Reason.ADDRESS_IN_USE, Reason.PROBE_UNANSWERED, Reason.ENTRY_TOO_LARGE}
 """Refusals after the guards that do not pass by themselves."""
+
+
+class _Pause(NamedTuple):
+    until: timedelta  # the uptime
+    refusals: tuple[Refusal, ...]
+    """Why the leak was not released, for the syncs until then; empty: its release failed."""
 
 
 @dataclass
@@ -63,8 +70,8 @@ class Cleaner:
     """The release whose container reappeared, until the journal has recorded that."""
     _unrecovered: Mapping[str, str] = field(default_factory=dict, init=False)
     """Why entries stay unfinished, by name."""
-    _paused: dict[Reservation, timedelta] = field(default_factory=dict, init=False)
-    """The uptime until which a leak is left alone."""
+    _paused: dict[Reservation, "_Pause"] = field(default_factory=dict, init=False)
+    """The leaks that are left alone for a while."""
 
     def before_snapshot(self) -> None:
         """Read the journal, and recover what was interrupted. What was released must not be in the next snapshot."""
@@ -106,6 +113,20 @@ class Cleaner:
         unfinished = map(self._about_unfinished, self._read.unfinished())
         return replace(cleaning, warnings=(*cleaning.warnings, *unfinished))
 
+    def failed(self, snapshot: Snapshot, bug: Bug) -> Cleaning:
+        """Return the result of a cleanup that a bug ended.
+
+        What it may have released before is in the journal, and counts as released from then on.
+        """
+        return Cleaning(
+            node=snapshot.node_name,
+            taken_at=snapshot.taken_at,
+            applied=self.applied,
+            unavailable=snapshot.unavailable_about_addresses(),
+            halted=self.halted,
+            bugs=(bug,),
+        )
+
     def _about_unfinished(self, entry: Entry) -> str:
         what = "the next cleanup or restore recovers it"
         if why := self._unrecovered.get(entry.name):
@@ -124,9 +145,11 @@ class Cleaner:
             journal_trouble=self._unreadable or self.journal.trouble(),
             journal_damage=self._read.damage,
             restored=self._read.restored(),
-            paused=frozenset(
-                leak for leak, until in self._paused.items() if snapshot.uptime < until
-            ),
+            paused={
+                leak: pause.refusals
+                for leak, pause in self._paused.items()
+                if snapshot.uptime < pause.until
+            },
         )
 
     @property
@@ -209,12 +232,13 @@ class Cleaner:
         while batch := requests[len(outcomes) : len(outcomes) + _PROBED_AT_ONCE]:
             outcomes += self._release_batch(batch, snapshot)
         self._paused = {
-            leak: until for leak, until in self._paused.items() if snapshot.uptime < until
+            leak: pause for leak, pause in self._paused.items() if snapshot.uptime < pause.until
         }
         for outcome in outcomes:
             may_last = any(refusal.reason in _MAY_LAST for refusal in outcome.refusals)
-            if pause := PAUSE if may_last else RETRY if outcome.verdict is Verdict.FAILED else None:
-                self._paused |= dict.fromkeys(outcome.request.reservations, snapshot.uptime + pause)
+            if span := PAUSE if may_last else RETRY if outcome.verdict is Verdict.FAILED else None:
+                pause = _Pause(snapshot.uptime + span, outcome.refusals)
+                self._paused |= dict.fromkeys(outcome.request.reservations, pause)
         return outcomes
 
     def _release_batch(

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Final
 
 from agent.model.bug import Bug
 from agent.model.finding import LeakCause
@@ -94,6 +95,9 @@ class Reason(StrEnum):
     """The journal entry of this sandbox would be too large to be read again, so it could not be restored: its results
     in libcni's cache have megabytes.
     Lifted by: nothing. Move the files that the message names to another directory."""
+    GUARD_FAILED = "guard_failed"
+    """A guard failed because of a bug in nodeleak, so it is not known whether it would have refused.
+    Lifted by: nothing. Report the bug with its traceback, which `nodeleak clean` prints and the agent logs."""
     SNAPSHOT_EXPIRED = "snapshot_expired"
     """The snapshot was too old by the time this address came up for release.
     Lifted by: nothing. Run cleanup again; the daemon does so by itself."""
@@ -117,6 +121,7 @@ class Refusal:
     reason: Reason
     why: str
     setting: str = ""  # the option, with its value, that would lift it; empty if no option should
+    bug: Bug | None = None  # why the guard failed, if it did
 
 
 class Verdict(StrEnum):
@@ -143,6 +148,8 @@ class Verdict(StrEnum):
     Do: repair what the message names (runbook NodeleakReleasesFailing), then try again."""
 
 
+CLEANER: Final = "cleaner"
+"""The part (`Bug.part`) whose failure leaves a cleanup without outcomes."""
 MISSED = (Verdict.CHANGED, Verdict.GONE, Verdict.BUSY, Verdict.INTERRUPTED, Verdict.FAILED)
 """The outcomes, other than a release, for an address that passed every guard."""
 
@@ -292,6 +299,11 @@ class Cleaning:
         return replace(
             self, outcomes=tuple(replace(outcome, request=request) for outcome, request in pairs)
         )
+
+    @property
+    def broken(self) -> str:
+        """Why the cleaner itself failed, so that the outcomes are not known; empty: it did not."""
+        return next((bug.reason for bug in self.bugs if bug.part == CLEANER), "")
 
     @property
     def failed(self) -> bool:

@@ -7,9 +7,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from agent.cleanup import guards
 from agent.cleanup.journal import MAX_ENTRIES, Journal, JournalStore
 from agent.model.release import Cleaning, ProbeResult, Reason, Refusal, Verdict
-from agent.model.snapshot import Address, Checkpoint, Reservation
+from agent.model.snapshot import Address, Checkpoint, PluginProcess, Reservation
 from agent.sources.source_error import SourceError
 from tests.builders import (
     NOW,
@@ -17,9 +20,11 @@ from tests.builders import (
     empty_file,
     make_limits,
     node,
+    processes,
     reservation,
     sandbox,
     scanned,
+    unavailable,
     unrecognized,
     without,
 )
@@ -126,6 +131,66 @@ def test_addresses_that_answer_do_not_hold_up_others_and_are_probed_every_ten_mi
         left = [leak for leak in left if leak.ip in daemon.names]
     assert [leak.ip for leak in left] == ghosts
     assert sum(ghosts[0] in ips for ips in owners.probed) == 2
+
+
+def test_in_each_sync_a_leak_that_is_not_released_has_the_reason() -> None:
+    """Also while nothing asks again: the page, the log and the metric count what a sync refuses."""
+    for reason in (Reason.PROBE_UNANSWERED, Reason.ADDRESS_IN_USE):
+        owners = Owners(objections={THE_IP: reason})
+        daemon = Daemon(owners=owners, budget=per_sync(1))
+        (other,) = leaks(1)
+        daemon.sync(LEAK, other)
+        seen = [daemon.sync(LEAK) for _ in range(50)]  # of 15 s
+        assert [reasons_of(cleaning) for cleaning in seen] == [[[reason]]] * 50
+        assert {cleaning.outcomes[0].refusals[0].why for cleaning in seen} == {
+            f"probe: {THE_IP} was probed"
+        }
+        assert len(owners.probed) == 2
+        # It spends nothing of the budget.
+        assert daemon.sync(LEAK, other).tally() == {Verdict.REFUSED: 2}
+        assert daemon.sync(LEAK, other).tally() == {Verdict.REFUSED: 1, Verdict.RELEASED: 1}
+        # What a guard says meanwhile comes first, and what has been refused is forgotten in time.
+        assert (
+            Reason.SOURCE_UNAVAILABLE in reasons_of(daemon.sync(LEAK, pods=unavailable("pods")))[0]
+        )
+        owners.objections.clear()
+        done = [daemon.sync(LEAK).tally() for _ in range(42)]
+        assert {Verdict.RELEASED: 1} in done
+
+
+def broken(_request: Any, _context: Any) -> Refusal | None:
+    raise KeyError("metadata")
+
+
+def test_a_guard_that_fails_refuses_and_is_reported_as_a_bug(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guards, "GUARDS", (*guards.GUARDS, broken))
+    daemon = Daemon()
+    cleaning = daemon.twice(*leaks(2))
+    assert reasons_of(cleaning) == [[Reason.GUARD_FAILED]] * 2
+    refusal = cleaning.outcomes[0].refusals[0]
+    assert (refusal.why, refusal.setting) == ("bug in nodeleak: KeyError: 'metadata'", "")
+    (bug,) = cleaning.bugs
+    assert (bug.part, bug.name) == ("guard", "broken")
+    assert 'raise KeyError("metadata")' in bug.traceback
+    assert len(daemon.names) == 4
+    monkeypatch.undo()
+    cleaning = daemon.sync(*leaks(2))
+    assert (cleaning.tally(), cleaning.bugs) == ({Verdict.RELEASED: 2}, ())
+
+
+def test_a_file_from_any_time_is_judged() -> None:
+    """tmpfs keeps times that no calendar has."""
+    plugin = PluginProcess(4711, "portmap", NOW - 3 * SECOND)
+    busy = replace(processes(), plugins=(plugin,))
+    for mtime_ns in (4 * 10**20, -4 * 10**20, 2**63 * 10**9 - 1, -(2**63) * 10**9):
+        odd = replace(reservation("10.244.1.77", "7" * 64), mtime_ns=mtime_ns)
+        for process in (processes(), busy):
+            cleaning = Daemon().twice(odd, processes=(process,))
+            assert (cleaning.bugs, len(cleaning.outcomes)) == ((), 1)
+            expected = Verdict.REFUSED if mtime_ns > 0 else Verdict.RELEASED
+            assert cleaning.outcomes[0].verdict is expected, reasons_of(cleaning)
 
 
 def test_a_failed_release_is_paused_for_a_minute_and_the_next_leak_of_the_address_is_not() -> None:

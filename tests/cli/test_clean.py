@@ -16,7 +16,9 @@ from typing import Any, Final
 
 import pytest
 
+from agent.cleanup import guards
 from agent.cleanup.journal import MAX_ENTRIES
+from agent.cli import main
 from tests.cleanup.stores import Store, immutable, in_child, refuse
 from tests.cli.commands import (
     AGENT,
@@ -782,3 +784,21 @@ def test_the_daemon_logs_once_what_a_dry_run_would_release(incident: Incident) -
 
 def released(agent: Daemon) -> list[str]:
     return [one["ip"] for one in agent.events if one["event"] == "address.released"]
+
+
+def test_a_guard_that_fails_refuses_and_the_command_reports_the_bug(
+    incident: Incident, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_request: Any, _context: Any) -> Any:
+        raise KeyError("metadata")
+
+    monkeypatch.setattr(guards, "GUARDS", (*guards.GUARDS, broken))
+    monkeypatch.setenv("NODELEAK_CLEANUP_NETWORK", "kubenet")
+    for apply in ((), ("--apply",)):
+        code = main(["clean", *incident.options(), "--probe=off", *apply])
+        out, err = capsys.readouterr()
+        assert code == 70
+        assert "guard_failed" in out
+        assert "KeyError: 'metadata'" in err.splitlines()[-1]
+        assert err.count("Traceback") == 1, "once, and not for each address"
+    assert len(incident.reserved) == ALL
