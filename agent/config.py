@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from agent.model.registration import Expected
+from agent.model.release import MAX_SHARE
 from agent.model.runtime import AUTO, endpoint_path
 
 _T = TypeVar("_T")
@@ -233,8 +234,10 @@ class Config:
     settle: timedelta = _setting("5m", duration_between("0s", "1d"), CLEANUP, "DURATION", commands=_CLEANING, help=
         "how long the node, the kubelet and the container runtime must have been running before anything is released. "
         "This leaves time for the kubelet's own cleanup, and for the list of containers to become complete")
-    max_share: float = _setting("50%", percentage, CLEANUP, "PERCENT", commands=_CLEANING, help=
-        "if more than this share of a range looks leaked, assume a faulty reading and release nothing")
+    max_share: float = _setting(
+        f"{MAX_SHARE:.0%}", percentage, CLEANUP, "PERCENT", commands=_CLEANING, help=
+        "if more than this share of a range looks leaked and the API server does not confirm it, "
+        "assume a faulty reading and release nothing")
     max_per_sync: int = _setting("10", positive, CLEANUP, "N", commands=_RUN, help=
         "maximum number of addresses released in one sync, oldest first")
     max_per_hour: int = _setting("60", positive, CLEANUP, "N", commands=_RUN, help=

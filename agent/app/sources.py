@@ -135,9 +135,9 @@ def _registration_tracker(
 
 
 def names_data_dir(config: Config, data_dir: str) -> bool:
-    """Return whether libcni's cache or the CNI configuration names a dataDir now. Raises SourceError.
+    """Return whether libcni's cache or the CNI configuration names a dataDir now.
 
-    Only entries of the journal that have one ask for it.
+    Only entries of the journal that have one ask for it. Raises SourceError.
     """
     try:
         cached = CniResults(config.cni_cache_dir).read()

@@ -5,7 +5,7 @@ the runtime, the kubelet and the kernel are asked once more, live, right before 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -16,10 +16,15 @@ from posixpath import normpath
 from typing import Final
 
 from agent.checks import runtime as runtimes
-from agent.checks.addresses import failing_plugin, host_ports, leaked_reservation
-from agent.model.assessment import KUBENET, Assessment, ClassifiedReservation, State
+from agent.checks.addresses import (
+    failing_plugin,
+    host_ports,
+    leaked_reservation,
+    leaked_share,
+)
+from agent.model.assessment import KUBENET, Assessment, State
 from agent.model.bug import bug_of
-from agent.model.ranges import RangeSets, usable
+from agent.model.ranges import RangeSets
 from agent.model.release import Limits, Reason, Refusal, ReleaseRequest
 from agent.model.report import Report
 from agent.model.runtime import AUTO, DOCKER
@@ -45,10 +50,6 @@ OWNED: Final = {
 _REQUESTED: Final = {State.LEAKED, State.CANDIDATE, State.UNKNOWN, *OWNED}
 
 MIN_CONTAINERS: Final = 4  # to lose more than half of fewer containers than this is normal
-MIN_SUSPECTS: Final = 8  # with fewer suspected sandboxes the share is not checked: half of a small range leaks quickly
-MANY_SUSPECTS: Final = 32
-NEARLY_ALL: Final = 0.9
-"""Of the reservations. With so many suspects, and only the runtime to go by, the share is one of reservations."""
 _CLOCK_ERROR: Final = timedelta(
     seconds=2
 )  # of a process' start: the kernel tells when the node booted to the second
@@ -168,27 +169,22 @@ class GuardContext:
     @cached_property
     def shares(self) -> Mapping[str, float]:
         """How much of each network looks leaked, from 0 to 1."""
-        networks = {reservation.network for reservation in self.assessment.classified}
-        return {network: self._share(network) for network in networks}
+        return {
+            network: leaked_share.share(self.assessment, network)
+            for network in self._with_reservations
+        }
 
-    def _share(self, network: str) -> float:
-        entries = self.assessment.of(network)
-        leaked = _sandboxes(entries, {State.LEAKED, State.CANDIDATE})
-        if leaked < MIN_SUSPECTS:
-            return 0.0
-        reserved = _sandboxes(entries, set(State) - {State.UNRECOGNIZED})
-        only_runtime = isinstance(self.snapshot.pods, NotRequested)
-        if only_runtime and leaked >= MANY_SUSPECTS and leaked >= reserved * NEARLY_ALL:
-            # The range may be far larger than what was ever allocated from it.
-            return leaked / reserved
-        sets = self.ranges[network]
-        size = len(entries) if isinstance(sets, InsufficientData) else usable(sets)
-        return min(1.0, leaked / max(1, size))
+    @cached_property
+    def doubts(self) -> Mapping[str, str]:
+        """Why the API server does not confirm the leaks of each network; empty: it does."""
+        return {
+            network: leaked_share.doubt(self.assessment, network)
+            for network in self._with_reservations
+        }
 
-
-def _sandboxes(entries: Iterable[ClassifiedReservation], states: Collection[State]) -> int:
-    """Count the sandboxes with a reservation in one of these states. An empty file counts as one."""
-    return len({entry.container_id or entry.name for entry in entries if entry.state in states})
+    @property
+    def _with_reservations(self) -> frozenset[str]:
+        return frozenset(reservation.network for reservation in self.assessment.classified)
 
 
 Guard = Callable[[ReleaseRequest, GuardContext], Refusal | None]
@@ -451,12 +447,18 @@ def settled(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
 
 
 def plausible_share(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    """If more than this share of a range looks leaked, assume a faulty reading and release nothing."""
+    """If more than this share of a range looks leaked, assume a faulty reading and release nothing.
+
+    Unless the API server confirms the reading: then so much is leaked.
+    """
     for network in request.networks:
-        if (share := context.shares[network]) > context.limits.max_share:
-            why = f"{share:.0%} of network {network} looks leaked, and --max-share is {context.limits.max_share:.0%}"
-            why += ": first check on the node that the runtime has none of these containers"
-            return Refusal(Reason.IMPLAUSIBLE_SHARE, why, "--max-share=100%")
+        share, limit = context.shares[network], context.limits.max_share
+        if share <= limit or not (doubt := context.doubts[network]):
+            continue
+        looks = f"{share:.0%} of network {network} looks leaked"
+        why = f"{looks}, --max-share is {limit:.0%}, and {doubt}"
+        why += ": first check on the node that the runtime has none of these containers"
+        return Refusal(Reason.IMPLAUSIBLE_SHARE, why, "--max-share=100%")
     return None
 
 

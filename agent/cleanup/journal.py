@@ -339,7 +339,7 @@ class JournalStore:
         return self._parsed
 
     def _to_drop(self, now: datetime) -> Path | None:
-        """Return what has to go before another entry can begin: what nothing was written to for the longest time.
+        """Return what has to go before another entry can begin: what was written to least recently.
 
         None: there is room. Raises JournalFull if nothing may go, and OSError.
         """
@@ -420,7 +420,10 @@ def file_document(image: FileImage) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FileDocument:
-    """One file in an entry, with the types that the journal has on disk. It has one of `text` and `base64`."""
+    """One file in an entry, with the types that the journal has on disk.
+
+    It has one of `text` and `base64`.
+    """
 
     place: str
     network: str

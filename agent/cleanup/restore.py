@@ -47,9 +47,10 @@ def _to_put_back(entry: Entry, networks: Mapping[str, OpenNetwork]) -> Sequence[
 def _not_in_place(
     entry: Entry, networks: Mapping[str, OpenNetwork]
 ) -> Mapping[FileImage, FileImage | None]:
-    """Return what is missing, with what others have there by now. IDs are never reused: equal content is proof.
+    """Return what is missing, with what others have there by now.
 
-    `networks`: without those whose directory was removed, with everything in it.
+    IDs are never reused: equal content is proof. `networks`: without those whose directory was
+    removed, with everything in it.
     """
     found = (
         (image, networks[image.directory].read(image.name) if image.directory in networks else None)

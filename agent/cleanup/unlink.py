@@ -290,7 +290,10 @@ class NodeFiles:
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     def require_known(self, directories: Iterable[str]) -> None:
-        """Raise PermissionError for a directory that no network here has: a journal can contain anything."""
+        """Raise PermissionError for a directory that no network here has.
+
+        A journal can contain anything.
+        """
         for path in (self.networks_dir / directory for directory in directories):
             if path.parent == self.networks_dir:
                 continue

@@ -52,7 +52,7 @@ LOCKS = ("", "lock")  # What host-local <= 0.6 locks, its directory, and what >=
 def test_what_the_journal_could_not_read_again_is_refused_before_anything_is_removed(
     store: Store,
 ) -> None:
-    """Three cached results of four megabytes, each of whose characters the journal has to escape."""
+    """Three cached results of four megabytes, whose every character the journal has to escape."""
     networks = "kubenet", "net-a", "net-b"
     reserved = [
         store.reserve(f"10.244.1.{last}", network=network)

@@ -152,7 +152,7 @@ def _addresses(ips: tuple[str, ...]) -> tuple[Address, ...]:
 def _pods(some: tuple[tuple[str, tuple[str, ...]], ...]) -> Known[tuple[Pod, ...]]:
     return Known(
         tuple(
-            Pod(name, name, "Running", host_network=False, deleting=False, ips=ips)
+            Pod(name, f"uid of {name}", "Running", host_network=False, deleting=False, ips=ips)
             for name, ips in some
         )
     )
