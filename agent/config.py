@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from agent.model.registration import Expected
+from agent.model.release import MAX_SHARE
 from agent.model.runtime import AUTO, endpoint_path
 
 _T = TypeVar("_T")
@@ -158,17 +159,21 @@ class Config:
         "sandbox checkpoints and network namespaces")
     api_timeout: timedelta = _setting("10s", short_duration, CONNECTIONS, "DURATION", help=
         "how long to wait for one response of the API server")
-    runtime: str = _setting("auto", one_of("auto", "docker", "cri"), CONNECTIONS, "auto|docker|cri", help=
+    runtime: str = _setting(
+        "auto", one_of("auto", "docker", "cri"), CONNECTIONS, "auto|docker|cri",
+        commands=_EVERYWHERE, help=
         "container runtimes to ask. auto: the one that the kubelet names and every other one that runs; docker: docker "
         "alone; cri: containerd and CRI-O alone")
-    cri_endpoint: Path | None = _setting("", optional(endpoint), CONNECTIONS, "URL", help=
+    cri_endpoint: Path | None = _setting(
+        "", optional(endpoint), CONNECTIONS, "URL", commands=_EVERYWHERE, help=
         "CRI socket of this node, such as unix:///run/containerd/containerd.sock: a path of the node, also in a pod. "
         "Without it: the one that the kubelet names, and the usual places of containerd (k3s, RKE2, k0s and MicroK8s "
         "too) and CRI-O")
-    docker_host: str = _setting("", str, CONNECTIONS, "URL", help=
+    docker_host: str = _setting("", str, CONNECTIONS, "URL", commands=_EVERYWHERE, help=
         "docker engine of this node, such as unix:///run/docker.sock: in a pod, the path at which the pod has it. "
         "Without it: DOCKER_HOST, then docker's default socket. It is asked only while docker runs")
-    docker_timeout: timedelta = _setting("5s", short_duration, CONNECTIONS, "DURATION", help=
+    docker_timeout: timedelta = _setting(
+        "5s", short_duration, CONNECTIONS, "DURATION", commands=_EVERYWHERE, help=
         "how long to wait for one response of docker or of another runtime. After that the containers count as "
         "unavailable")
     network: tuple[str, ...] = _setting("auto", network_name, PATHS, "NAME|auto", many=True, common=True, help=
@@ -176,7 +181,8 @@ class Config:
         "kubelet kubenet. A name is that of a directory below --cni-networks-dir. Repeat the option for more networks")
     cni_networks_dir: Path = _setting("/var/lib/cni/networks", path, PATHS, "DIR", commands=_EVERYWHERE, help=
         "directory of host-local's reservations (its dataDir)")
-    cni_config_dir: Path | None = _setting("", optional(path), PATHS, "DIR", help=
+    cni_config_dir: Path | None = _setting(
+        "", optional(path), PATHS, "DIR", commands=_EVERYWHERE, help=
         "directory of the CNI configuration, whose first file names the networks of the pods. Without it: the one that "
         "the runtime names, or /etc/cni/net.d")
     cni_cache_dir: tuple[Path, ...] = _setting(
@@ -195,7 +201,8 @@ class Config:
     kubelet_dir: Path | None = _setting("/var/lib/kubelet", path_or_off, PATHS, "DIR|off", help=
         "root directory of the kubelet, at its path on the host; off: do not check mounted volumes. It is read only "
         "while the status of the Node object lacks a volume")
-    proc: Path = _setting("/proc", path, PATHS, "DIR", help="the host's /proc; a pod needs hostPID: true")
+    proc: Path = _setting("/proc", path, PATHS, "DIR", commands=_EVERYWHERE, help=
+        "the host's /proc; a pod needs hostPID: true")
     state_dir: Path = _setting("/var/lib/nodeleak", path, PATHS, "DIR", commands=_STATE, help=
         "directory where nodeleak keeps its own files: the journal of releases (journal/), the lock that allows one "
         "cleanup at a time, the device history, and the last known Node object")
@@ -227,8 +234,10 @@ class Config:
     settle: timedelta = _setting("5m", duration_between("0s", "1d"), CLEANUP, "DURATION", commands=_CLEANING, help=
         "how long the node, the kubelet and the container runtime must have been running before anything is released. "
         "This leaves time for the kubelet's own cleanup, and for the list of containers to become complete")
-    max_share: float = _setting("50%", percentage, CLEANUP, "PERCENT", commands=_CLEANING, help=
-        "if more than this share of a range looks leaked, assume a faulty reading and release nothing")
+    max_share: float = _setting(
+        f"{MAX_SHARE:.0%}", percentage, CLEANUP, "PERCENT", commands=_CLEANING, help=
+        "if more than this share of a range looks leaked and the API server does not confirm it, "
+        "assume a faulty reading and release nothing")
     max_per_sync: int = _setting("10", positive, CLEANUP, "N", commands=_RUN, help=
         "maximum number of addresses released in one sync, oldest first")
     max_per_hour: int = _setting("60", positive, CLEANUP, "N", commands=_RUN, help=

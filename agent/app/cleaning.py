@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from agent.app import loop
-from agent.app.sources import NodeSources, displayed_name, mounted_path
+from agent.app.sources import NodeSources, displayed_name, mounted_path, names_data_dir
 from agent.checks import engine
 from agent.cleanup import restore as restoring
 from agent.cleanup.guards import GuardContext, RuntimeHistory
@@ -36,9 +36,18 @@ def cleaner(
     heartbeat: Callable[[], None],
 ) -> Cleaner:
     """`actor`: who releases, for the journal. `applied`: False for a dry run. `heartbeat`: see Cleaner."""
-    session = limits, actor, JournalStore(config.state_dir), recheck, node_files(config), loop.wall
-    no_network = partial(_no_network, config)
-    return Cleaner(*session, applied=applied, heartbeat=heartbeat, no_network=no_network)
+    return Cleaner(
+        limits=limits,
+        actor=actor,
+        journal=JournalStore(config.state_dir),
+        recheck=recheck,
+        files=node_files(config),
+        now=loop.wall,
+        uptime=loop.uptime,
+        applied=applied,
+        heartbeat=heartbeat,
+        no_network=partial(_no_network, config),
+    )
 
 
 def limits(config: Config, only: frozenset[str] | None = None, *, applied: bool) -> Limits:
@@ -75,7 +84,12 @@ def node_files(config: Config) -> NodeFiles:
     mounted = partial(mounted_path, run_dir=config.run_dir)
     lock_timeout = config.lock_timeout.total_seconds()
     return NodeFiles(
-        config.cni_networks_dir, tuple(config.cni_cache_dir), lock_timeout, loop.clock, mounted
+        config.cni_networks_dir,
+        tuple(config.cni_cache_dir),
+        lock_timeout,
+        loop.clock,
+        mounted,
+        names_data_dir=partial(names_data_dir, config),
     )
 
 

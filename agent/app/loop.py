@@ -11,6 +11,8 @@ from agent.checks import engine
 from agent.checks.engine import ConfirmationState
 from agent.cleanup.signals import held_signals
 from agent.config import Config
+from agent.model.bug import Bug, bug_of
+from agent.model.release import CLEANER, Cleaning
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
 from agent.sources.collector import Moment, Sources, take_snapshot
@@ -27,6 +29,11 @@ def now() -> Moment:
 
 def wall() -> datetime:
     return now().wall
+
+
+def uptime() -> timedelta:
+    """Return the time since the boot, by a clock that nobody sets."""
+    return now().uptime
 
 
 def snapshot_node(sources: Sources, node: str) -> Snapshot:
@@ -66,6 +73,26 @@ class Heartbeat:
         return clock() - self._last <= self._longest
 
 
+def _before_snapshot(cleaner: "Cleaner") -> Bug | None:
+    """Return why the cleaner failed, if it did."""
+    try:
+        cleaner.before_snapshot()
+    except Exception as error:  # noqa: BLE001 (a cleaner that fails must not end the monitoring)
+        return bug_of(CLEANER, "before_snapshot", error)
+    return None
+
+
+def _after_snapshot(cleaner: "Cleaner", report: Report, bug: Bug | None) -> Cleaning:
+    """Clean up, unless `bug` has kept the cleaner from reading its journal before the snapshot."""
+    snapshot = report.assessment.snapshot
+    if bug is None:
+        try:
+            return cleaner.after_snapshot((snapshot,), report)
+        except Exception as error:  # noqa: BLE001 (the report stands: it is exported)
+            bug = bug_of(CLEANER, "after_snapshot", error)
+    return cleaner.failed(snapshot, bug)
+
+
 def run_loop(
     config: Config,
     sources: Sources,
@@ -78,15 +105,14 @@ def run_loop(
     state: ConfirmationState | None = None
     while not stop.is_set():
         started = clock()
-        if cleaner:
-            cleaner.before_snapshot()
+        bug = _before_snapshot(cleaner) if cleaner else None
         snapshot = snapshot_node(sources, node)
         report, state = engine.run(
             snapshot, state, grace=config.grace, confirm_after=config.confirm_after
         )
         with held_signals(deliver=True):  # releases are exported before the process ends
             if cleaner:
-                report = replace(report, cleaning=cleaner.after_snapshot((snapshot,), report))
+                report = replace(report, cleaning=_after_snapshot(cleaner, report, bug))
             for exporter in exporters:
                 exporter.export(report, clock() - started)
         heartbeat.beat()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from posixpath import normpath
 from typing import Final, NamedTuple
 
 from agent.app import loop
@@ -82,8 +83,7 @@ def node_sources(
     """Wire what is read on the node beside the rest; raises UsageError. `history`: of the device plugins."""
     processes = ProcessTable(config.proc)
     runtimes = _runtimes(config, processes)
-    # A little more than the timeout of one answer, which bounds silence and has the better message.
-    in_time = Deadline("container runtime", config.docker_timeout.total_seconds() * 1.2)
+    in_time = _deadline(config)
     checkpoints = CheckpointDirectories(config.checkpoint_dir)
     is_missing = partial(mounts.is_missing_on_node, proc=config.proc)
     results = CniResults(config.cni_cache_dir, is_missing)
@@ -132,6 +132,29 @@ def _registration_tracker(
         config.proc,
         latest_node,
     )
+
+
+def names_data_dir(config: Config, data_dir: str) -> bool:
+    """Return whether libcni's cache or the CNI configuration names a dataDir now.
+
+    Only entries of the journal that have one ask for it. Raises SourceError.
+    """
+    try:
+        cached = CniResults(config.cni_cache_dir).read()
+    except SourceError:  # the configuration may name it
+        cached = ()
+    if data_dir in {normpath(result.data_dir) for result in cached if result.data_dir}:
+        return True
+    runtimes = _runtimes(config, ProcessTable(config.proc))
+    networks = _deadline(config)(runtimes.networks)
+    later = (network for first in networks[:1] for network in first.later)
+    named = (network.data_dir for network in (*networks, *later) if network.data_dir)
+    return data_dir in set(map(normpath, named))
+
+
+def _deadline(config: Config) -> Deadline:
+    """Allow a runtime a little more than one answer's timeout, which has the better message."""
+    return Deadline("container runtime", config.docker_timeout.total_seconds() * 1.2)
 
 
 def _asked_runtimes(

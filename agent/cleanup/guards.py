@@ -5,8 +5,8 @@ the runtime, the kubelet and the kernel are asked once more, live, right before 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from ipaddress import ip_address
@@ -16,9 +16,15 @@ from posixpath import normpath
 from typing import Final
 
 from agent.checks import runtime as runtimes
-from agent.checks.addresses import failing_plugin, host_ports, leaked_reservation
-from agent.model.assessment import KUBENET, Assessment, ClassifiedReservation, State
-from agent.model.ranges import RangeSets, usable
+from agent.checks.addresses import (
+    failing_plugin,
+    host_ports,
+    leaked_reservation,
+    leaked_share,
+)
+from agent.model.assessment import KUBENET, Assessment, State
+from agent.model.bug import bug_of
+from agent.model.ranges import RangeSets
 from agent.model.release import Limits, Reason, Refusal, ReleaseRequest
 from agent.model.report import Report
 from agent.model.runtime import AUTO, DOCKER
@@ -44,10 +50,6 @@ OWNED: Final = {
 _REQUESTED: Final = {State.LEAKED, State.CANDIDATE, State.UNKNOWN, *OWNED}
 
 MIN_CONTAINERS: Final = 4  # to lose more than half of fewer containers than this is normal
-MIN_SUSPECTS: Final = 8  # with fewer suspected sandboxes the share is not checked: half of a small range leaks quickly
-MANY_SUSPECTS: Final = 32
-NEARLY_ALL: Final = 0.9
-"""Of the reservations. With so many suspects, and only the runtime to go by, the share is one of reservations."""
 _CLOCK_ERROR: Final = timedelta(
     seconds=2
 )  # of a process' start: the kernel tells when the node booted to the second
@@ -98,9 +100,8 @@ class GuardContext:
     restored: frozenset[str] = (
         frozenset()
     )  # the sandboxes that somebody restored: released by name only
-    paused: frozenset[Reservation] = (
-        frozenset()
-    )  # the leaks whose release has just failed: left alone for a while
+    paused: Mapping[Reservation, tuple[Refusal, ...]] = field(default_factory=dict)
+    """The leaks that are left alone for a while, and why; no refusals: their release has failed."""
 
     @property
     def assessment(self) -> Assessment:
@@ -168,27 +169,22 @@ class GuardContext:
     @cached_property
     def shares(self) -> Mapping[str, float]:
         """How much of each network looks leaked, from 0 to 1."""
-        networks = {reservation.network for reservation in self.assessment.classified}
-        return {network: self._share(network) for network in networks}
+        return {
+            network: leaked_share.share(self.assessment, network)
+            for network in self._with_reservations
+        }
 
-    def _share(self, network: str) -> float:
-        entries = self.assessment.of(network)
-        leaked = _sandboxes(entries, {State.LEAKED, State.CANDIDATE})
-        if leaked < MIN_SUSPECTS:
-            return 0.0
-        reserved = _sandboxes(entries, set(State) - {State.UNRECOGNIZED})
-        only_runtime = isinstance(self.snapshot.pods, NotRequested)
-        if only_runtime and leaked >= MANY_SUSPECTS and leaked >= reserved * NEARLY_ALL:
-            # The range may be far larger than what was ever allocated from it.
-            return leaked / reserved
-        sets = self.ranges[network]
-        size = len(entries) if isinstance(sets, InsufficientData) else usable(sets)
-        return min(1.0, leaked / max(1, size))
+    @cached_property
+    def doubts(self) -> Mapping[str, str]:
+        """Why the API server does not confirm the leaks of each network; empty: it does."""
+        return {
+            network: leaked_share.doubt(self.assessment, network)
+            for network in self._with_reservations
+        }
 
-
-def _sandboxes(entries: Iterable[ClassifiedReservation], states: Collection[State]) -> int:
-    """Count the sandboxes with a reservation in one of these states. An empty file counts as one."""
-    return len({entry.container_id or entry.name for entry in entries if entry.state in states})
+    @property
+    def _with_reservations(self) -> frozenset[str]:
+        return frozenset(reservation.network for reservation in self.assessment.classified)
 
 
 Guard = Callable[[ReleaseRequest, GuardContext], Refusal | None]
@@ -197,14 +193,21 @@ Decision = tuple[ReleaseRequest, tuple[Refusal, ...]]
 
 
 def decide(context: GuardContext) -> tuple[Decision, ...]:
-    """Ask every guard about every request, the oldest first. What passes and is paused is left out."""
+    """Ask every guard about every request, the oldest first.
+
+    What passes and is paused keeps the refusal of the probe or the recheck. If its release failed,
+    it is left out.
+    """
     requests = sorted(release_requests(context.assessment, context.limits.only), key=_sort_key)
-    decisions = [(request, tuple(_objections(request, context))) for request in requests]
-    due = [
-        decision
-        for decision in decisions
-        if decision[1] or context.paused.isdisjoint(decision[0].reservations)
-    ]
+    due: list[Decision] = []
+    for request in requests:
+        refusals = tuple(_objections(request, context))
+        paused = [leak for leak in request.reservations if leak in context.paused]
+        if paused and not refusals:
+            refusals = context.paused[paused[0]]
+            if not refusals:
+                continue
+        due.append((request, refusals))
     return tuple(_within_budget(due, context))
 
 
@@ -243,6 +246,9 @@ def _objections(request: ReleaseRequest, context: GuardContext) -> Iterator[Refu
             refusal = guard(request, context)
         except InsufficientData as missing:
             refusal = Refusal(Reason.SOURCE_UNAVAILABLE, str(missing))
+        except Exception as error:  # noqa: BLE001 (what it would have said is not known)
+            bug = bug_of("guard", guard.__name__, error)
+            refusal = Refusal(Reason.GUARD_FAILED, bug.reason, bug=bug)
         if refusal:
             yield refusal
 
@@ -280,7 +286,7 @@ def no_plugin_at_work(request: ReleaseRequest, context: GuardContext) -> Refusal
     written = max(reservation.mtime for reservation in request.reservations)
     for plugin in context.snapshot.processes.known().plugins:
         age = context.snapshot.taken_at - plugin.started
-        if plugin.started <= written + _CLOCK_ERROR or age >= failing_plugin.LONGEST_RUN:
+        if plugin.started - written <= _CLOCK_ERROR or age >= failing_plugin.LONGEST_RUN:
             who = f"the CNI plugin {plugin.command} (process {plugin.pid})"
             why = f"{who} has been running for {age.total_seconds():.0f} s, and may have reserved the address"
             return Refusal(Reason.PLUGIN_AT_WORK, why)
@@ -441,12 +447,18 @@ def settled(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
 
 
 def plausible_share(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    """If more than this share of a range looks leaked, assume a faulty reading and release nothing."""
+    """If more than this share of a range looks leaked, assume a faulty reading and release nothing.
+
+    Unless the API server confirms the reading: then so much is leaked.
+    """
     for network in request.networks:
-        if (share := context.shares[network]) > context.limits.max_share:
-            why = f"{share:.0%} of network {network} looks leaked, and --max-share is {context.limits.max_share:.0%}"
-            why += ": first check on the node that the runtime has none of these containers"
-            return Refusal(Reason.IMPLAUSIBLE_SHARE, why, "--max-share=100%")
+        share, limit = context.shares[network], context.limits.max_share
+        if share <= limit or not (doubt := context.doubts[network]):
+            continue
+        looks = f"{share:.0%} of network {network} looks leaked"
+        why = f"{looks}, --max-share is {limit:.0%}, and {doubt}"
+        why += ": first check on the node that the runtime has none of these containers"
+        return Refusal(Reason.IMPLAUSIBLE_SHARE, why, "--max-share=100%")
     return None
 
 

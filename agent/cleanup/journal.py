@@ -13,17 +13,18 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version, uname
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import tenacity
 
+from agent.model.documents import Damaged, build, parse_document
 from agent.model.release import ReleaseRequest, Verdict
 from agent.model.snapshot import from_mtime
 from agent.sources.host.files import read_file
@@ -43,11 +44,17 @@ IN_DOUBT: Final = (
 )  # of an entry: a reservation is gone, and it is not known who removed it
 MAX_ENTRIES: Final = 2000  # what `run` releases in a day by default has room
 RETENTION: Final = timedelta(hours=24)
-"""Where there is no room, the oldest entries go, if nothing was written to them for so long."""
+"""Where there is no room, the oldest entries go, if nothing was written to them for so long.
+
+Entries that are `needed`, and damaged files, never go.
+"""
 _MAX_BYTES: Final = 16 * 1024 * 1024
-_DAMAGE: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
-"""What reading anything but an entry raises."""
+_MAX_BYTES_BEGUN: Final = _MAX_BYTES - 1024 * 1024
+"""Of an entry that begins. Its outcome has to fit as well."""
 _TIMES: Final = ("restored", "restoring", "halted", "resumed")
+_MODES: Final = range(0o10000)
+_OWNERS: Final = range(2**32)
+_MTIMES: Final = range(-(2**63) * 10**9, 2**63 * 10**9)
 
 
 class Busy(Exception):
@@ -56,6 +63,10 @@ class Busy(Exception):
 
 class JournalFull(OSError):
     """The journal would have to drop an entry that may still be needed; the text says until when."""
+
+
+class EntryTooLarge(OSError):
+    """The journal could not read the entry again; the text says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +134,19 @@ class Entry:
         return self.verdict is None or self.restoring is not None
 
     @property
+    def halts(self) -> bool:
+        """Whether it has halted cleanup, and nobody has resumed it."""
+        return self.halted is not None and self.resumed is None
+
+    @property
+    def needed(self) -> bool:
+        """Whether the journal keeps it for good: without it, a protection would end silently."""
+        return self.unfinished or self.halts or self.restored is not None
+
+    @property
     def reappearance(self) -> str:
-        address = (
-            f"its address was {', '.join(self.ips)}; `nodeleak restore {self.name}` puts it back"
-        )
+        command = f"`nodeleak restore {self.name} --apply`"
+        address = f"its address was {', '.join(self.ips)}; {command} puts it back"
         return f"released container {self.container_id[:12]} reappeared ({address})"
 
     def ended(self, verdict: Verdict, why: str) -> "Entry":
@@ -169,7 +189,7 @@ class Journal:
 
     def halted(self) -> tuple[Entry, ...]:
         """Return the releases that halted cleanup, until somebody resumes it. One is enough."""
-        return tuple(entry for entry in self.entries if entry.halted and not entry.resumed)
+        return tuple(entry for entry in self.entries if entry.halts)
 
     def named(self, name: str) -> Entry | None:
         return next((entry for entry in self.entries if entry.name == name), None)
@@ -187,13 +207,22 @@ class Journal:
         }
 
 
+class _File(NamedTuple):
+    """A file of the journal as it was listed. An entry is never changed in place."""
+
+    path: Path
+    inode: int
+    size: int
+    mtime_ns: int
+
+
 class JournalStore:
     """The journal in `journal/` of the state directory, and the lock of one cleaner at a time. Its holder writes."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, max_entries: int = MAX_ENTRIES) -> None:
         self._state, self._directory = state_dir, state_dir / "journal"
-        self._parsed: dict[tuple[Path, int, int, int], Entry | None] = {}
-        """By path, inode, size and modification time: an entry is never changed in place."""
+        self._max_entries = max_entries
+        self._parsed: dict[_File, Entry | str] = {}
 
     @contextmanager
     def exclusive(self, seconds: float) -> Iterator[None]:
@@ -216,47 +245,43 @@ class JournalStore:
         return unwritable(self._directory)
 
     def full(self, now: datetime) -> str:
-        """Return until when no entry can begin, because the oldest may still be needed; empty if one can."""
+        """Return why no entry can begin, and what ends that; empty if one can."""
         try:
-            if (oldest := self._to_drop()) is None:
-                return ""
-            if now - from_mtime(oldest[1].st_mtime_ns) <= RETENTION:
-                return f"the journal is full until {oldest[0]} is {RETENTION.total_seconds() / 3600:.0f} hours old"
-            entry = parse_entry(read_file(oldest[0], largest=_MAX_BYTES)[0])
+            self._to_drop(now)
+        except JournalFull as full:
+            return str(full)
         except OSError:
             return ""  # `trouble` tells
-        unfinished = f"the journal is full until a cleanup or restore recovers {oldest[0]}"
-        return unfinished if entry and entry.unfinished else ""
+        return ""
 
     def size(self) -> int | None:
         """Return the bytes of all files; None if there is none, or if that cannot be told."""
         try:
-            return sum(found.st_size for _, found in self._listed()) or None
+            return sum(file.size for file in self._listed()) or None
         except OSError:
             return None
 
     def read(self) -> Journal:
         """Read all entries; raises SourceError if one cannot be read. A journal that does not exist is empty."""
-        parsed: dict[tuple[Path, int, int, int], Entry | None] = {}
         try:
-            for path, found in self._listed():
-                file = path, found.st_ino, found.st_size, found.st_mtime_ns
-                if file not in self._parsed:
-                    self._parsed[file] = parse_entry(read_file(path, largest=_MAX_BYTES)[0])
-                parsed[file] = self._parsed[file]
+            parsed = self._load()
         except OSError as error:
             raise SourceError(cannot_read(error.filename or self._directory, error)) from error
-        self._parsed = parsed
-        why = "no entry of this version's journal (it is skipped and kept; all other entries are used)"
-        damage = tuple(f"{path}: {why}" for (path, *_), entry in parsed.items() if not entry)
-        return Journal(tuple(entry for entry in parsed.values() if entry), damage)
+        entries = tuple(entry for entry in parsed.values() if isinstance(entry, Entry))
+        kept = "it is skipped and kept; all other entries are used"
+        damage = tuple(
+            f"{file.path}: no entry of this version's journal: {why} ({kept})"
+            for file, why in parsed.items()
+            if isinstance(why, str)
+        )
+        return Journal(entries, damage)
 
-    def begin(self, entry: Entry, evidence: Sequence[str]) -> None:
-        """Begin an entry, on disk before this returns. Raises OSError, such as JournalFull."""
-        if why := self.full(entry.at):
-            raise JournalFull(why)
-        if oldest := self._to_drop():
-            remove_file(oldest[0])
+    def begin(self, entry: Entry, evidence: Sequence[str], now: datetime | None = None) -> None:
+        """Begin an entry, on disk before this returns.
+
+        `now`: when that is, if the release itself began earlier. Raises OSError; JournalFull and
+        EntryTooLarge say what to do.
+        """
         document = {
             "schema": JOURNAL_SCHEMA,
             "entry": entry.name,
@@ -272,15 +297,19 @@ class JournalStore:
             },
             "files": [file_document(image) for image in entry.files],
         }
+        if (size := len(_encoded(document))) > _MAX_BYTES_BEGUN:
+            raise EntryTooLarge(_too_large(entry, size))
+        if oldest := self._to_drop(now or entry.at):
+            remove_file(oldest)
         self._write(entry.name, document)
 
     def update(self, entry: Entry, at: datetime) -> None:
         """Record what has become of an entry, on disk before this returns. Raises OSError."""
-        path = self._directory / f"{entry.name}.json"
+        path = self._path(entry.name)
         try:
-            document = json.loads(path.read_bytes())
-        except ValueError as error:
-            raise OSError(errno.EINVAL, "damaged", str(path)) from error
+            document = parse_document(path.read_bytes(), JOURNAL_SCHEMA)
+        except Damaged as damage:
+            raise OSError(errno.EINVAL, f"damaged: {damage}", str(path)) from damage
         times = {
             name: found and _timestamp(found) for name in _TIMES for found in [getattr(entry, name)]
         }
@@ -288,27 +317,81 @@ class JournalStore:
         ended = {"ended": _timestamp(at)} if entry.verdict and "ended" not in document else {}
         self._write(entry.name, document | outcome | times | ended)
 
-    def _listed(self) -> list[tuple[Path, os.stat_result]]:
+    def _path(self, name: str) -> Path:
+        return self._directory / f"{name}.json"
+
+    def _listed(self) -> list[_File]:
         """Return the files of the entries, oldest first. Raises OSError."""
         try:
             names = sorted(name for name in os.listdir(self._directory) if name.endswith(".json"))
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return [(path, path.lstat()) for path in map(self._directory.joinpath, names)]
+        paths = [self._directory / name for name in names]
+        found = [(path, path.lstat()) for path in paths]
+        return [_File(path, at.st_ino, at.st_size, at.st_mtime_ns) for path, at in found]
 
-    def _to_drop(self) -> tuple[Path, os.stat_result] | None:
-        """Return what has to go before another entry can begin: what nothing was written to for the longest time."""
-        files = self._listed()
-        return (
-            min(files, key=lambda file: file[1].st_mtime_ns) if len(files) >= MAX_ENTRIES else None
-        )
+    def _load(self) -> dict[_File, Entry | str]:
+        """Return each file's entry, or why it has none. Only new files are read. Raises OSError."""
+        self._parsed = {
+            file: self._parsed[file] if file in self._parsed else _parse_file(file.path)
+            for file in self._listed()
+        }
+        return self._parsed
+
+    def _to_drop(self, now: datetime) -> Path | None:
+        """Return what has to go before another entry can begin: what was written to least recently.
+
+        None: there is room. Raises JournalFull if nothing may go, and OSError.
+        """
+        if len(self._listed()) < self._max_entries:
+            return None
+        parsed = self._load()
+        superfluous = [
+            file for file, entry in parsed.items() if isinstance(entry, Entry) and not entry.needed
+        ]
+        if not superfluous:
+            raise JournalFull(_nothing_to_drop(parsed.values(), self._directory))
+        oldest = min(superfluous, key=lambda file: file.mtime_ns)
+        if now - from_mtime(oldest.mtime_ns) <= RETENTION:
+            hours = f"{RETENTION.total_seconds() / 3600:.0f} hours"
+            raise JournalFull(f"the journal is full until {oldest.path} is {hours} old")
+        return oldest.path
 
     def _write(self, name: str, document: dict[str, Any]) -> None:
-        path = self._directory / f"{name}.json"
+        path = self._path(name)
         try:
-            replace_file(path, f"{json.dumps(document, indent=1)}\n".encode())
+            replace_file(path, _encoded(document))
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _nothing_to_drop(parsed: Collection[Entry | str], directory: Path) -> str:
+    """Say why a full journal can drop nothing, and what to do."""
+    entries = [entry for entry in parsed if isinstance(entry, Entry)]
+    counts = {
+        "restored": sum(entry.restored is not None for entry in entries),
+        "unfinished": sum(entry.unfinished for entry in entries),
+        "halted": sum(entry.halts for entry in entries),
+        "damaged": len(parsed) - len(entries),
+    }
+    described = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return (
+        f"the journal is full, and none of its {len(parsed)} entries may be dropped ({described}): "
+        f"move those that are not needed any more out of {directory}"
+    )
+
+
+def _too_large(entry: Entry, size: int) -> str:
+    """Say which files make an entry larger than the journal reads, and what to do."""
+    results = [f"{image.place}/{image.name}" for image in entry.files if image.place != RESERVATION]
+    return (
+        f"its journal entry would have {size:,} bytes, and {_MAX_BYTES_BEGUN:,} are the limit: "
+        f"move its results out of libcni's cache ({', '.join(results)})"
+    )
+
+
+def _encoded(document: dict[str, Any]) -> bytes:
+    return f"{json.dumps(document, indent=1)}\n".encode()
 
 
 def retrying(held: type[Exception], seconds: float) -> tenacity.Retrying:
@@ -323,12 +406,6 @@ def _timestamp(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text).astimezone(
-        UTC
-    )  # or an OverflowError here: the year 10000 cannot be shown
-
-
 def file_document(image: FileImage) -> dict[str, Any]:
     """Return one file as the journal stores it: UTF-8 as text, for people, and anything else as base64."""
     document = {
@@ -341,42 +418,117 @@ def file_document(image: FileImage) -> dict[str, Any]:
         return document | {"base64": base64.b64encode(image.content).decode()}
 
 
-def _file_image(document: dict[str, Any]) -> FileImage:
-    """Return one file. Raises ValueError where its name would lead to another directory."""
-    content = (
-        document["text"].encode() if "text" in document else base64.b64decode(document["base64"])
-    )
-    data_dir = document.get("data_dir", "")
-    leads_away = any(
-        "/" in document[part] or document[part] in {"", ".", ".."} for part in ("network", "name")
-    )
-    if leads_away or ".." in data_dir.split("/"):
-        raise ValueError(f"{document['name']} in {data_dir}/{document['network']}")
-    fields = {
-        name: document[name]
-        for name in ("place", "network", "name", "uid", "gid", "inode", "mtime_ns")
-    }
-    return FileImage(**fields, content=content, mode=int(document["mode"], 8), data_dir=data_dir)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FileDocument:
+    """One file in an entry, with the types that the journal has on disk.
+
+    It has one of `text` and `base64`.
+    """
+
+    place: str
+    network: str
+    name: str
+    mode: str  # octal
+    uid: int
+    gid: int
+    inode: int
+    mtime_ns: int
+    data_dir: str = ""
+    text: str | None = None
+    base64: str | None = None
 
 
-def parse_entry(content: bytes) -> Entry | None:
-    """Return an entry; None for anything else."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EntryDocument:
+    """An entry, with the names and types that the journal has on disk."""
+
+    entry: str
+    began: datetime
+    by: str
+    container_id: str
+    pod: str
+    files: tuple[_FileDocument, ...]
+    outcome: Verdict | None = None
+    why: str = ""
+    restorations: int = 0
+    restored: datetime | None = None
+    restoring: datetime | None = None
+    halted: datetime | None = None
+    resumed: datetime | None = None
+
+
+def parse_entry(content: bytes) -> Entry:
+    """Return an entry; raises Damaged for anything else."""
+    tree = parse_document(content, JOURNAL_SCHEMA)
+    document = build(_EntryDocument, tree, "entry")
+    return Entry(
+        name=document.entry,
+        at=document.began,
+        actor=document.by,
+        container_id=document.container_id,
+        pod=document.pod,
+        files=tuple(map(_file_image, document.files)),
+        verdict=document.outcome,
+        why=document.why,
+        restorations=document.restorations,
+        restored=document.restored,
+        restoring=document.restoring,
+        halted=document.halted,
+        resumed=document.resumed,
+    )
+
+
+def _parse_file(path: Path) -> Entry | str:
+    """Return the entry of a file, or why it has none. Raises OSError."""
     try:
-        document = json.loads(content)
-        if document["schema"] != JOURNAL_SCHEMA:
-            return None
-        times: dict[str, Any] = {name: _time(at) for name in _TIMES if (at := document.get(name))}
-        return Entry(
-            name=document["entry"],
-            at=_time(document["began"]),
-            actor=document["by"],
-            container_id=document["container_id"],
-            pod=document["pod"],
-            files=tuple(map(_file_image, document["files"])),
-            verdict=Verdict(outcome) if (outcome := document.get("outcome")) else None,
-            why=document.get("why", ""),
-            restorations=document.get("restorations", 0),
-            **times,
-        )
-    except _DAMAGE:
-        return None
+        entry = parse_entry(read_file(path, largest=_MAX_BYTES)[0])
+    except Damaged as damaged:
+        return str(damaged)
+    if entry.name != path.stem:  # what is written for it would go to another file
+        return f"it is that of entry {entry.name}"
+    return entry
+
+
+def _file_image(document: _FileDocument) -> FileImage:
+    """Return one file; raises Damaged if it cannot be one of a node."""
+    path = f"{document.data_dir}/{document.network}/{document.name}"
+    try:
+        mode = int(document.mode, 8)
+        content = _content(document)
+        os.fsencode(path)
+    except ValueError as error:
+        raise Damaged(f"{path!r}: {error}") from error
+    parts = (document.network, document.name)
+    leads_away = any("/" in part or part in {"", ".", ".."} for part in parts)
+    leads_away |= ".." in document.data_dir.split("/") or "\0" in path
+    if leads_away or (document.data_dir and not document.data_dir.startswith("/")):
+        raise Damaged(f"{path!r} is no file of a network")
+    is_possible = (
+        mode in _MODES
+        and document.uid in _OWNERS
+        and document.gid in _OWNERS
+        and document.mtime_ns in _MTIMES
+    )
+    if not is_possible:
+        raise Damaged(f"{path!r}: no file has this mode, owner or time")
+    return FileImage(
+        place=document.place,
+        network=document.network,
+        name=document.name,
+        content=content,
+        mode=mode,
+        uid=document.uid,
+        gid=document.gid,
+        inode=document.inode,
+        mtime_ns=document.mtime_ns,
+        data_dir=document.data_dir,
+    )
+
+
+def _content(document: _FileDocument) -> bytes:
+    """Return the bytes of a file; raises ValueError."""
+    if document.text is not None:
+        return document.text.encode()
+    if document.base64 is not None:
+        return base64.b64decode(document.base64)
+    raise ValueError("no content")

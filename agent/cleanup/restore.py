@@ -47,8 +47,15 @@ def _to_put_back(entry: Entry, networks: Mapping[str, OpenNetwork]) -> Sequence[
 def _not_in_place(
     entry: Entry, networks: Mapping[str, OpenNetwork]
 ) -> Mapping[FileImage, FileImage | None]:
-    """Return what is missing, with what others have there by now. IDs are never reused: equal content is proof."""
-    found = ((image, networks[image.directory].read(image.name)) for image in entry.reservations)
+    """Return what is missing, with what others have there by now.
+
+    IDs are never reused: equal content is proof. `networks`: without those whose directory was
+    removed, with everything in it.
+    """
+    found = (
+        (image, networks[image.directory].read(image.name) if image.directory in networks else None)
+        for image in entry.reservations
+    )
     return {
         image: now
         for image, now in found
@@ -61,6 +68,7 @@ def require_restorable(entry: Entry, journal: Journal, files: NodeFiles) -> None
     later = journal.released_from().get(entry.container_id, entry)
     if later.name != entry.name:
         raise RestoreError(f"its sandbox was released again since: restore {later.name} instead")
+    files.require_known(entry.directories)
     with files.opened(entry.directories) as networks:
         _to_put_back(entry, networks)
     if entry.restored:
@@ -130,7 +138,9 @@ def recover_all(files: NodeFiles, journal: JournalStore, now: datetime) -> Mappi
 def _recovered(entry: Entry, files: NodeFiles, now: datetime) -> Entry:
     """Put back the rest of a sandbox that is partly in place; return what is known of it. Raises LockHeld, OSError."""
     interrupted = f"this {'restoration' if entry.restoring else 'release'} was interrupted"
-    with files.locked(entry.directories) as networks:
+    files.require_known(entry.directories)
+    removed = files.removed(entry.directories)
+    with files.locked(sorted({*entry.directories} - removed)) as networks:
         missing = _not_in_place(entry, networks)
         if missing.keys() == {*entry.reservations}:
             why = f"{interrupted}; no reservation is in place"
@@ -145,6 +155,9 @@ def _recovered(entry: Entry, files: NodeFiles, now: datetime) -> Entry:
             return entry.ended(IN_DOUBT, f"{doubt}; {left}" if left else doubt)
         if any(missing.values()):
             return entry.ended(IN_DOUBT, f"{interrupted}, and a removed address is reserved again")
+        if removed:
+            which = ", ".join(sorted(removed))
+            return entry.ended(IN_DOUBT, f"{interrupted}, and {which} does not exist any more")
         for image in missing:
             networks[image.directory].link(image)
     if entry.restoring:

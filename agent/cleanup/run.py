@@ -3,11 +3,11 @@
 Where cleanup is off, there is no session.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from agent.cleanup import guards, restore
 from agent.cleanup.guards import GuardContext, RuntimeHistory
@@ -16,6 +16,7 @@ from agent.cleanup.recheck import Probed, Recheck
 from agent.cleanup.signals import interrupted
 from agent.cleanup.summary import find_blockers, summarize
 from agent.cleanup.unlink import NodeFiles, describe_error, release
+from agent.model.bug import Bug
 from agent.model.release import Cleaning, Limits, Outcome, Reason, Refusal, ReleaseRequest, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import Reservation, Snapshot, known_or
@@ -28,14 +29,19 @@ in every sync."""
 RETRY: Final = timedelta(
     minutes=1
 )  # one whose release failed, perhaps because the runtime had just been restarted
-MAX_SNAPSHOT_AGE: Final = timedelta(
-    minutes=1
-)  # no release begins later after its snapshot: the node goes on
+MAX_SNAPSHOT_AGE: Final = timedelta(minutes=1)
+"""By the boot clock. No release begins later after its snapshot: the node goes on."""
 _PROBED_AT_ONCE: Final = (
     100  # sandboxes: far fewer addresses than the kernel's table of neighbors holds (gc_thresh3)
 )
-_MAY_LAST: Final = {Reason.ADDRESS_IN_USE, Reason.PROBE_UNANSWERED}
-"""Refusals of the probe and the recheck that do not pass by themselves."""
+_MAY_LAST: Final = {Reason.ADDRESS_IN_USE, Reason.PROBE_UNANSWERED, Reason.ENTRY_TOO_LARGE}
+"""Refusals after the guards that do not pass by themselves."""
+
+
+class _Pause(NamedTuple):
+    until: timedelta  # the uptime
+    refusals: tuple[Refusal, ...]
+    """Why the leak was not released, for the syncs until then; empty: its release failed."""
 
 
 @dataclass
@@ -48,6 +54,7 @@ class Cleaner:
     recheck: Recheck
     files: NodeFiles
     now: Callable[[], datetime]
+    uptime: Callable[[], timedelta]  # by the boot clock, as in `Snapshot.uptime`
     applied: bool
     heartbeat: Callable[[], None] = lambda: None
     """Called after each release. One may wait for the runtime and for a lock, and a sync can have several."""
@@ -61,8 +68,10 @@ class Cleaner:
     _history: RuntimeHistory = field(default=RuntimeHistory(), init=False)
     _reappeared: Entry | None = field(default=None, init=False)
     """The release whose container reappeared, until the journal has recorded that."""
-    _paused: dict[Reservation, timedelta] = field(default_factory=dict, init=False)
-    """The uptime until which a leak is left alone."""
+    _unrecovered: Mapping[str, str] = field(default_factory=dict, init=False)
+    """Why entries stay unfinished, by name."""
+    _paused: dict[Reservation, "_Pause"] = field(default_factory=dict, init=False)
+    """The leaks that are left alone for a while."""
 
     def before_snapshot(self) -> None:
         """Read the journal, and recover what was interrupted. What was released must not be in the next snapshot."""
@@ -70,9 +79,10 @@ class Cleaner:
         if not self.applied:
             self._reappeared = None  # it is not recorded here, so that nobody could resume
         elif self._read.unfinished() and not self._unreadable:
+            self._unrecovered = {}
             with suppress(Busy, OSError, SourceError), self.journal.exclusive(0):
                 # The journal is read again under the lock: another cleaner may have been in the middle of an entry.
-                restore.recover_all(self.files, self.journal, self.now())
+                self._unrecovered = restore.recover_all(self.files, self.journal, self.now())
             self._read_journal()
 
     def after_snapshot(self, snapshots: Sequence[Snapshot], report: Report) -> Cleaning:
@@ -87,6 +97,8 @@ class Cleaner:
         outcomes = (
             self._release(passed, context.snapshot) if self.applied else self._would_release(passed)
         )
+        # Another cleaner may have recorded a halt since.
+        context = replace(context, halted=self.halted)
         outcomes += [
             Outcome(request, Verdict.REFUSED, refusals)
             for request, refusals in decisions
@@ -97,7 +109,29 @@ class Cleaner:
             if self.applied
             else find_blockers(context, self.files, self.journal, self.no_network())
         )
-        return summarize(context, outcomes, self._read, blockers, applied=self.applied)
+        cleaning = summarize(context, outcomes, self._read, blockers, applied=self.applied)
+        unfinished = map(self._about_unfinished, self._read.unfinished())
+        return replace(cleaning, warnings=(*cleaning.warnings, *unfinished))
+
+    def failed(self, snapshot: Snapshot, bug: Bug) -> Cleaning:
+        """Return the result of a cleanup that a bug ended.
+
+        What it may have released before is in the journal, and counts as released from then on.
+        """
+        return Cleaning(
+            node=snapshot.node_name,
+            taken_at=snapshot.taken_at,
+            applied=self.applied,
+            unavailable=snapshot.unavailable_about_addresses(),
+            halted=self.halted,
+            bugs=(bug,),
+        )
+
+    def _about_unfinished(self, entry: Entry) -> str:
+        what = "the next cleanup or restore recovers it"
+        if why := self._unrecovered.get(entry.name):
+            what = f"and cannot be recovered now: {why}"
+        return f"journal: entry {entry.name} is unfinished, {what}"
 
     def context(self, report: Report) -> GuardContext:
         """Return what the guards may know of this sync."""
@@ -111,9 +145,11 @@ class Cleaner:
             journal_trouble=self._unreadable or self.journal.trouble(),
             journal_damage=self._read.damage,
             restored=self._read.restored(),
-            paused=frozenset(
-                leak for leak, until in self._paused.items() if snapshot.uptime < until
-            ),
+            paused={
+                leak: pause.refusals
+                for leak, pause in self._paused.items()
+                if snapshot.uptime < pause.until
+            },
         )
 
     @property
@@ -152,17 +188,28 @@ class Cleaner:
         return found[0] if found else None
 
     def _record_halt(self) -> None:
-        """Let a halt outlive this process, until `nodeleak resume`."""
+        """Let a halt outlive this process, until `nodeleak resume`.
+
+        While the journal cannot be written, each sync tries again. An entry that somebody removed
+        is written again: `resume` could not end the halt without it.
+        """
         if not (self.applied and self._reappeared):
             return
         with suppress(Busy, OSError, SourceError), self.journal.exclusive(self.files.lock_timeout):
-            if entry := self.journal.read().named(self._reappeared.name):
-                halting = replace(entry, halted=self.now(), resumed=None)
-                self.journal.update(halting, self.now())
-                entries = tuple(
-                    halting if known.name == entry.name else known for known in self._read.entries
-                )
-                self._read, self._reappeared = replace(self._read, entries=entries), None
+            entry = self.journal.read().named(self._reappeared.name)
+            if entry is None:
+                entry = self._reappeared
+                why = "written again: the entry was gone when its container reappeared"
+                self.journal.begin(entry, [why], self.now())
+            halting = replace(entry, halted=self.now(), resumed=None)
+            self.journal.update(halting, self.now())
+            self._note(halting)
+            self._reappeared = None
+
+    def _note(self, entry: Entry) -> None:
+        """Add to the reading of the journal what an entry has become since."""
+        others = (known for known in self._read.entries if known.name != entry.name)
+        self._read = replace(self._read, entries=(*others, entry))
 
     def _would_release(self, requests: Sequence[ReleaseRequest]) -> list[Outcome]:
         """Return what would come of the requests that passed every guard, as far as that is known without a probe."""
@@ -183,20 +230,21 @@ class Cleaner:
         """Release the requests that passed every guard, and pause those that would hold up others."""
         outcomes: list[Outcome] = []
         while batch := requests[len(outcomes) : len(outcomes) + _PROBED_AT_ONCE]:
-            outcomes += self._release_batch(batch, snapshot.taken_at)
+            outcomes += self._release_batch(batch, snapshot)
         self._paused = {
-            leak: until for leak, until in self._paused.items() if snapshot.uptime < until
+            leak: pause for leak, pause in self._paused.items() if snapshot.uptime < pause.until
         }
         for outcome in outcomes:
             may_last = any(refusal.reason in _MAY_LAST for refusal in outcome.refusals)
-            if pause := PAUSE if may_last else RETRY if outcome.verdict is Verdict.FAILED else None:
-                self._paused |= dict.fromkeys(outcome.request.reservations, snapshot.uptime + pause)
+            if span := PAUSE if may_last else RETRY if outcome.verdict is Verdict.FAILED else None:
+                pause = _Pause(snapshot.uptime + span, outcome.refusals)
+                self._paused |= dict.fromkeys(outcome.request.reservations, pause)
         return outcomes
 
     def _release_batch(
-        self, requests: Sequence[ReleaseRequest], taken_at: datetime
+        self, requests: Sequence[ReleaseRequest], snapshot: Snapshot
     ) -> list[Outcome]:
-        if refused := self._why_not(requests[0], taken_at):
+        if refused := self._why_not(requests[0], snapshot):
             return [replace(refused, request=request) for request in requests]
         try:
             # Outside every lock, because it takes some seconds.
@@ -204,17 +252,22 @@ class Cleaner:
         except SourceError as error:
             return [Outcome(request, Verdict.FAILED, why=str(error)) for request in requests]
         self.heartbeat()
-        return self._release_probed(requests, probed, taken_at)
+        return self._release_probed(requests, probed, snapshot)
 
     def _release_probed(
-        self, requests: Sequence[ReleaseRequest], probed: Probed, taken_at: datetime
+        self, requests: Sequence[ReleaseRequest], probed: Probed, snapshot: Snapshot
     ) -> list[Outcome]:
         outcomes: list[Outcome] = []
         try:
             with self.journal.exclusive(self.files.lock_timeout):
-                active = self.journal.read().active_since(self._read)
+                # Nobody else can write it now, so one reading serves the whole batch.
+                journal = self.journal.read()
+                active = journal.active_since(self._read)
+                halted = next(iter(journal.halted()), None)
+                if halted:  # another cleaner may have recorded it since
+                    self._note(halted)
                 for request in requests:
-                    refused = self._why_not(request, taken_at, active) or _probe_refusal(
+                    refused = self._why_not(request, snapshot, active, halted) or _probe_refusal(
                         request, probed
                     )
                     outcomes.append(
@@ -228,16 +281,26 @@ class Cleaner:
         return outcomes
 
     def _why_not(
-        self, request: ReleaseRequest, taken_at: datetime, active: Collection[str] = ()
+        self,
+        request: ReleaseRequest,
+        snapshot: Snapshot,
+        active: Collection[str] = (),
+        halted: Entry | None = None,
     ) -> Outcome | None:
-        """Begin no release after a signal, too long after the snapshot, or of what the journal shows in motion."""
+        """Begin no release after a halt or a signal, or too long after the snapshot.
+
+        `active`: the sandboxes that the journal shows in motion, of which none is released either.
+        """
+        if halted:
+            refusal = Refusal(Reason.HALTED, halted.reappearance)
+            return Outcome(request, Verdict.REFUSED, (refusal,))
         if interrupted():
             return Outcome(
                 request,
                 Verdict.INTERRUPTED,
                 why="interrupted by a signal before this release began",
             )
-        if abs(self.now() - taken_at) > MAX_SNAPSHOT_AGE:
+        if self.uptime() - snapshot.uptime > MAX_SNAPSHOT_AGE:
             why = f"its snapshot is older than {MAX_SNAPSHOT_AGE.total_seconds():.0f} s: run cleanup again"
             return Outcome(request, Verdict.REFUSED, (Refusal(Reason.SNAPSHOT_EXPIRED, why),))
         if request.container_id in active:

@@ -23,8 +23,9 @@ def summarize(
     *,
     applied: bool,
 ) -> Cleaning:
+    refusals = (refusal for outcome in outcomes for refusal in outcome.refusals)
+    bugs = {refusal.bug.name: refusal.bug for refusal in refusals if refusal.bug}
     snapshot, report = context.snapshot, context.report
-    unfinished = "is unfinished, the next cleanup or restore recovers it"
     return Cleaning(
         node=snapshot.node_name,
         taken_at=snapshot.taken_at,
@@ -37,9 +38,9 @@ def summarize(
         free_before={network.name: network.free for network in report.networks},
         free_after=dict(_free_after(report, _released(outcomes))),
         causes=report.leak_causes,
+        bugs=tuple(bugs.values()),
         warnings=(
             *(f"journal: {damage}" for damage in journal.damage),
-            *(f"journal: entry {entry.name} {unfinished}" for entry in journal.unfinished()),
             *(() if context.limits.unattended else _to_mend(report, _released(outcomes))),
         ),
     )

@@ -19,9 +19,17 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from agent.cleanup.journal import RESERVATION, Entry, FileImage, JournalStore, new_entry, retrying
+from agent.cleanup.journal import (
+    RESERVATION,
+    Entry,
+    EntryTooLarge,
+    FileImage,
+    JournalStore,
+    new_entry,
+    retrying,
+)
 from agent.cleanup.recheck import Probed, Recheck
-from agent.model.release import Outcome, Refusal, ReleaseRequest, Verdict
+from agent.model.release import Outcome, Reason, Refusal, ReleaseRequest, Verdict
 from agent.model.snapshot import Reservation
 from agent.sources.host import cni_cache
 from agent.sources.source_error import SourceError
@@ -86,8 +94,13 @@ def release(
         return Outcome(request, Verdict.FAILED, why=describe_error(error))
     entry = new_entry(request, images, actor, at)
     results = (probed[leak.key] for leak in request.reservations)
-    # Not under the lock: a disk can be slow, and every ADD on the node would wait for it.
-    journal.begin(entry, [*answers, *(result.why for result in results if result.conclusive)])
+    evidence = [*answers, *(result.why for result in results if result.conclusive)]
+    try:
+        # Not under the lock: a disk can be slow, and every ADD on the node would wait for it.
+        journal.begin(entry, evidence)
+    except EntryTooLarge as too_large:
+        refusal = Refusal(Reason.ENTRY_TOO_LARGE, str(too_large))
+        return Outcome(request, Verdict.REFUSED, (refusal,))
     return _release_journaled(
         Outcome(request, Verdict.FAILED, entry=entry.name), entry, waited, files, journal
     )
@@ -208,6 +221,8 @@ class NodeFiles:
     mounted: Callable[[Path], Path] = lambda path: (
         path
     )  # where a path of the node is for this process
+    names_data_dir: Callable[[str], bool] = lambda _: False
+    """Whether the CNI configuration or libcni's cache names a dataDir now. Raises SourceError."""
 
     @contextmanager
     def opened(self, directories: Iterable[str]) -> Iterator[Mapping[str, OpenNetwork]]:
@@ -274,6 +289,32 @@ class NodeFiles:
             if not os.access(".", os.W_OK | os.X_OK, dir_fd=handle, effective_ids=True):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
+    def require_known(self, directories: Iterable[str]) -> None:
+        """Raise PermissionError for a directory that no network here has.
+
+        A journal can contain anything.
+        """
+        for path in (self.networks_dir / directory for directory in directories):
+            if path.parent == self.networks_dir:
+                continue
+            try:
+                is_named = self.names_data_dir(str(path.parent))
+            except SourceError as error:
+                why = f"it is unknown whether a network has this dataDir: {error}"
+                raise PermissionError(errno.EPERM, why, str(path)) from error
+            if not is_named:
+                why = "neither the CNI configuration nor libcni's cache names this dataDir"
+                raise PermissionError(errno.EPERM, why, str(path))
+
+    def removed(self, directories: Iterable[str]) -> frozenset[str]:
+        """Return the directories that somebody removed: what is above them is there."""
+        paths = {directory: self._path(directory) for directory in directories}
+        return frozenset(
+            directory
+            for directory, path in paths.items()
+            if path.parent.is_dir() and not os.path.lexists(path)
+        )
+
     def _path(self, directory: str) -> Path:
         path = self.networks_dir / directory
         return path if path.is_relative_to(self.networks_dir) else self.mounted(path)
@@ -307,7 +348,7 @@ class NodeFiles:
     ) -> Iterator[str]:
         for image in (image for image in entry.files if image.place != RESERVATION):
             try:
-                if Path(image.place) not in self.cache_dirs:  # a journal can contain anything
+                if Path(image.place) not in self.cache_dirs:  # as in `require_known`
                     raise PermissionError(
                         errno.EPERM, "not a configured directory of libcni's cache", image.place
                     )

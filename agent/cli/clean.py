@@ -15,6 +15,7 @@ exit codes:
   4  a release failed; its address is still reserved
   5  interrupted by a signal; the output lists what was released
   6  dry run: no release is possible here; the first lines of the output say why
+  70 a bug in nodeleak; what it may affect was not released
   74 cannot write the output (releases are in the journal), or the journal
 """
 
@@ -38,7 +39,7 @@ from agent.cli.output import (
     write,
 )
 from agent.cli.parser import add_address_table, add_apply, config_of, value, view_of
-from agent.config import positive
+from agent.config import BUG, positive
 from agent.exporters.json.clean import clean_document
 from agent.exporters.text.clean import clean_names, clean_table
 from agent.exporters.text.layout import TableView, by_reason
@@ -83,7 +84,8 @@ def execute(arguments: argparse.Namespace) -> int:
                 apply=arguments.apply,
             )
         _print(cleaning.with_pods(pods), view, arguments)
-    return _exit_code(cleaning)
+    warn(*[line for bug in cleaning.bugs for line in bug.traceback.splitlines()], prefix="")
+    return BUG if cleaning.bugs else _exit_code(cleaning)
 
 
 def _print(cleaning: Cleaning, view: TableView, arguments: argparse.Namespace) -> None:

@@ -22,6 +22,9 @@ from agent.config import UsageError
 def execute(arguments: argparse.Namespace) -> int:
     config = config_of(arguments)
     if not (resumed := resume(config)):
-        raise UsageError(f"cleanup is not halted, according to the journal in {config.state_dir}")
+        raise UsageError(
+            f"cleanup is not halted, according to the journal in {config.state_dir}",
+            "a daemon that could not write its halt to the journal tries again in every sync",
+        )
     write("".join(f"resumed: {entry.reappearance}\n" for entry in resumed))
     return DONE

@@ -1,7 +1,7 @@
 """What to do about a finding: the `Do:` of its detector as steps, and for addresses what this node calls for."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import metadata, version
 from inspect import cleandoc
@@ -12,12 +12,14 @@ from agent.checks.addresses import (
     exhausted_range,
     failing_plugin,
     leaked_reservation,
+    leaked_share,
     stuck_teardown,
 )
 from agent.checks.registry import DETECTORS
 from agent.model.assessment import ClassifiedReservation, State
 from agent.model.finding import Severity
 from agent.model.ranges import covers
+from agent.model.release import MAX_SHARE
 from agent.model.report import NetworkSummary, Report
 from agent.model.text import count_of
 
@@ -27,6 +29,7 @@ _LAST_COMMAND: Final = re.compile(r":? ?\(?`((?:nodeleak|kubectl|journalctl|mv) 
 ON_NODE: Final = ("nodeleak clean", "nodeleak clean --apply --cleanup-network=auto")
 _IN_POD: Final = ("nodeleak clean", "nodeleak clean --apply")
 _AS_JOB: Final = ("nodeleak clean", "kubectl nodeleak clean-job {node} --apply --run")
+ANY_SHARE: Final = "--max-share=100%"
 BY_JOB: Final = (
     " with a Job, from your machine (or deploy/clean-one-node.yaml; this pod only reads)"
 )
@@ -123,12 +126,33 @@ def _about_leaks(report: Report, node: str, release: Sequence[str]) -> Iterator[
         )
     where = BY_JOB if "clean-job" in release[-1] else ""
     urgency = "" if is_full else _urgency(networks)
+    if doubt := _doubt(report, networks):
+        yield Step(
+            f"So much looks leaked that the runtime's list may be incomplete: {doubt}. "
+            "Check first that `crictl pods` or `docker ps -a` has none of these containers."
+        )
+        release = [with_share(command) for command in release]
     yield Step(f"{urgency}See what would be released, then release it{where}:", tuple(release))
     yield from _about_outside(report, networks)
     if is_full:
         yield Step("When the waiting pods run, let new ones come:", (f"kubectl uncordon {node}",))
     yield Step("Find out why it happened at the time shown, or addresses will leak again.")
     yield Step("Never delete reservation files by hand: addresses in use have such files too.")
+
+
+def _doubt(report: Report, networks: Iterable[NetworkSummary]) -> str:
+    """Return why `nodeleak clean` suspects the reading by default; empty if it does not."""
+    for network in networks:
+        share = leaked_share.share(report.assessment, network.name)
+        doubt = leaked_share.doubt(report.assessment, network.name)
+        if share > MAX_SHARE and doubt:
+            return doubt
+    return ""
+
+
+def with_share(command: str) -> str:
+    """Return a command that releases, or shows what it would release, however much looks leaked."""
+    return f"{command} -- {ANY_SHARE}" if "clean-job" in command else f"{command} {ANY_SHARE}"
 
 
 def _about_outside(report: Report, networks: Sequence[NetworkSummary]) -> Iterator[Step]:

@@ -253,7 +253,7 @@ class LogExporter:
         # A sync that could not evaluate the guards forgets nothing.
         before, self._outcomes = (
             self._outcomes,
-            dict(self._outcomes) if cleaning.unavailable else {},
+            dict(self._outcomes) if cleaning.unavailable or cleaning.broken else {},
         )
         for outcome in cleaning.outcomes:
             # Of a refusal only the reason, because its text may count seconds.

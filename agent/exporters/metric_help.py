@@ -27,7 +27,8 @@ HELP: Final = {
     "sync_failures_total": "Syncs in which a source was unavailable (read) or a detector failed (check).",
     "last_sync_timestamp_seconds": "When the last sync started.",
     "releases_total": "Addresses released since the agent started.",
-    "releases_refused_total": "Addresses that a guard refused to release, counted once per sync, by the first reason.",
+    "releases_refused_total": "Addresses that were refused, counted once per sync, by the first "
+    "reason.",
     "release_failures_total": "Release attempts that passed every guard but failed, by reason.",
     "lock_wait_seconds": "Time to acquire host-local's locks.",
     "lock_held_seconds": "Time that host-local's locks were held; new pods wait for an address meanwhile.",

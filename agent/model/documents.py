@@ -23,9 +23,8 @@ from agent.model.snapshot import Known, NotRequested, Reading, Snapshot, Unavail
 D = TypeVar("D")
 
 _type_hints: Final[Callable[[Any], dict[str, Any]]] = cache(get_type_hints)
-_GREATEST: Final = (
-    2**64
-)  # Of integers. The kernel has none that is greater, and a float cannot hold each of those
+_GREATEST: Final = 2**63 * 10**9
+"""Of integers: a file's time in nanoseconds. The kernel has none that is greater."""
 MAX_LEVELS: Final = 20  # levels of a document of nodeleak's own; none has more than ten
 
 HISTORY_FILE: Final = "device-plugins.json"

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Final
 
 from agent.model.bug import Bug
 from agent.model.finding import LeakCause
@@ -67,7 +68,9 @@ class Reason(StrEnum):
     kubelet's own retries come first.
     Lifted by: nothing. It passes by itself, once all of them have run for --settle."""
     IMPLAUSIBLE_SHARE = "implausible_share"
-    """So much of the range looks leaked that a faulty reading is more likely.
+    """So much of the range looks leaked that a faulty reading is more likely, and the API server
+    does not confirm it. It does if the runtime lists a running sandbox of every pod with an address
+    here, and four of them are in this network.
     Lifted by: --max-share, after you have checked on the node that these containers are gone."""
     PLUGIN_FAILING = "plugin_failing"
     """A CNI plugin fails, and each retry of a pod takes another address of this network: what the daemon releases would
@@ -86,8 +89,19 @@ class Reason(StrEnum):
     """The limit on releases is reached for now.
     Lifted by: --max, --max-per-sync, --max-per-hour. It passes by itself."""
     JOURNAL_FULL = "journal_full"
-    """The journal has no room for more releases now. It keeps each for 24 hours, so that it can be restored.
-    Lifted by: nothing. It passes by itself."""
+    """The journal has no room for more releases now. It keeps each for 24 hours, so that it can be
+    restored, and what is restored, unfinished, halted or damaged for good.
+    Lifted by: nothing. It passes by itself, unless all entries are of these kinds: then finish or
+    resume them, or move those that are not needed any more to another directory. A restored one is
+    not once its pod has ended."""
+    ENTRY_TOO_LARGE = "entry_too_large"
+    """The journal entry of this sandbox would be too large to be read again, so it could not be
+    restored: its results in libcni's cache have megabytes.
+    Lifted by: nothing. Move the files that the message names to another directory."""
+    GUARD_FAILED = "guard_failed"
+    """A guard failed because of a bug in nodeleak: it is not known whether it would have refused.
+    Lifted by: nothing. Report the bug with its traceback, which `nodeleak clean` prints and the
+    agent logs."""
     SNAPSHOT_EXPIRED = "snapshot_expired"
     """The snapshot was too old by the time this address came up for release.
     Lifted by: nothing. Run cleanup again; the daemon does so by itself."""
@@ -111,6 +125,7 @@ class Refusal:
     reason: Reason
     why: str
     setting: str = ""  # the option, with its value, that would lift it; empty if no option should
+    bug: Bug | None = None  # why the guard failed, if it did
 
 
 class Verdict(StrEnum):
@@ -137,6 +152,8 @@ class Verdict(StrEnum):
     Do: repair what the message names (runbook NodeleakReleasesFailing), then try again."""
 
 
+CLEANER: Final = "cleaner"
+"""The part (`Bug.part`) whose failure leaves a cleanup without outcomes."""
 MISSED = (Verdict.CHANGED, Verdict.GONE, Verdict.BUSY, Verdict.INTERRUPTED, Verdict.FAILED)
 """The outcomes, other than a release, for an address that passed every guard."""
 
@@ -199,8 +216,9 @@ class BlockedBy(StrEnum):
     """The journal cannot be read or written. Nothing is released without a journal entry.
     Do: make --state-dir writable, with space left on its disk."""
     JOURNAL_FULL = "journal_full"
-    """The journal has no room for another release. It keeps each for 24 hours, so that it can be restored.
-    Do: wait until its oldest entry is 24 hours old."""
+    """The journal has no room for another release. It keeps each for 24 hours, so that it can be
+    restored, and some for good.
+    Do: wait until its oldest entry is 24 hours old, or do what the message says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +239,10 @@ class NotReleasable:
     network: str = ""  # empty: it is reserved in no network
 
 
+MAX_SHARE: Final = 0.5
+"""The default of `Limits.max_share`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What cleanup may release."""
@@ -228,7 +250,7 @@ class Limits:
     networks: frozenset[str]  # their names, or `AUTO`
     grace: timedelta
     settle: timedelta
-    max_share: float  # of the range, from 0 to 1
+    max_share: float  # of a range, from 0 to 1; more only if the API server confirms the reading
     only: frozenset[str] | None = None  # the addresses requested by name; None: any
     per_sync: tuple[str, int] | None = (
         None  # how many addresses, with the setting; None: any number
@@ -285,6 +307,11 @@ class Cleaning:
         return replace(
             self, outcomes=tuple(replace(outcome, request=request) for outcome, request in pairs)
         )
+
+    @property
+    def broken(self) -> str:
+        """Why the cleaner itself failed, so that the outcomes are not known; empty: it did not."""
+        return next((bug.reason for bug in self.bugs if bug.part == CLEANER), "")
 
     @property
     def failed(self) -> bool:

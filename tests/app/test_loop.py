@@ -125,6 +125,51 @@ def test_the_cleaner_is_called_before_and_after_each_snapshot() -> None:
         )
 
 
+class FailingCleaner(RecordingCleaner):
+    """A cleaner that fails before or after each snapshot but the last."""
+
+    def __init__(self, sources: RecordedSources, when: str) -> None:
+        super().__init__(sources)
+        self._when = when
+        self.applied = True
+
+    def before_snapshot(self) -> None:
+        super().before_snapshot()
+        self._fail("before")
+
+    def after_snapshot(self, snapshots: Sequence[Snapshot], report: Report) -> Cleaning:
+        cleaning = super().after_snapshot(snapshots, report)
+        self._fail("after")
+        return cleaning
+
+    def _fail(self, when: str) -> None:
+        if when == self._when and len(self.calls) < 4:
+            raise ZeroDivisionError(when)
+
+    @property
+    def halted(self) -> str:
+        return "a container reappeared"
+
+
+def test_a_cleaner_that_fails_leaves_the_report_standing_and_the_next_sync_cleans() -> None:
+    for when in ("before", "after"):
+        stop, sources = threading.Event(), RecordedSources(LEAKING)
+        exporter, cleaner = Recording(stop, 4), FailingCleaner(sources, when)
+        run(sources, stop, exporter, cleaner=cleaner)
+        assert all(report.findings for report in exporter.reports[1:])
+        cleanings = [report.cleaning for report in exporter.reports]
+        failed, done = cleanings[0], cleanings[-1]
+        assert failed is not None
+        assert done is not None
+        assert (failed.outcomes, failed.halted) == ((), "a container reappeared")
+        (bug,) = failed.bugs
+        assert (bug.part, bug.error) == ("cleaner", f"ZeroDivisionError: {when}")
+        assert done.bugs == ()
+        assert exporter.reports[0].bugs == (), "a bug is reported in one place"
+        after = [number for number, (call, _) in enumerate(cleaner.calls) if call == "after"]
+        assert (after[0] == 1) is (when == "after"), "nothing is released without the journal"
+
+
 def test_only_a_finding_to_confirm_needs_a_second_snapshot_after_the_delay() -> None:
     healthy = RecordedSources(node()).sources
     assert len(loop.take_snapshots(healthy, "worker-1", GRACE, timedelta(hours=1))) == 1

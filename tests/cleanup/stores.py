@@ -27,7 +27,7 @@ from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles, describe_er
 from agent.model.release import Limits, Outcome
 from agent.model.snapshot import Reservation, Snapshot
 from agent.sources.host.reservations import read_reservations
-from tests.builders import GONE, NOW, make_limits, node, scanned
+from tests.builders import GONE, NOW, UPTIME, make_limits, node, scanned
 from tests.cleanup.recheck import Owners
 from tests.wire import needs, only_with, run
 
@@ -163,7 +163,8 @@ class Store:
             parts.get("recheck", Owners().recheck()),
             parts.get("file_ops", self.file_ops()),
         )
-        return Cleaner(limits, "clean", journal, recheck, files, lambda: now, applied=True)
+        session = limits, "clean", journal, recheck, files
+        return Cleaner(*session, now=lambda: now, uptime=lambda: UPTIME, applied=True)
 
     def release(
         self, *reserved: Reservation, snapshot: Snapshot | None = None, **parts: Any

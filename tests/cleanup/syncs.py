@@ -18,7 +18,7 @@ from agent.model.release import Cleaning, Limits, Reason, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import Known, Reservation, Snapshot
 from agent.sources.source_error import SourceError
-from tests.builders import GRACE, NOW, make_limits, node
+from tests.builders import GRACE, NOW, UPTIME, make_limits, node
 from tests.cleanup.recheck import Owners
 
 Name = tuple[str, str]  # The network and the address of a reservation
@@ -92,6 +92,9 @@ class Files(NodeFiles):
         finally:
             self.locked_now = False
 
+    def removed(self, _directories: Iterable[str]) -> frozenset[str]:
+        return frozenset()
+
     def check(self, names: Sequence[str]) -> None:
         for name in self.broken.intersection(names):
             raise OSError(errno.EIO, os.strerror(errno.EIO), name)
@@ -123,10 +126,10 @@ class InMemoryJournal(JournalStore):
             raise SourceError(self.unreadable)
         return Journal(tuple(self.entries.values()), self.damage)
 
-    def begin(self, entry: Entry, evidence: Sequence[str]) -> None:
+    def begin(self, entry: Entry, evidence: Sequence[str], now: datetime | None = None) -> None:
         assert evidence
         assert entry.name not in self.entries
-        self.update(entry, entry.at)
+        self.update(entry, now or entry.at)
 
     def update(self, entry: Entry, at: datetime) -> None:
         assert at.tzinfo
@@ -158,9 +161,20 @@ class Daemon:
         recheck = (owners or Owners()).recheck()
         limits = replace(limits or make_limits(), **(budget or {}))  # type: ignore[arg-type]
         self.session = limits, "run", self.journal, recheck, self.files
-        self.cleaner: Cleaner = Cleaner(*self.session, lambda: self.now, applied=True)
         self.now = NOW
+        self.passed = timedelta(0)  # Since the snapshot
+        self.set_by = timedelta(0)  # How far the wall clock was set since the snapshot
+        self.cleaner: Cleaner = self.new_cleaner(applied=True)
         self._memory: ConfirmationState | None = None
+
+    def new_cleaner(self, *, applied: bool) -> Cleaner:
+        """Return a cleaner that has seen nothing yet."""
+        return Cleaner(
+            *self.session,
+            now=lambda: self.now + self.passed + self.set_by,
+            uptime=lambda: UPTIME + (self.now - NOW) + self.passed,
+            applied=applied,
+        )
 
     def sync(self, *records: Any, meanwhile: Sequence[Entry] = (), **changes: Any) -> Cleaning:
         """Take a snapshot, 15 s later, and clean up."""

@@ -34,6 +34,7 @@ from tests.builders import (
     pod,
     processes,
     reservation,
+    sandbox,
 )
 from tests.cleanup.leaks import DUAL, LEAK, LEAK6, SECOND, THE_ID, THE_IP, leaks
 
@@ -466,6 +467,79 @@ def test_what_a_share_is_one_of_and_that_each_network_has_its_own() -> None:
     found = b.verdicts(guard_context(crowded, limits=in_networks("kubenet", "storage")))
     assert Reason.IMPLAUSIBLE_SHARE not in {refusal.reason for refusal in found["10.9.0.2"]}
     assert Reason.IMPLAUSIBLE_SHARE in {refusal.reason for refusal in found["10.244.1.11"]}
+
+
+def running_pods(count: int, network: str = "kubenet") -> list[Any]:
+    """Return pods that run, with their sandboxes and reservations."""
+    records: list[Any] = []
+    for number in range(count):
+        name, ip, id_ = f"shop/more-{number}", f"10.244.1.{200 + number}", f"{number:x}c" * 32
+        records += [
+            reservation(ip, id_, network=network),
+            sandbox(id_, name),
+            Checkpoint(id_, name),
+            pod(name, ip),
+        ]
+    return records
+
+
+def doubt(*records: Any, **changes: Any) -> str:
+    """Return why most of a network is not released, by a person or the daemon; empty: it is."""
+    snapshot = node(*leaks(180), *records, **changes)
+    for unattended in (False, True):
+        limits = make_limits(networks=frozenset({"kubenet", "storage"}), unattended=unattended)
+        found = b.verdicts(guard_context(snapshot, limits=limits))
+        reasons = {refusal.reason for ip, each in found.items() for refusal in each}
+        assert reasons <= {Reason.IMPLAUSIBLE_SHARE, Reason.CLAIMED_BY_POD, Reason.NOT_CONFIRMED}
+        refused = [
+            refusal
+            for ip, each in found.items()
+            for refusal in each
+            if refusal.reason is Reason.IMPLAUSIBLE_SHARE
+        ]
+        assert len(refused) in {0, 180}
+        assert {refusal.setting for refusal in refused} <= {"--max-share=100%"}
+    return refused[0].why if refused else ""
+
+
+def test_most_of_a_range_is_released_where_the_api_server_confirms_that_it_is_leaked() -> None:
+    """The healthy node has two pods of the network and one on the node's own."""
+    assert doubt(*running_pods(2)) == ""
+    assert (
+        "71% of network kubenet looks leaked, --max-share is 50%, and only 3 running pods have"
+        in (doubt(*running_pods(1)))
+    )
+    # Pods of another network show nothing of this one.
+    elsewhere = running_pods(6, network="storage")
+    assert "only 2 running pods have an address of the network" in doubt(*elsewhere)
+    # No pod that may have a sandbox is missing: one that ends has its address until it is gone.
+    alone = pod("shop/alone", "10.244.1.250")
+    for unlisted in (
+        alone,
+        replace(alone, deleting=True),
+        replace(alone, phase="Pending"),
+        replace(alone, phase="Unknown"),
+    ):
+        assert "docker lists no running sandbox of pod shop/alone" in doubt(
+            *running_pods(9), unlisted
+        )
+    for harmless in (
+        replace(alone, ips=()),
+        replace(alone, phase="Failed"),
+        replace(alone, host_network=True),
+    ):
+        assert doubt(*running_pods(2), harmless) == ""
+    # An exited sandbox, a container without one, and that of an earlier pod of the name are none.
+    for other in (
+        sandbox("d" * 64, "shop/alone", "exited"),
+        replace(sandbox("d" * 64, "shop/alone"), sandbox=False),
+        replace(sandbox("d" * 64, "shop/alone"), pod_uid="another"),
+        replace(sandbox("d" * 64, "shop/alone"), pod_uid=""),
+    ):
+        assert "no running sandbox of pod shop/alone" in doubt(*running_pods(9), alone, other)
+    assert doubt(*running_pods(9), alone, sandbox("d" * 64, "shop/alone")) == ""
+    off = NotRequested("pods", "--api=off")
+    assert "the API server is not asked (--api=off)" in doubt(*running_pods(9), pods=off)
 
 
 WEB = PortMapping(8080, "tcp")

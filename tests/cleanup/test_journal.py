@@ -16,8 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cleanup import journal as journal_module
-from agent.cleanup.journal import RESERVATION, Busy, Entry, FileImage, Journal, JournalStore
+from agent.cleanup.journal import (
+    RESERVATION,
+    Busy,
+    Entry,
+    FileImage,
+    Journal,
+    JournalFull,
+    JournalStore,
+)
 from agent.model.release import Verdict
 from agent.sources.source_error import SourceError
 from tests.builders import GONE, NOW, WEB_ID
@@ -25,6 +32,7 @@ from tests.cleanup.stores import (
     Store,
     another_process_locks,
     in_child,
+    just_before,
     let_go,
     may_mount,
     mount,
@@ -138,9 +146,30 @@ DAMAGES = (
     b'{"schema": "nodeleak.journal/v2", "entry": "x"}', b'{"schema": "nodeleak.journal/v1", "entry": "x"}',
 )  # fmt: skip
 TAMPERED: tuple[dict[str, Any], ...] = (
-    {"name": "../../../etc/passwd"}, {"name": "/etc/passwd"}, {"name": ""}, {"name": "."}, {"name": ".."},
-    {"name": 7}, {"network": "../../etc"}, {"network": ""}, {"network": None}, {"text": 7}, {"mode": "rwx"},
-)  # fmt: skip
+    *({"name": name} for name in ("../../../etc/passwd", "/etc/passwd", "", ".", "..", 7)),
+    *({"name": name} for name in ("\0", "\ud800")),
+    *({"network": name} for name in ("../../etc", "", None)),
+    *({"text": text} for text in (7, None, "\ud800")),
+    *({"data_dir": path} for path in ("../etc", ["/x"])),
+    *({"mode": mode} for mode in ("rwx", "777777", "-1")),
+    *({"mtime_ns": time} for time in (1.5, 2**63 * 10**9)),
+    {"uid": -1},
+    {"gid": 2**32},
+)
+WRONG_TYPES: tuple[dict[str, Any], ...] = (
+    *({"entry": name} for name in (7, "../../other", "another")),
+    *({"container_id": id_} for id_ in (5, ["x"])),
+    *({"pod": name} for name in (["x"], None)),
+    {"files": {}},
+    {"files": [7]},
+    *({"outcome": verdict} for verdict in (1, "done")),
+    *({"began": time} for time in (7, "2026-03-26T20:00:00")),
+    {"why": ["x"]},
+    {"by": {}},
+    {"restorations": "2"},
+    {"restored": "soon"},
+    {"halted": "9999-12-31T23:59:59-23:00"},
+)
 
 
 def test_a_damaged_entry_or_one_of_a_file_elsewhere_affects_no_other(
@@ -148,8 +177,10 @@ def test_a_damaged_entry_or_one_of_a_file_elsewhere_affects_no_other(
 ) -> None:
     journal.begin(ENTRY, ())
     document = json.loads(file.read_text())
-    changed = [{**document, "files": [document["files"][0] | part]} for part in TAMPERED]
     damaged = file.with_name("20260326T200001.json")
+    document |= {"entry": damaged.stem, "halted": document["began"]}
+    changed = [{**document, "files": [document["files"][0] | part]} for part in TAMPERED]
+    changed += [document | wrong for wrong in WRONG_TYPES]
     for damage in (*DAMAGES, *(json.dumps(tree).encode() for tree in changed)):
         damaged.write_bytes(damage)
         journal.update(ENTRY.ended(Verdict.RELEASED, ""), NOW)
@@ -160,6 +191,23 @@ def test_a_damaged_entry_or_one_of_a_file_elsewhere_affects_no_other(
         (message,) = read.damage
         assert message.startswith(f"{damaged}: ")
         assert damaged.read_bytes() == damage
+        # Its words are those of any journal: nothing that reads them may fail.
+        read.active_since(Journal())
+        assert (read.halted(), read.restored()) == ((), frozenset())
+    damaged.write_text(json.dumps(document))
+    assert [entry.name for entry in journal.read().halted()] == [damaged.stem]
+
+
+def test_entries_that_earlier_versions_wrote_are_read() -> None:
+    state = Path(__file__).parent / "written_before"
+    journal = JournalStore(state).read()
+    assert journal.damage == ()
+    first, second, third = journal.entries
+    assert (first.verdict, first.restored, first.pod) == (Verdict.RELEASED, None, "shop/web")
+    assert [image.place for image in first.files[:2]] == [RESERVATION] * 2
+    assert (second.restored is not None, second.restorations) == (True, 1)
+    assert (second.files[0].content, second.files[0].mode) == (b"\xff\xfe" + b"1" * 4, 0o640)
+    assert (third.unfinished, third.directories) == (True, ("/run/cni-ipam-state/net1",))
 
 
 def test_what_others_wrote_is_read_and_what_a_killed_one_left_is_removed(
@@ -223,33 +271,112 @@ def test_a_disk_without_room_is_known_before_a_release(tmp_path: Path) -> None:
     assert in_child(full) == ["", f"{tmp_path}: no space left on device"]
 
 
-def test_no_release_of_the_last_day_is_ever_dropped(
-    journal: JournalStore, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journal_module, "MAX_ENTRIES", 3)
+def released(name: str, **more: Any) -> Entry:
+    return named(name, **more).ended(Verdict.RELEASED, "")
 
-    def written(name: str, ago: timedelta) -> None:
-        os.utime(file.with_name(f"{name}.json"), ((NOW - ago).timestamp(),) * 2)
 
+def written(journal: JournalStore, file: Path, entry: Entry, ago: timedelta) -> Path:
+    """Write an entry as it was so long ago. Return its file."""
+    journal.begin(replace(entry, verdict=None, restored=None, at=NOW - ago), ["x"])
+    if entry.verdict:
+        journal.update(entry, NOW - ago)
+    path = file.with_name(f"{entry.name}.json")
+    os.utime(path, ((NOW - ago).timestamp(),) * 2)
+    return path
+
+
+DAYS = timedelta(days=30)
+
+
+def test_no_release_of_the_last_day_is_ever_dropped(tmp_path: Path, file: Path) -> None:
+    journal, day = JournalStore(tmp_path / "state", max_entries=3), timedelta(hours=24)
     for number in range(3):
         assert journal.full(NOW) == ""
-        journal.begin(named(str(number)), ())
-        written(str(number), timedelta(hours=25, seconds=-number))
-    assert "until a cleanup or restore recovers" in journal.full(NOW)
-    for number in range(3):
-        journal.update(named(str(number)).ended(Verdict.RELEASED, ""), NOW)
-        written(str(number), timedelta(hours=24, seconds=-number))
+        written(journal, file, released(str(number)), day - timedelta(seconds=number))
     full = f"the journal is full until {file.with_name('0.json')} is 24 hours old"
     assert journal.full(NOW) == full
     with pytest.raises(OSError, match=full):
         journal.begin(named("3"), ())
-    journal.update(
-        named("0").ended(Verdict.RELEASED, ""), NOW
-    )  # what has begun can be ended, and was just written to
-    written("0", timedelta(0))
+    journal.update(released("0"), NOW)  # what has begun can be ended, and was just written to
+    os.utime(file.with_name("0.json"), (NOW.timestamp(),) * 2)
     assert journal.full(NOW + timedelta(seconds=2)) == ""
     journal.begin(named("3", at=NOW + timedelta(seconds=2)), ())
     assert [entry.name for entry in read_anew(file).entries] == ["0", "2", "3"]
+
+
+def test_what_a_protection_needs_is_never_dropped(tmp_path: Path) -> None:
+    """Restored, unfinished, halted, or damaged, and thirty days old."""
+    for number, kept in enumerate(
+        (
+            replace(released("0"), restored=NOW - DAYS),
+            named("0"),
+            released("0").restoration_began(NOW - DAYS),
+            replace(released("0"), halted=NOW - DAYS),
+            None,
+        )
+    ):
+        state = tmp_path / str(number)
+        journal = JournalStore(state, max_entries=3)
+        file = state / "journal" / "x.json"
+        path = written(journal, file, kept or released("0"), DAYS)
+        if kept is None:
+            path.write_bytes(path.read_bytes()[:-3])
+            os.utime(path, ((NOW - DAYS).timestamp(),) * 2)
+        content = path.read_bytes()
+        for more in range(1, 9):
+            written(journal, file, released(str(more)), DAYS - timedelta(days=more))
+        assert path.read_bytes() == content
+        assert sorted(found.name for found in file.parent.iterdir()) == [
+            "0.json",
+            "7.json",
+            "8.json",
+        ]
+        read = JournalStore(state).read()
+        assert len(read.damage) == (kept is None)
+        assert kept is None or kept.name in {entry.name for entry in read.entries}
+
+
+def test_a_journal_that_may_drop_nothing_says_so_and_what_to_do(tmp_path: Path, file: Path) -> None:
+    journal = JournalStore(tmp_path / "state", max_entries=3)
+    path = written(journal, file, replace(released("0"), restored=NOW - DAYS), DAYS)
+    written(journal, file, named("1"), DAYS)
+    written(journal, file, replace(released("2"), halted=NOW - DAYS), DAYS)
+    full = (
+        "the journal is full, and none of its 3 entries may be dropped "
+        "(1 restored, 1 unfinished, 1 halted): "
+        f"move those that are not needed any more out of {file.parent}"
+    )
+    assert journal.full(NOW) == full
+    with pytest.raises(JournalFull) as raised:
+        journal.begin(named("3"), ())
+    assert str(raised.value) == full
+    path.rename(tmp_path / path.name)
+    assert journal.full(NOW) == ""
+    journal.begin(named("3"), ())
+    # One that cleanup was resumed from is like any other.
+    journal.update(replace(released("2"), halted=NOW - DAYS, resumed=NOW), NOW)
+    os.utime(file.with_name("2.json"), ((NOW - DAYS).timestamp(),) * 2)
+    assert journal.full(NOW) == ""
+
+
+def test_an_entry_of_a_full_journal_is_read_once(tmp_path: Path, file: Path) -> None:
+    journal = JournalStore(tmp_path / "state", max_entries=20)
+    for number in range(20):
+        written(journal, file, released(f"{number:02}"), DAYS)
+
+    def act() -> list[int]:
+        opened: list[str] = []
+        journal.read()
+        just_before("open", lambda arguments: opened.append(str(arguments[0])))
+        counts = []
+        for number in range(20, 23):
+            opened.clear()
+            journal.begin(named(str(number)), ["x"])
+            journal.read()
+            counts.append(sum(name.endswith(".json") for name in opened))
+        return counts
+
+    assert max(in_child(act)) <= 2, "the one that was written since"
 
 
 def test_entries_of_the_same_microsecond_have_different_names(store: Store) -> None:

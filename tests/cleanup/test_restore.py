@@ -3,13 +3,16 @@
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from agent.cleanup.journal import RESERVATION, Entry, FileImage
 from agent.model.release import Verdict
-from tests.builders import GONE, NOW, WEB_ID
+from tests.builders import GONE, NOW, WEB_ID, make_limits, node, scanned
 from tests.cleanup import stores
 from tests.cleanup.stores import (
     Store,
@@ -216,6 +219,73 @@ def test_of_what_was_interrupted_an_address_reserved_since_is_not_touched(tmp_pa
         assert store.files() == before
 
 
+def test_what_was_interrupted_in_a_network_that_was_removed_since_is_finished(
+    tmp_path: Path,
+) -> None:
+    for interrupt, verdict, what in (
+        (half_released, Verdict.INTERRUPTED, "release"),
+        (half_restored, Verdict.RELEASED, "restoration"),
+    ):
+        store = Store(tmp_path / what)
+        interrupt(store)
+        shutil.rmtree(store.network())
+        store.start()
+        found = store.entry()
+        assert (found.verdict, found.unfinished, found.restored) == (verdict, False, None)
+        expected = f"this {what} was interrupted; no reservation is in place"
+        assert found.why.startswith(expected), found.why
+        assert list(store.networks.iterdir()) == []
+    # Of a sandbox with another network, the address that is in place stays.
+    store = Store(tmp_path / "two networks")
+    reserved = store.reserve(), store.reserve("10.9.0.9", network="net1")
+    assert not ends_by_itself(lambda: store.release_with(at("removed", die), *reserved))
+    shutil.rmtree(store.network())
+    before = store.files()
+    store.start()
+    assert (store.entry().verdict, store.files()) == (Verdict.INTERRUPTED, before)
+    assert "kubenet does not exist any more" in store.entry().why
+
+
+def test_an_entry_in_a_data_dir_that_nothing_names_is_refused_and_told(store: Store) -> None:
+    """Whoever can write to the journal must not write elsewhere with this agent."""
+    target = store.root / "elsewhere" / "cron.d"
+    target.mkdir(parents=True)
+    (target / "present").write_bytes(b"x")
+
+    def file(name: str) -> FileImage:
+        data_dir = str(target.parent)
+        return FileImage(RESERVATION, target.name, name, b"x", 0o644, 0, 0, 1, 10**18, data_dir)
+
+    crafted = Entry("1", NOW, "run", GONE, "", (file("present"), file("evil")))
+    store.journal_store.begin(crafted, ["x"])
+    why = f"{target}: neither the CNI configuration nor libcni's cache names this dataDir"
+    for named in (False, True):
+        files = replace(store.file_ops(), names_data_dir={str(target.parent): named}.__getitem__)
+        cleaner = store.cleaner(make_limits(), file_ops=files)
+        cleaner.before_snapshot()
+        snapshot = node()
+        warnings = cleaner.after_snapshot((snapshot,), scanned(snapshot)).warnings
+        told = f"journal: entry 1 is unfinished, and cannot be recovered now: {why}"
+        assert warnings == (() if named else (told,))
+        assert (target / "evil").exists() is named
+        assert store.entry().unfinished is not named
+    # The same for one that was released, and is to be restored.
+    (target / "evil").unlink()
+    store.journal_store.update(crafted.ended(Verdict.RELEASED, ""), NOW)
+    assert store.restore() == [False, why]
+    assert not (target / "evil").exists()
+    # A directory below that of the networks is none of a network either.
+    inside = store.network() / "inside"
+    inside.mkdir()
+    deeper = replace(file("evil"), data_dir=str(store.network()), network="inside")
+    store.journal_store.begin(replace(crafted, name="2", files=(deeper,)), ["x"])
+    store.journal_store.update(
+        replace(crafted, name="2", files=(deeper,)).ended(Verdict.RELEASED, ""), NOW
+    )
+    assert "names this dataDir" in str(store.restore("2")[1])
+    assert list(inside.iterdir()) == []
+
+
 def test_an_entry_that_cannot_be_locked_found_or_put_back_stays_unfinished(store: Store) -> None:
     half_released(store)
     with another_process_locks(store.network() / "lock"):
@@ -223,10 +293,11 @@ def test_an_entry_that_cannot_be_locked_found_or_put_back_stays_unfinished(store
         assert store.entry().unfinished
         why = "the entry is unfinished, and cannot be recovered now: another process holds host-local's lock"
         assert store.restore() == [False, why]
-    store.network().rename(store.networks / "old")
+    # What is not there at all may only not be mounted.
+    store.networks.rename(store.root / "elsewhere")
     store.start()
     assert store.entry().unfinished
-    (store.networks / "old").rename(store.network())
+    (store.root / "elsewhere").rename(store.networks)
 
     def act() -> None:
         refuse("os.link", errno.EIO, when=lambda _: True)

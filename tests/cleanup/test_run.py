@@ -1,14 +1,18 @@
 """The cleanup of a sync: a dry run and applied; alone and with other cleaners; what is remembered from sync to sync."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
-from agent.cleanup.journal import Journal
-from agent.cleanup.run import Cleaner
+import pytest
+
+from agent.cleanup import guards
+from agent.cleanup.journal import MAX_ENTRIES, Journal, JournalStore
 from agent.model.release import Cleaning, ProbeResult, Reason, Refusal, Verdict
-from agent.model.snapshot import Address, Checkpoint, Reservation
+from agent.model.snapshot import Address, Checkpoint, PluginProcess, Reservation
 from agent.sources.source_error import SourceError
 from tests.builders import (
     NOW,
@@ -16,9 +20,11 @@ from tests.builders import (
     empty_file,
     make_limits,
     node,
+    processes,
     reservation,
     sandbox,
     scanned,
+    unavailable,
     unrecognized,
     without,
 )
@@ -40,7 +46,7 @@ def test_a_dry_run_reports_what_applying_does_in_the_same_order_and_changes_noth
         reservation("10.250.0.9", "7" * 64, age=3 * OLD),
     ]
     doing, trying = Daemon(budget=per_sync(2)), Daemon(budget=per_sync(2))
-    trying.cleaner = Cleaner(*trying.session, lambda: NOW, applied=False)
+    trying.cleaner = trying.new_cleaner(applied=False)
     for daemon in (doing, trying):
         daemon.sync(*records)
     before = trying.names
@@ -127,6 +133,66 @@ def test_addresses_that_answer_do_not_hold_up_others_and_are_probed_every_ten_mi
     assert sum(ghosts[0] in ips for ips in owners.probed) == 2
 
 
+def test_in_each_sync_a_leak_that_is_not_released_has_the_reason() -> None:
+    """Also while nothing asks again: the page, the log and the metric count what a sync refuses."""
+    for reason in (Reason.PROBE_UNANSWERED, Reason.ADDRESS_IN_USE):
+        owners = Owners(objections={THE_IP: reason})
+        daemon = Daemon(owners=owners, budget=per_sync(1))
+        (other,) = leaks(1)
+        daemon.sync(LEAK, other)
+        seen = [daemon.sync(LEAK) for _ in range(50)]  # of 15 s
+        assert [reasons_of(cleaning) for cleaning in seen] == [[[reason]]] * 50
+        assert {cleaning.outcomes[0].refusals[0].why for cleaning in seen} == {
+            f"probe: {THE_IP} was probed"
+        }
+        assert len(owners.probed) == 2
+        # It spends nothing of the budget.
+        assert daemon.sync(LEAK, other).tally() == {Verdict.REFUSED: 2}
+        assert daemon.sync(LEAK, other).tally() == {Verdict.REFUSED: 1, Verdict.RELEASED: 1}
+        # What a guard says meanwhile comes first, and what has been refused is forgotten in time.
+        assert (
+            Reason.SOURCE_UNAVAILABLE in reasons_of(daemon.sync(LEAK, pods=unavailable("pods")))[0]
+        )
+        owners.objections.clear()
+        done = [daemon.sync(LEAK).tally() for _ in range(42)]
+        assert {Verdict.RELEASED: 1} in done
+
+
+def broken(_request: Any, _context: Any) -> Refusal | None:
+    raise KeyError("metadata")
+
+
+def test_a_guard_that_fails_refuses_and_is_reported_as_a_bug(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guards, "GUARDS", (*guards.GUARDS, broken))
+    daemon = Daemon()
+    cleaning = daemon.twice(*leaks(2))
+    assert reasons_of(cleaning) == [[Reason.GUARD_FAILED]] * 2
+    refusal = cleaning.outcomes[0].refusals[0]
+    assert (refusal.why, refusal.setting) == ("bug in nodeleak: KeyError: 'metadata'", "")
+    (bug,) = cleaning.bugs
+    assert (bug.part, bug.name) == ("guard", "broken")
+    assert 'raise KeyError("metadata")' in bug.traceback
+    assert len(daemon.names) == 4
+    monkeypatch.undo()
+    cleaning = daemon.sync(*leaks(2))
+    assert (cleaning.tally(), cleaning.bugs) == ({Verdict.RELEASED: 2}, ())
+
+
+def test_a_file_from_any_time_is_judged() -> None:
+    """tmpfs keeps times that no calendar has."""
+    plugin = PluginProcess(4711, "portmap", NOW - 3 * SECOND)
+    busy = replace(processes(), plugins=(plugin,))
+    for mtime_ns in (4 * 10**20, -4 * 10**20, 2**63 * 10**9 - 1, -(2**63) * 10**9):
+        odd = replace(reservation("10.244.1.77", "7" * 64), mtime_ns=mtime_ns)
+        for process in (processes(), busy):
+            cleaning = Daemon().twice(odd, processes=(process,))
+            assert (cleaning.bugs, len(cleaning.outcomes)) == ((), 1)
+            expected = Verdict.REFUSED if mtime_ns > 0 else Verdict.RELEASED
+            assert cleaning.outcomes[0].verdict is expected, reasons_of(cleaning)
+
+
 def test_a_failed_release_is_paused_for_a_minute_and_the_next_leak_of_the_address_is_not() -> None:
     first, second = leaks(2)
     daemon, after = Daemon(budget=per_sync(1)), reservation(first.ip, "8" * 64)
@@ -183,15 +249,47 @@ def test_what_the_journal_shows_in_motion_since_the_snapshot_is_not_released_in_
         assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
 
 
+def test_what_was_restored_is_never_released_by_itself_however_many_releases_follow(
+    tmp_path: Path,
+) -> None:
+    """Each of the later entries is older than a day, so that the journal has room for others."""
+    days = timedelta(days=30)
+    restored = entry(LEAK, at=NOW - days, restored=NOW - days)
+    journal = JournalStore(tmp_path)
+    daemon = Daemon()
+    daemon.cleaner.journal = journal
+    journal.begin(replace(restored, verdict=None, restored=None), ["x"])
+    journal.update(restored, NOW - days)
+    (path,) = (tmp_path / "journal").iterdir()
+    os.utime(path, ((NOW - days).timestamp(),) * 2)
+    later = replace(restored, verdict=None, restored=None, container_id="8" * 64, name="later")
+    journal.begin(later, ["x"], NOW - days)
+    journal.update(later.ended(Verdict.RELEASED, ""), NOW - days)
+    another = path.with_name("later.json")
+    for number in range(MAX_ENTRIES):
+        copy = another.with_name(f"{number:04}.json")
+        copy.write_text(another.read_text().replace('"later"', f'"{number:04}"'))
+        os.utime(copy, ((NOW - days / 2).timestamp(),) * 2)
+    another.unlink()
+    begun = replace(later, name="begun", at=NOW)
+    journal.begin(begun, ["x"])
+    journal.update(begun.ended(Verdict.RELEASED, ""), NOW)
+    assert path.exists()
+    assert reasons_of(daemon.twice(LEAK)) == [[Reason.NOT_CONFIRMED]]
+    daemon.cleaner.limits = replace(daemon.cleaner.limits, only=frozenset({THE_IP}))
+    assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
+
+
 def test_no_release_starts_long_after_its_snapshot() -> None:
-    """Either way: a clock that was set back says nothing about the age of the snapshot."""
-    for seconds in (-61, 61, 59):
+    """By the boot clock: a wall clock that was set says nothing about the age of the snapshot."""
+    for seconds, set_by in ((61, 0), (59, 0), (20 * 60, -20 * 60), (0, 20 * 60), (0, -20 * 60)):
         owners = Owners()
         daemon = Daemon(owners=owners)
         daemon.sync(LEAK)
-        daemon.cleaner.now = lambda: daemon.now + timedelta(seconds=seconds)  # noqa: B023 (it is called now)
+        daemon.passed = timedelta(seconds=seconds)
+        daemon.set_by = timedelta(seconds=set_by)
         cleaning = daemon.sync(LEAK)
-        expired = abs(seconds) > 60
+        expired = seconds > 60
         assert (reasons_of(cleaning), cleaning.failed) == (
             [[Reason.SNAPSHOT_EXPIRED] if expired else []],
             False,
@@ -240,9 +338,8 @@ def test_unfinished_entries_are_recovered_before_the_snapshot_those_of_a_running
         None,
         Verdict.INTERRUPTED,
     ]
-    assert cleaning.warnings == (
-        f"journal: entry {lost.name} is unfinished, the next cleanup or restore recovers it",
-    )
+    why = "and cannot be recovered now: storage: input/output error"
+    assert cleaning.warnings == (f"journal: entry {lost.name} is unfinished, {why}",)
     assert daemon.sync(AGAIN).halted != "", "it may have been released"
 
 
@@ -276,26 +373,68 @@ def test_a_released_container_that_reappears_halts_all_cleanup_until_it_is_resum
         )
 
 
+def test_a_halt_that_another_cleaner_records_stops_this_one() -> None:
+    before, wanted = entry(LEAK), leaks(150)
+    halted = replace(before, halted=NOW)
+    # Between the snapshot and the release.
+    daemon = Daemon(before)
+    daemon.sync(*leaks(2))
+    cleaning = daemon.sync(*leaks(2), meanwhile=[halted])
+    assert reasons_of(cleaning) == [[Reason.HALTED]] * 2
+    assert cleaning.halted == halted.reappearance
+    assert len(daemon.names) == 4
+
+    class HaltedWhileProbing(Owners):
+        """The daemon records a halt while a command probes its second batch."""
+
+        def probe(self, reservations: Sequence[Reservation]) -> dict[Any, ProbeResult]:
+            found = super().probe(reservations)
+            if len(self.probed) == 2:
+                daemon.journal.entries[before.name] = halted
+            return found
+
+    # Between two batches.
+    daemon = Daemon(before, limits=make_limits(max_share=1), owners=HaltedWhileProbing())
+    cleaning = daemon.twice(*wanted)
+    assert cleaning.tally() == {Verdict.RELEASED: 100, Verdict.REFUSED: 50}
+    assert cleaning.halted == halted.reappearance
+    daemon.journal.entries[before.name] = replace(halted, resumed=NOW)
+    assert daemon.sync().halted == "", "whoever resumes cleanup ends the halt for all cleaners"
+
+
+def test_the_text_of_a_halt_has_the_command_that_puts_the_address_back() -> None:
+    released = entry(LEAK)
+    assert f"`nodeleak restore {released.name} --apply` puts it back" in released.reappearance
+
+
 def test_one_of_two_snapshots_is_enough_to_halt_and_a_dry_run_halts_too() -> None:
     for dry_run in (False, True):
         daemon = Daemon(entry(LEAK))
         if dry_run:
-            daemon.cleaner = Cleaner(*daemon.session, lambda: NOW, applied=False)
+            daemon.cleaner = daemon.new_cleaner(applied=False)
         snapshots = node(AGAIN), node()
         assert daemon.clean(snapshots, scanned(*snapshots)).halted
         assert bool(daemon.journal.read().halted()) is not dry_run
         assert bool(daemon.sync().halted) is not dry_run, (
             "nobody could resume what was not recorded"
         )
-    # A halt that cannot be recorded lasts, and is recorded later.
+    # A halt that cannot be recorded lasts, and is recorded later, also if its entry was removed.
     daemon = Daemon(entry(LEAK))
     daemon.journal.other = "another cleaner is running"
     assert daemon.sync(AGAIN).halted
     assert daemon.sync().halted
     assert not daemon.journal.read().halted()
     daemon.journal.other = ""
+    daemon.journal.entries.clear()
     assert daemon.sync().halted
-    assert daemon.journal.read().halted()
+    (halted,) = daemon.journal.read().halted()
+    assert (halted.container_id, halted.verdict, halted.files) == (
+        THE_ID,
+        Verdict.RELEASED,
+        (image(LEAK),),
+    )
+    daemon.journal.entries[halted.name] = replace(halted, resumed=NOW)
+    assert daemon.sync().halted == "", "`nodeleak resume` ends it"
 
 
 def test_containers_not_released_or_restored_may_exist() -> None:

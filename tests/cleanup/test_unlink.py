@@ -49,6 +49,36 @@ BEFORE_COMPARING = (
 LOCKS = ("", "lock")  # What host-local <= 0.6 locks, its directory, and what >= 0.7 does
 
 
+def test_what_the_journal_could_not_read_again_is_refused_before_anything_is_removed(
+    store: Store,
+) -> None:
+    """Three cached results of four megabytes, whose every character the journal has to escape."""
+    networks = "kubenet", "net-a", "net-b"
+    reserved = [
+        store.reserve(f"10.244.1.{last}", network=network)
+        for last, network in enumerate(networks, 9)
+    ]
+    results = [
+        store.keep_result(ip=leak.ip, network=leak.network, annotations="\\" * 2_000_000)
+        for leak in reserved
+    ]
+    before = store.files()
+    outcome = store.release(*reserved)
+    assert (outcome.verdict, store.files()) == (Verdict.REFUSED, before)
+    (refusal,) = outcome.refusals
+    assert refusal.reason is Reason.ENTRY_TOO_LARGE
+    assert all(str(result) in refusal.why for result in results)
+    assert all(result.exists() for result in results)
+    assert store.journal().entries == ()
+    # What the refusal says helps, and other sandboxes are not affected.
+    another = store.reserve("10.244.1.77", "7" * 64)
+    assert store.release(another).verdict is Verdict.RELEASED
+    for result in results:
+        result.rename(store.root / result.name)
+    assert store.release(*reserved).verdict is Verdict.RELEASED
+    assert len(store.journal().entries) == 2
+
+
 def test_the_steps_of_a_release_have_this_order_and_leave_nothing_but_the_lock(
     store: Store,
 ) -> None:

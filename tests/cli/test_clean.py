@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
+from agent.cleanup import guards
 from agent.cleanup.journal import MAX_ENTRIES
+from agent.cli import main
 from tests.cleanup.stores import Store, immutable, in_child, refuse
 from tests.cli.commands import (
     AGENT,
@@ -519,15 +521,25 @@ def test_a_halt_outlives_the_agent_and_its_cause_until_a_command_resumes_cleanup
 
 # The journal
 
+ENTRY: Final = {
+    "schema": "nodeleak.journal/v1",
+    "began": "2026-03-26T20:00:00.000000Z",
+    "by": "clean",
+    "container_id": "9" * 64,
+    "pod": "",
+    "files": [],
+}
+
 
 def test_a_run_releases_no_more_than_the_journal_can_hold_until_its_entries_are_old(
     incident: Incident,
 ) -> None:
     directory = incident.journal_directory
     directory.mkdir(parents=True)
+    first = json.dumps({**ENTRY, "entry": "0000", "outcome": "released"})
     filling = [directory / f"{number:04}.json" for number in range(MAX_ENTRIES - 3)]
     for path in filling:
-        path.write_text("{}")
+        path.write_text(first.replace('"0000"', f'"{path.stem}"'))
     done = incident.clean("--apply")
     done.shows(
         0,
@@ -535,15 +547,21 @@ def test_a_run_releases_no_more_than_the_journal_can_hold_until_its_entries_are_
         f"the journal is full until {directory}/0000.json is 24 hours old",
     )
     assert "override" not in done.out
-    assert [one["addresses"] for one in incident.entries()] == [[ip] for ip in incident.leaks[:3]]
+    released = [one["addresses"] for one in incident.entries() if one["addresses"]]
+    assert released == [[ip] for ip in incident.leaks[:3]]
     assert "The journal has no room" in nodeleak("explain", "journal_full").out
     assert "0 released, 4 refused (4 journal_full)" in incident.clean("--apply").out
     assert (incident.clean().code, len(incident.reserved)) == (BLOCKED, ALL - 3)
+    # What a protection needs stays, however old it is.
+    filling[0].write_text(
+        first.replace('"outcome"', '"restored": "2026-03-26T20:00:00Z", "outcome"')
+    )
+    filling[1].write_text("{}")
     for path in filling[:10]:
         os.utime(path, (0, 0))
     assert "4 released" in incident.clean("--apply").out
     assert len(list(directory.iterdir())) == MAX_ENTRIES
-    assert [path for path in filling if not path.exists()] == filling[:4]
+    assert [path for path in filling if not path.exists()] == filling[2:6]
 
 
 # Standard output and signals
@@ -766,3 +784,21 @@ def test_the_daemon_logs_once_what_a_dry_run_would_release(incident: Incident) -
 
 def released(agent: Daemon) -> list[str]:
     return [one["ip"] for one in agent.events if one["event"] == "address.released"]
+
+
+def test_a_guard_that_fails_refuses_and_the_command_reports_the_bug(
+    incident: Incident, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_request: Any, _context: Any) -> Any:
+        raise KeyError("metadata")
+
+    monkeypatch.setattr(guards, "GUARDS", (*guards.GUARDS, broken))
+    monkeypatch.setenv("NODELEAK_CLEANUP_NETWORK", "kubenet")
+    for apply in ((), ("--apply",)):
+        code = main(["clean", *incident.options(), "--probe=off", *apply])
+        out, err = capsys.readouterr()
+        assert code == 70
+        assert "guard_failed" in out
+        assert "KeyError: 'metadata'" in err.splitlines()[-1]
+        assert err.count("Traceback") == 1, "once, and not for each address"
+    assert len(incident.reserved) == ALL

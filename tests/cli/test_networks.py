@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from tests.fakes.apiserver import apiserver
 from tests.fakes.engine import engine
 from tests.fakes.grpc_server import FakeGrpcServer
 from tests.fakes.host import Host, build, write_kubeconfig
-from tests.fakes.nodes import FakeNode, PodSandbox, healthy, the_incident
+from tests.fakes.nodes import FakeNode, PodSandbox, addresses, healthy, the_incident
 
 NOW: Final = datetime.now(UTC)  # noqa: TID251 (a stand-in's files are as old as a real one's)
 NINETY_DAYS_AGO: Final = (NOW - timedelta(days=90)).timestamp()
@@ -498,11 +499,22 @@ def test_a_network_in_another_data_directory_is_released_and_restored(
             )
         assert stand.cleaned("--apply", "--settle=0s", *where)["verdicts"]["released"] == 4
         assert {path.name for path in directory.iterdir()} == before.keys() - set(leaked) | {"lock"}
-        restore = (*stand.host.restore_options, *where, "--apply")
+        blind = (
+            f"--cni-networks-dir={stand.host.networks}",
+            f"--cni-cache-dir={tmp_path}/none",
+            *where,
+            f"--proc={stand.host.proc}",
+            f"--cri-endpoint={tmp_path}/none",
+            "--apply",
+        )
+        restore = (*stand.host.asking_options, *where, "--apply")
         entries = json.loads(nodeleak("journal", "-o", "json", where[1]).out)["entries"]
         assert {file["data_dir"] for one in entries for file in one["files"]} == {data_dir}
         for entry in entries:
             if entry["outcome"] == "released":
+                # Nothing names the directory: whoever wrote the entry may mean any directory.
+                refused = nodeleak("restore", entry["entry"], *blind)
+                assert (refused.code, "has this dataDir" in refused.out) == (4, True), refused
                 assert nodeleak("restore", entry["entry"], *restore).code == 0
         assert {path.name: path.read_bytes() for path in directory.iterdir()} == before | {
             "lock": b""
@@ -525,6 +537,48 @@ def test_a_data_directory_that_is_mounted_read_only_names_the_manifest(tmp_path:
     why = [one["why"] for one in (*dry["blockers"], *applied["addresses"])]
     assert len(why) == 5
     assert all("mount it writable, as deploy/overlays/data-dir does" in one for one in why), why
+
+
+SMALL: Final = "10.244.1.0/26"
+FULL: Final = 61  # What that range can give to pods
+
+
+def printed(text: str) -> list[list[str]]:
+    """Return the commands of nodeleak that a page prints to be copied, in their order."""
+    lines = (line.strip() for line in text.splitlines())
+    return [line.split()[1:] for line in lines if line.startswith("nodeleak clean")]
+
+
+@pytest.mark.parametrize("api", ["on", "off"])
+@pytest.mark.parametrize("running", [12, 3, 0])
+def test_a_range_full_of_leaks_is_released_by_the_commands_that_scan_prints(
+    tmp_path: Path, api: str, running: int
+) -> None:
+    """Confirmed by twelve running pods; with fewer or without the API server, with a check."""
+    waiting = tuple(("shop", f"web-{number}") for number in range(3))
+    node = replace(healthy(NOW, running, SMALL), runtime="containerd://2.1.4", pending=waiting)
+    by_host = replace(healthy(NOW, 1, SMALL).running[0], ip="")
+    node = replace(node, running=(*node.running, by_host))
+    with standing(tmp_path, node) as stand:
+        leave_over(stand.host.store, addresses(IPv4Network(SMALL))[running:])
+        assert len(stand.reserved) == FULL
+        confirmed = api == "on" and running == 12
+        quick = ("--settle=0s", *stand.options(api))
+        shown, releasing = printed(stand.text(api=api))
+        assert ("--max-share=100%" in releasing) is not confirmed
+        assert ("--max-share=100%" in shown) is not confirmed
+        dry = nodeleak(*shown, *quick).out
+        assert f"{FULL - running} would be released" in dry
+        plain = nodeleak("clean", "--cleanup-network=auto", *quick).out
+        advised = "then use --apply --max-share=100% to release"
+        assert (advised in plain) is not confirmed
+        refused = (
+            f"0 would be released, {FULL - running} refused ({FULL - running} implausible_share)"
+        )
+        assert (refused in plain) is not confirmed
+        done = nodeleak(*releasing, *quick, f"--state-dir={tmp_path / 'state'}")
+        assert f"{FULL - running} released" in done.out, done
+        assert len(stand.reserved) == running
 
 
 @pytest.mark.parametrize("runtime", ["cri-o://1.35.6", "docker://19.3.15"])

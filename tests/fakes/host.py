@@ -40,6 +40,12 @@ class Host:
             f"--state-dir={self.state}",
         )
         """The options that make `nodeleak restore` write here and nowhere else."""
+        self.asking_options = (
+            *self.restore_options,
+            f"--cni-config-dir={self.net_d}",
+            f"--proc={self.proc}",
+        )
+        """Those of a restoration that has to ask which network has a directory."""
         self.options_without_docker = (
             *self.restore_options,
             f"--cni-config-dir={self.net_d}",

@@ -79,12 +79,18 @@ def kept(world: World) -> str:
     return f"the journal has dropped entry {world.dropped}" if world.dropped else ""
 
 
-LAWS: tuple[Law, ...] = (reserved, owned_once, answering, journaled, restored, kept)
+def obeyed(world: World) -> str:
+    """No cleaner removes anything while the journal has a halt, whoever recorded it."""
+    return f"{world.defied} was removed although cleanup had halted" if world.defied else ""
+
+
+LAWS: tuple[Law, ...] = (reserved, owned_once, answering, journaled, restored, kept, obeyed)
 IN_USE: tuple[Law, ...] = (
     in_use,
     owned_once,
     journaled,
     kept,
+    obeyed,
 )  # The laws for nodes where docker returns a wrong list
 
 

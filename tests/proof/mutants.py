@@ -4,12 +4,13 @@ Guards are removed from `guards.GUARDS` itself, for the duration of a test. Othe
 that answers instead of the node in memory.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from agent.checks.addresses import leaked_share
 from agent.cleanup import guards
 from agent.cleanup.journal import Entry, FileImage, Journal
 from agent.model.snapshot import Address, Known, Unavailable
@@ -25,6 +26,17 @@ def without_guards(names: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         vars(guards)["GUARDS"] = every_guard
+
+
+@contextmanager
+def changed_share(changes: Mapping[str, Any]) -> Iterator[None]:
+    """Change what the API server has to confirm where most of a range looks leaked."""
+    before = {name: getattr(leaked_share, name) for name in changes}
+    vars(leaked_share).update(changes)
+    try:
+        yield
+    finally:
+        vars(leaked_share).update(before)
 
 
 class OwnersFirst(InMemory):
@@ -98,6 +110,22 @@ NOT_RECOVERED = changing(
 """Does not see unfinished entries."""
 ACTIVITY_IGNORED = changing(InMemoryJournal, "read", lambda journal: Unnoticed(journal.entries))
 """Does not see what others have done since the snapshot."""
+
+
+class HaltReadOnce(InMemoryJournal):
+    """Sees a halt only where it was in the journal before the snapshot."""
+
+    _read_before = False
+
+    def read(self) -> Journal:
+        journal = super().read()
+        if self._read_before:
+            entries = (replace(entry, halted=None) for entry in journal.entries)
+            return Journal(tuple(entries))
+        self._read_before = True
+        return journal
+
+
 NOT_JOURNALED = type(
     "NotJournaled", (InMemoryJournal,), dict.fromkeys(("begin", "update"), lambda *_: None)
 )

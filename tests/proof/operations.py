@@ -152,7 +152,7 @@ def _addresses(ips: tuple[str, ...]) -> tuple[Address, ...]:
 def _pods(some: tuple[tuple[str, tuple[str, ...]], ...]) -> Known[tuple[Pod, ...]]:
     return Known(
         tuple(
-            Pod(name, name, "Running", host_network=False, deleting=False, ips=ips)
+            Pod(name, f"uid of {name}", "Running", host_network=False, deleting=False, ips=ips)
             for name, ips in some
         )
     )
@@ -234,7 +234,8 @@ def remove(world: World, _who: str, network: str, name: str) -> Done:
         for image in entry.files
     )
     lost = world.lost if noted else f"{file.ip} of {file.content[:2] or 'nobody'}"
-    return None, without(world, [file])._replace(lost=lost)
+    defied = file.ip if Journal(world.journal).halted() else world.defied
+    return None, without(world, [file])._replace(lost=lost, defied=defied)
 
 
 def put_back(world: World, _who: str, what: FileImage) -> Done:

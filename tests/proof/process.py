@@ -252,6 +252,9 @@ class InMemoryFiles(NodeFiles):
     def opened(self, directories: Iterable[str]) -> Iterator[Mapping[str, Network]]:
         yield {directory: Network(directory, self._node, self._ask) for directory in directories}
 
+    def removed(self, _directories: Iterable[str]) -> frozenset[str]:
+        return frozenset()
+
     @contextmanager
     def locked(self, directories: Iterable[str]) -> Iterator[Mapping[str, Network]]:
         if not self._node.lock():
@@ -305,7 +308,7 @@ class InMemoryJournal(JournalStore):
         self.known = self._ask("journal")
         return self.known
 
-    def begin(self, entry: Entry, _evidence: Sequence[str]) -> None:
+    def begin(self, entry: Entry, _evidence: Sequence[str], _now: datetime | None = None) -> None:
         self._ask("begin", entry)
 
     def update(self, entry: Entry, _at: datetime) -> None:
@@ -342,20 +345,24 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
     def now() -> Moment:
         return ask("moment") if setup.clock else Moment(START, UPTIME)
 
-    taken_at = [START]
+    taken_at, taken_after_boot = [START], [UPTIME]
 
     def snapshot() -> Snapshot:
         moment = now()
         taken_at.append(moment.wall)
+        taken_after_boot.append(moment.uptime)
         return take_snapshot(sources, "worker-1", moment, lambda: 0.0)
 
     def journal_time() -> datetime:
         # No time passes after a snapshot: that it expires after a minute is not modeled.
         return taken_at[-1] + timedelta(microseconds=ask("number"))
 
+    def uptime() -> timedelta:
+        return taken_after_boot[-1]
+
     session = limits, "run" if setup.syncs else "clean", journal, node.recheck(), node.files()
     if setup.syncs:
-        cleaner = Cleaner(*session, now=journal_time, applied=True)
+        cleaner = Cleaner(*session, now=journal_time, uptime=uptime, applied=True)
         state: ConfirmationState | None = None
         for _ in range(setup.syncs):
             cleaner.before_snapshot()
@@ -365,7 +372,7 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
             )
             cleaner.after_snapshot((current,), report)
         return
-    cleaner = _Merging(*session, now=journal_time, applied=True)
+    cleaner = _Merging(*session, now=journal_time, uptime=uptime, applied=True)
     cleaner.ask, cleaner.setup = ask, setup
     cleaner.before_snapshot()
     snapshots: tuple[Snapshot, ...] = (snapshot(),)

@@ -338,6 +338,55 @@ FAULTY_READING = Scenario(
 )
 
 
+SMALL_RANGE = Setup(api=True, max_share=0.5, subnet="10.244.1.0/28")
+UNSEEN = tuple(unseen(f"{last:x}" * 64, f"10.244.1.{last}") for last in range(2, 10))
+"""Most of that range. They run, and no assumption allows for them: the share is what is left."""
+
+
+def witness(last: int, **more: object) -> Sandbox:
+    """A running sandbox with the last number of its address, whose pod the API server has."""
+    ip = f"10.244.1.{last}"
+    return running(f"{last:x}" * 64, ip, status=(ip,), leaves=False, **more)
+
+
+CONFIRMED = Scenario(
+    name="most of a range is leaked, and the API server confirms it by four running pods",
+    start=node(
+        *map(witness, range(10, 14)),
+        leaks=tuple(
+            leak(f"10.244.1.{last}", f"{last:x}" * 64, inode=90 + last) for last in range(2, 10)
+        ),
+    ),
+    setup=SMALL_RANGE,
+    actors=(),
+)
+FEW_WITNESSES = Scenario(
+    name="eight running sandboxes, and no evidence of any; the API server has three other pods",
+    start=node(*UNSEEN, *map(witness, range(10, 13))),
+    setup=SMALL_RANGE,
+    actors=(),
+    **UNRELEASED,
+)
+UNLISTED_WITNESS = Scenario(
+    name="eight running sandboxes, and no evidence of any; of five other pods, docker lists four",
+    start=node(*UNSEEN, *map(witness, range(10, 14)), witness(14, hidden=True)),
+    setup=SMALL_RANGE,
+    actors=(),
+    **UNRELEASED,
+)
+FOREIGN_NETWORK = Scenario(
+    name="a network of another program that somebody allows; the API server has pods of kubenet",
+    start=node(
+        *(sandbox._replace(network="storage") for sandbox in UNSEEN), *map(witness, range(10, 14))
+    ),
+    setup=replace(
+        SMALL_RANGE, networks=("kubenet", "storage"), cleaned=frozenset({"kubenet", "storage"})
+    ),
+    actors=(),
+    **UNRELEASED,
+)
+
+
 def docker_loses_three(world: World) -> Iterator[Move]:
     for label, after in docker_forgets(world):
         if sum(sandbox.hidden for sandbox in after.sandboxes) == 3:
@@ -365,6 +414,29 @@ CLAIMED = Scenario(
     setup=Setup(api=True),
     actors=(),
     **UNRELEASED,
+)
+
+
+def docker_remembers(world: World) -> Iterator[Move]:
+    return (move for move in docker_forgets(world) if move[0] == "docker lists everything again")
+
+
+HALTED = Scenario(
+    name="a released sandbox reappears while two cleaners are at work, and one of them halts",
+    start=node(
+        running(ONE, hidden=True, checkpoint=False, leaves=False),
+        running(TWO, "10.244.1.3", leaves=False),
+        leaks=LEAK_4,
+        journal=(
+            Entry(
+                "1", START, "clean", ONE, "", (image(leak("10.244.1.2", ONE)),), Verdict.RELEASED
+            ),
+        ),
+        left=rarely("docker remembers"),
+    ),
+    actors=(docker_remembers,),
+    cleaners=2,
+    check_recovery=False,
 )
 RETURNED = Scenario(
     name="a released sandbox reappears, and there is no evidence of another running one",
@@ -496,5 +568,6 @@ DEEP = (
         start=cri_node(sandbox(ONE), sandbox(TWO), leaks=LEAK_4, left=rarely(KILL, DEADLINE)),
     ),
 )
-POLICY = (BY_NAME, CANDIDATE, BUDGETED)
-ASSUMED = (FAULTY_READING, LOSING, CLAIMED, RETURNED)
+POLICY = (BY_NAME, CANDIDATE, BUDGETED, CONFIRMED)
+DOUBTED = (FAULTY_READING, FEW_WITNESSES, UNLISTED_WITNESS, FOREIGN_NETWORK)
+ASSUMED = (*DOUBTED, LOSING, CLAIMED, RETURNED, HALTED)

@@ -4,6 +4,7 @@ docs/proof.md says why.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.proof.process import InMemory, InMemoryJournal, Setup
 pytestmark = pytest.mark.proof
 
 BUDGET = "the budget"
+
 BY_STATE = ("without_owner", "confirmed")
 """The guards that keep an address with an owner. Without them only the recheck does."""
 Part = type[InMemory | InMemoryJournal]
@@ -28,9 +30,11 @@ class Without:
     scenario: Scenario
     guards: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
+    share: tuple[tuple[str, Any], ...] = ()
+    """What is changed of `leaked_share`."""
 
     def explore(self) -> Explored:
-        with mutants.without_guards(self.guards):
+        with mutants.without_guards(self.guards), mutants.changed_share(dict(self.share)):
             return Explorer(self.scenario, mutants.made_of(*self.parts)).explore()
 
 
@@ -40,6 +44,10 @@ def guard(name: str, scenario: Scenario) -> Without:
 
 def part(scenario: Scenario, *parts: Part, guards: tuple[str, ...] = ()) -> Without:
     return Without(scenario, guards, parts)
+
+
+def share(scenario: Scenario, **changes: Any) -> Without:
+    return Without(scenario, share=tuple(changes.items()))
 
 
 def unprobed(scenario: Scenario) -> Without:
@@ -56,7 +64,6 @@ RECORDS = part(nodes.CRI_SMALL, mutants.RECORDS_NOT_LISTED, mutants.RECORDS_NOT_
 MOUNTS = part(nodes.CRI_MOUNTED, mutants.MOUNTS_NOT_LISTED, mutants.MOUNTS_NOT_RECHECKED)
 
 DETECTED = {
-    "not_halted": guard("not_halted", nodes.RETURNED),
     "allowed_network": guard("allowed_network", nodes.UNRECOGNIZED),
     "confirmed": guard("confirmed", nodes.CANDIDATE),
     "inside_range": guard("inside_range", nodes.UNRECOGNIZED),
@@ -65,7 +72,14 @@ DETECTED = {
     "trusted_runtime": guard("trusted_runtime", nodes.LOSING),
     "settled": guard("settled", nodes.SETTLED),
     "the settling of CRI-O": guard("settled", nodes.CRI_SURVIVED),
+    **{
+        f"plausible_share: {scenario.name}": guard("plausible_share", scenario)
+        for scenario in nodes.DOUBTED[1:]
+    },
     "plausible_share": guard("plausible_share", nodes.FAULTY_READING),
+    "four witnesses": share(nodes.FEW_WITNESSES, MIN_WITNESSES=1),
+    "every pod in the list": share(nodes.UNLISTED_WITNESS, unlisted=lambda *_: []),
+    "witnesses of the network": share(nodes.FOREIGN_NETWORK, witnesses_of=lambda *of: len(of[-1])),
     BUDGET: Without(replace(nodes.BUDGETED, setup=Setup())),
     "the checkpoint as evidence": part(
         replace(nodes.DOCKER, check_recovery=False), mutants.KUBELET_IGNORED
@@ -82,10 +96,15 @@ DETECTED = {
     "recovery of unfinished entries": part(nodes.DUAL, mutants.NOT_RECOVERED),
     "the line that ends a restoration": part(nodes.RESTORING_DISK, mutants.RestoredAtOnce),
     "refusing what the journal shows in motion": part(nodes.RESTORING, mutants.ACTIVITY_IGNORED),
+    "a halt that another cleaner records": part(nodes.HALTED, mutants.HaltReadOnce),
     "keeping every entry of a day": part(nodes.NEARLY_FULL, mutants.FORGETFUL),
 }
 
 COVERED: dict[str, tuple[Without, Without | None]] = {
+    "not_halted": (
+        guard("not_halted", nodes.RETURNED),
+        part(nodes.RETURNED, mutants.HaltReadOnce, guards=("not_halted",)),
+    ),
     "sources_available": (guard("sources_available", nodes.UNAVAILABLE), None),
     "without_owner": (
         guard("without_owner", nodes.DOCKER),

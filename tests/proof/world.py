@@ -99,6 +99,7 @@ class World(NamedTuple):
     exclusive: str = ""  # The holder of the cleaner's lock
     journal: tuple[Entry, ...] = ()
     lost: str = ""  # What a cleaner removed without a journal entry
+    defied: str = ""  # What a cleaner removed while the journal had a halt that nobody has resumed
     room: int = 1000  # How many entries can begin before the journal has to drop one
     dropped: str = ""  # The entry that it has dropped
     ready: bool = True  # The kubelet has its pod CIDR

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.restore import Restoration
-from agent.exporters.advice import BY_JOB, Step
+from agent.exporters.advice import ANY_SHARE, BY_JOB, Step, with_share
 from agent.exporters.json.clean import clean_document
 from agent.exporters.json.scan import address_order
 from agent.exporters.text import layout
@@ -116,9 +116,26 @@ def _possible(document: dict[str, Any], view: TableView) -> Iterator[str]:
     )
     if by_job:
         yield from layout.fill(f"To release{BY_JOB}:", view.columns, rest="  ")
-        yield f"  {view.release[-1].replace('{node}', quote(document['node']))}"
-    use_apply = "" if _scope(blockers) == "here" else "; use --apply to release"
-    yield f"DRY RUN: nothing is changed{use_apply}."
+        command = view.release[-1].replace("{node}", quote(document["node"]))
+        yield f"  {with_share(command) if _is_share_doubted(document) else command}"
+    yield f"DRY RUN: nothing is changed{_use_apply(document)}."
+
+
+def _use_apply(document: dict[str, Any]) -> str:
+    if _scope(document["blockers"]) == "here":
+        return ""
+    if _is_share_doubted(document):
+        return f"; make the check below, then use --apply {ANY_SHARE} to release"
+    return "; use --apply to release"
+
+
+def _is_share_doubted(document: dict[str, Any]) -> bool:
+    """Return whether nothing is released only because so much looks leaked."""
+    verdicts = document["verdicts"]
+    return not verdicts[Verdict.WOULD_RELEASE] and any(
+        {refusal["reason"] for refusal in row["refusals"]} == {Reason.IMPLAUSIBLE_SHARE}
+        for row in document["addresses"]
+    )
 
 
 def _scope(blockers: Sequence[dict[str, Any]]) -> str:

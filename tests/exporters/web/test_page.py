@@ -1,7 +1,6 @@
 """The page of every node of the golden files: valid, escaped, without foreign resources, never green without data."""
 
 import re
-import shutil
 from base64 import b64encode
 from dataclasses import replace
 from hashlib import sha256
@@ -11,8 +10,10 @@ from types import SimpleNamespace
 import html5lib
 import pytest
 
+from agent.model.bug import Bug
+from agent.model.release import Cleaning
 from agent.model.report import Report
-from tests.builders import cni_result, dark_node, node, reservation, scanned, without
+from tests.builders import NOW, cni_result, dark_node, node, reservation, scanned, without
 from tests.exporters.built import EVIL, LOST, NODES, write_journal
 from tests.exporters.cleanings import UNMANAGED, cleaning, refused, released
 from tests.exporters.served import Server, serving, status
@@ -100,7 +101,8 @@ def test_the_page_is_bounded(tmp_path: Path) -> None:
     write_journal(tmp_path)
     released_once = min((tmp_path / "journal").iterdir())
     for number in range(100):
-        shutil.copy(released_once, released_once.with_name(f"{number}.json"))
+        copy = released_once.with_name(f"{number}.json")
+        copy.write_text(released_once.read_text().replace(released_once.stem, copy.stem))
     many = [reservation(f"10.{n >> 8}.{n & 255}.9", f"{n:064x}") for n in range(1100)]
     report = scanned(node(*many, cni_results=[cni_result("f" * 64, "", "10.0.0.0/8")], node=[]))
     with serving(tmp_path) as server:
@@ -132,3 +134,12 @@ def test_it_refreshes_until_paused_and_its_policy_allows_the_style_and_nothing_e
         f"default-src 'none'; style-src 'sha256-{b64encode(sha256(style.encode()).digest()).decode()}'; img-src data:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
+
+
+def test_a_cleanup_that_a_bug_ended_is_not_shown_as_one_with_nothing_to_do(tmp_path: Path) -> None:
+    bug = Bug("cleaner", "after_snapshot", "KeyError: 'x'", "Traceback ...")
+    failed = Cleaning(node="worker-1", taken_at=NOW, applied=True, bugs=(bug,))
+    with serving(tmp_path) as server:
+        page = server.page(replace(scanned(node()), cleaning=failed))
+        assert "Cleanup failed:</b> bug in nodeleak: KeyError: &#39;x&#39;" in page
+        assert "Nothing to release" not in page

@@ -1,0 +1,96 @@
+"""How much of a network looks leaked, and whether the API server confirms that. Pure.
+
+Where most of a range looks leaked, the list of containers may lack what runs. The kubelet reports
+the address of each pod that runs to the API server: if the list has the sandboxes of all of them,
+it lacks nothing that anybody knows of.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from agent.checks import runtime as runtimes
+from agent.model.assessment import Assessment, ClassifiedReservation, State
+from agent.model.ranges import usable
+from agent.model.snapshot import InsufficientData, Known, NotRequested, Pod, Snapshot
+
+MIN_SUSPECTS: Final = 8  # with fewer suspected sandboxes the share is not checked: half of a small range leaks quickly
+MANY_SUSPECTS: Final = 32
+NEARLY_ALL: Final = 0.9
+"""Of the reservations. With so many suspects, and only the runtime to go by, the share is one of reservations."""
+MIN_WITNESSES: Final = 4
+"""Running pods of the network. That a list lacks most of a network and none of so few is no chance."""
+
+
+def share(assessment: Assessment, network: str) -> float:
+    """Return how much of a network looks leaked, from 0 to 1. Few leaks are none."""
+    entries = assessment.of(network)
+    leaked = _sandboxes(entries, {State.LEAKED, State.CANDIDATE})
+    if leaked < MIN_SUSPECTS:
+        return 0.0
+    reserved = _sandboxes(entries, set(State) - {State.UNRECOGNIZED})
+    only_runtime = isinstance(assessment.snapshot.pods, NotRequested)
+    if only_runtime and leaked >= MANY_SUSPECTS and leaked >= reserved * NEARLY_ALL:
+        # The range may be far larger than what was ever allocated from it.
+        return leaked / reserved
+    try:
+        size = usable(assessment.ranges(network))
+    except InsufficientData:
+        size = len(entries)
+    return min(1.0, leaked / max(1, size))
+
+
+def _sandboxes(entries: Iterable[ClassifiedReservation], states: Collection[State]) -> int:
+    """Count the sandboxes with a reservation in one of these states. An empty file counts as one."""
+    return len({entry.container_id or entry.name for entry in entries if entry.state in states})
+
+
+def doubt(assessment: Assessment, network: str) -> str:
+    """Return why the API server does not confirm the list of containers; empty if it does.
+
+    It does if the list has a running sandbox of every pod that has an address here, and at least
+    `MIN_WITNESSES` of these sandboxes have a reservation in the network: otherwise its IDs may be
+    those of another runtime. Pods are compared by UID, so that an earlier sandbox is no proof.
+    """
+    snapshot = assessment.snapshot
+    if isinstance(snapshot.pods, NotRequested):
+        return f"the API server is not asked ({snapshot.pods.why})"
+    if not isinstance(snapshot.pods, Known) or not isinstance(snapshot.containers, Known):
+        return "the pods or the containers of this node are unavailable"
+    sandboxes = _running_sandboxes(snapshot)
+    if missing := unlisted(snapshot.pods.value, sandboxes):
+        others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        name = runtimes.name_of(snapshot)
+        return f"{name} lists no running sandbox of pod {missing[0]}{others}"
+    witnesses = witnesses_of(assessment, network, sandboxes)
+    if witnesses >= MIN_WITNESSES:
+        return ""
+    count = f"{witnesses} running pods have" if witnesses != 1 else "1 running pod has"
+    return f"only {count} an address of the network, and {MIN_WITNESSES} are needed"
+
+
+def witnesses_of(
+    assessment: Assessment, network: str, sandboxes: Mapping[str, Collection[str]]
+) -> int:
+    """Count the running pods with a reservation in the network. `sandboxes`: those of each pod."""
+    reserved = {entry.container_id for entry in assessment.of(network)}
+    return sum(
+        not reserved.isdisjoint(sandboxes.get(pod.uid, ()))
+        for pod in assessment.snapshot.pods.known()
+        if pod.has_sandbox and not pod.host_network
+    )
+
+
+def unlisted(pods: Iterable[Pod], sandboxes: Collection[str]) -> list[str]:
+    """Return the pods with an address of their own and without a running sandbox, by name."""
+    return sorted(
+        pod.name for pod in pods if pod.networked and pod.ips and pod.uid not in sandboxes
+    )
+
+
+def _running_sandboxes(snapshot: Snapshot) -> dict[str, set[str]]:
+    """Return the IDs of the running sandboxes of each pod, by its UID."""
+    found: dict[str, set[str]] = {}
+    for container in snapshot.containers.known():
+        if container.sandbox and container.running and container.pod_uid:
+            found.setdefault(container.pod_uid, set()).add(container.id)
+    return found
