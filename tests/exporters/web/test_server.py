@@ -270,17 +270,31 @@ def test_no_garbage_and_no_early_end_of_a_client_is_logged(
         connection.close()
     assert server.ask("/healthz").status == 200
     assert capfd.readouterr().err == ""
+    assert server.logged == []
 
 
-def test_a_bug_is_printed_and_does_not_end_the_server(
+def test_a_bug_is_reported_and_does_not_end_the_server(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    with serving(tmp_path) as server:
-        server.export(None, 0.1)  # type: ignore[arg-type]
-        for path in ("/api/v1/report", "/api/v1/status"):
-            assert b" 500 " in raw(server, f"GET {path} HTTP/1.1\r\n\r\n".encode())
-        until(lambda: "AttributeError" in capfd.readouterr().err, "the traceback is shown")
-        assert server.ask("/healthz").status == 200
+    class Broken:
+        @property
+        def alive(self) -> bool:
+            raise KeyError("a bug")
+
+    with serving(tmp_path, heart=Broken()) as server:
+        for _ in range(2):
+            assert b" 500 " in raw(server, b"GET /healthz HTTP/1.1\r\n\r\n")
+        (line,) = server.events("internal_error")
+        assert (line["part"], line["name"], line["error"]) == (
+            "http",
+            "/healthz",
+            "KeyError: 'a bug'",
+        )
+        assert "in alive" in line["traceback"]
+        counted = 'nodeleak_internal_errors_total{part="http"} 2.0'
+        assert counted in server.ask("/metrics").text
+        assert server.ask("/readyz").status == 503
+    assert capfd.readouterr().err == ""
 
 
 def test_a_client_that_sends_a_byte_now_and_then_is_disconnected(server: Server) -> None:
