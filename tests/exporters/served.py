@@ -18,6 +18,7 @@ from agent.config import load
 from agent.exporters.bugs import BugReporter
 from agent.exporters.json.scan import status_document
 from agent.exporters.web.connections import CONNECTION_SECONDS
+from agent.exporters.web.server import CleanupFacts
 from agent.model.report import Report
 
 CLEANUP = {
@@ -70,9 +71,13 @@ def serving(
     heart: Any = None,
     listen: str = "127.0.0.1:0",
     seconds: float = CONNECTION_SECONDS,
+    facts: Callable[[Report], CleanupFacts] | None = None,
     **more: Any,
 ) -> Iterator[Server]:
-    """Serve as the daemon does with this state directory; `heart`: one that need not beat."""
+    """Serve as the daemon does with this state directory.
+
+    `heart`: one that need not beat. `facts`: what is read in a sync, instead of the journal.
+    """
     given = {"listen": listen, "api": "off", "state_dir": str(state), **more}
     registry = registry or CollectorRegistry()
     capture = structlog.testing.LogCapture()
@@ -83,6 +88,7 @@ def serving(
     shown = documents(config, heart, bugs)._replace(
         status=lambda report, _, age: {**status(report, alive=heart.alive), "age": age}
     )
+    shown = shown._replace(facts=facts or shown.facts)
     exporter = http_exporter(config, registry, shown, bugs, log, seconds)
     exporter.start()
     try:

@@ -137,6 +137,7 @@ class Server(ThreadingMixIn, WSGIServer):
         if self._tls is None:
             return connection, address
         try:
+            connection.getpeername()  # of a dead socket, wrap_socket would leave closing to the GC
             wrapped = self._tls().wrap_socket(
                 connection, server_side=True, do_handshake_on_connect=False
             )
@@ -240,6 +241,7 @@ class _Handler(WSGIRequestHandler):
 
     timeout = 5
     server: Server
+    _has_certificate = False
 
     def setup(self) -> None:
         super().setup()
@@ -248,14 +250,12 @@ class _Handler(WSGIRequestHandler):
     def handle(self) -> None:
         if isinstance(self.connection, ssl.SSLSocket):
             self.connection.do_handshake()
+            self._has_certificate = bool(self.connection.getpeercert())
         super().handle()
 
     def get_environ(self) -> Any:
-        certificate: object = None
-        if isinstance(self.connection, ssl.SSLSocket):
-            certificate = self.connection.getpeercert()
         return super().get_environ() | {
-            CLIENT_CERTIFICATE: bool(certificate),
+            CLIENT_CERTIFICATE: self._has_certificate,
             PATIENCE: self.server.patience(self.connection),
         }
 

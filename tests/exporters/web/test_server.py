@@ -5,6 +5,7 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE
@@ -18,9 +19,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from agent.config import UsageError
+from agent.exporters.web.server import CleanupFacts
 from agent.model.report import Report
 from tests.builders import node, reservation, scanned
 from tests.cli.commands import running
+from tests.exporters.built import RELEASED, write_journal
 from tests.exporters.served import Server, serving
 from tests.network import BRIDGE4, network
 from tests.wire import needs, until
@@ -110,6 +113,43 @@ def test_what_is_answered_to_each_path_and_method(server: Server, tmp_path: Path
     with serving(tmp_path, page="off") as without_page:
         assert without_page.ask("/").status == 404
         assert without_page.ask("/metrics").status == 200
+
+
+def test_no_request_waits_for_a_slow_disk(report: Report, tmp_path: Path) -> None:
+    opened, reading = threading.Event(), threading.Event()
+    opened.set()
+
+    def facts(_: Report) -> CleanupFacts:
+        reading.set()
+        opened.wait(30)
+        return CleanupFacts({"mode": "off"}, (), ())
+
+    with serving(tmp_path, facts=facts) as server:
+        server.export(report, 0.1)
+        opened.clear()
+        reading.clear()
+        sync = threading.Thread(target=server.export, args=(report, 0.1))
+        sync.start()
+        reading.wait(20)
+        for path in (*PATHS, "/"):
+            assert server.ask(path).status == 200, path
+        opened.set()
+        sync.join()
+
+
+def test_what_is_served_is_as_of_the_last_sync_without_any_file(
+    report: Report, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    write_journal(state)
+    with serving(state) as server:
+        server.export(report, 0.1)
+        page = server.ask("/").text
+        assert RELEASED.name in page or "shop/cart" in page
+        state.rename(tmp_path / "away")
+        assert server.ask("/").text == page
+        server.export(report, 0.1)
+        assert server.ask("/").text != page
 
 
 PROMETHEUS_2 = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain"
