@@ -66,11 +66,11 @@ class DaemonClient:
         raise self._not_ours()
 
     def _get(self, path: str, most: int) -> tuple[int, bytes]:
-        """Ask over HTTP; what does not speak it may be a daemon with `--tls-cert-file`."""
+        """Ask over HTTP; what ends the connection may be a daemon with `--tls-cert-file`."""
         connection = HTTPConnection(self._host, self._port, timeout=_READ_TIMEOUT)
         try:
             return _answer(connection, path, most)
-        except (HTTPException, ConnectionResetError):
+        except ConnectionResetError:
             with suppress(OSError, HTTPException):
                 return self._get_tls(path, most)
             raise
