@@ -339,7 +339,8 @@ def _contradictions(command: str, values: Mapping[str, Any]) -> Iterator[str]:
     if state_dir and networks_dir and state_dir.is_relative_to(networks_dir):
         where = f"{option('state_dir')}={state_dir}"
         yield f"{where}: host-local reads every file below {networks_dir}: use another directory"
-    yield from _incomplete_tls(values)
+    if "tls_cert_file" in settings_of(command):
+        yield from _incomplete_tls(values)
     if values.get("node_condition") == "on" and values.get("api") == "off":
         yield f"{option('node_condition')}=on needs the API server: remove it, or remove {option('api')}=off"
 

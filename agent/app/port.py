@@ -1,7 +1,9 @@
 """Wiring of the daemon's port: what it serves, over which transport."""
 
+import os
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -82,16 +84,51 @@ def _status(
     )
 
 
+class _ShownJournal(JournalStore):
+    """The journal for display: its files are listed again only if the directory has changed.
+
+    That is so after any change, because entries are replaced as a whole. Who releases must not rely on it.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        super().__init__(state_dir)
+        self._path = state_dir / "journal"
+        self._seen: tuple[int, int] | None = None
+        self._is_settled = False
+        self._files: list[tuple[Path, os.stat_result]] | None = None
+
+    def look(self) -> None:
+        """Look for a change, once a sync, and once more in the next one: two may have the same time."""
+        seen = self._identity()
+        if seen != self._seen or not self._is_settled:
+            self._files = None
+        self._is_settled = seen == self._seen
+        self._seen = seen
+
+    def _listed(self) -> list[tuple[Path, os.stat_result]]:
+        if self._files is None:
+            self._files = super()._listed()
+        return self._files
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+
 class _Facts:
     """Reads, in each sync, what the port needs from the disk. Used by one thread."""
 
     def __init__(self, config: Config, report_bug: ReportBug) -> None:
         self._config = config
         self._report_bug = report_bug
-        self._journal = JournalStore(config.state_dir)
+        self._journal = _ShownJournal(config.state_dir)
 
     def __call__(self, report: Report) -> CleanupFacts:
         try:
+            self._journal.look()
             status = cleaning.cleanup_status(self._config, report, self._journal)
             return CleanupFacts(status, *cleaning.releases(self._config, self._journal))
         except Exception as error:  # noqa: BLE001 (the other exporters go on)

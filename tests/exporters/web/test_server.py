@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE
 from types import SimpleNamespace
@@ -18,10 +19,11 @@ from prometheus_client import Counter as CounterOf
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from agent.cleanup.journal import JournalStore
 from agent.config import UsageError
 from agent.exporters.web.server import CleanupFacts
 from agent.model.report import Report
-from tests.builders import node, reservation, scanned
+from tests.builders import NOW, node, reservation, scanned
 from tests.cli.commands import running
 from tests.exporters.built import RELEASED, write_journal
 from tests.exporters.served import Server, serving
@@ -150,6 +152,23 @@ def test_what_is_served_is_as_of_the_last_sync_without_any_file(
         assert server.ask("/").text == page
         server.export(report, 0.1)
         assert server.ask("/").text != page
+
+
+def test_a_release_is_shown_from_the_next_sync_on(report: Report, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    store = JournalStore(state)
+    with serving(state) as server:
+        for number in range(1, 4):
+            name = f"2026032{number}T190000.000000Z-999999999999"
+            store.begin(replace(RELEASED, name=name), [])
+            store.update(replace(RELEASED, name=name), NOW)
+            for _ in range(3):
+                server.export(report, 0.1)
+                assert server.ask("/").text.count("shop/cart") == number
+        for file in (state / "journal").iterdir():
+            file.unlink()
+        server.export(report, 0.1)
+        assert "shop/cart" not in server.ask("/").text
 
 
 PROMETHEUS_2 = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain"
