@@ -51,8 +51,8 @@ lint: $(READY) ## only linters, types and import contracts
 unit: $(READY) ## only unit tests
 	$(PYTEST) -m "not e2e and not proof"
 
-proof: $(READY) ## what holds for every node and moment: the model checker (docs/proof.md), laws, a kill at each system call
-	$(PYTEST) -m proof tests/checks tests/cleanup tests/proof
+proof: $(READY) ## what holds for every node and moment: the model checker (docs/proof.md), laws, a kill at each system call, a minute of attacks on the port
+	$(PYTEST) -m proof tests/checks tests/cleanup tests/exporters/web tests/proof
 
 packages: ## install the programs of Debian that tests run (Debian 12 and root)
 	@[ "$$(id -u)" != 0 ] || hack/cluster packages $(TOOLS) || echo "some tests will say that they did not run" >&2

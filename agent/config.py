@@ -257,6 +257,14 @@ class Config:
         "address of the daemon's HTTP server: /metrics, /healthz, /readyz and the status page. `status` asks it on "
         "loopback. `scan`, `timeline` and `clean` ask it for names of pods that only the daemon has: for them, set the "
         "variable")
+    tls_cert_file: Path | None = _setting("", optional(path), DAEMON, "FILE", commands=_RUN, help=
+        "serve HTTPS with this certificate, in PEM, the intermediate ones behind it. Needs --tls-key-file. The files "
+        "are read again when they change")
+    tls_key_file: Path | None = _setting("", optional(path), DAEMON, "FILE", commands=_RUN, help=
+        "private key of --tls-cert-file, in PEM without a password")
+    tls_client_ca_file: Path | None = _setting("", optional(path), DAEMON, "FILE", commands=_RUN, help=
+        "answer other machines only with a client certificate of these authorities, in PEM. /healthz and /readyz need "
+        "none, because the kubelet has none. Needs --tls-cert-file")
     page: str = _setting("on", one_of("on", "off"), DAEMON, "on|off", commands=_RUN, help=
         "the status page at /. It names pods, so only clients on this machine may read it, such as "
         "`kubectl port-forward`")
@@ -340,8 +348,22 @@ def _contradictions(command: str, values: Mapping[str, Any]) -> Iterator[str]:
     if state_dir and networks_dir and state_dir.is_relative_to(networks_dir):
         where = f"{option('state_dir')}={state_dir}"
         yield f"{where}: host-local reads every file below {networks_dir}: use another directory"
+    if "tls_cert_file" in settings_of(command):
+        yield from _incomplete_tls(values)
     if values.get("node_condition") == "on" and values.get("api") == "off":
         yield f"{option('node_condition')}=on needs the API server: remove it, or remove {option('api')}=off"
+
+
+def _incomplete_tls(values: Mapping[str, Any]) -> Iterator[str]:
+    needs = {
+        "tls_cert_file": ("tls_key_file", "the file of its private key"),
+        "tls_key_file": ("tls_cert_file", "the file of its certificate"),
+        "tls_client_ca_file": ("tls_cert_file", "clients show certificates over HTTPS only"),
+    }
+    for name, (other, why) in needs.items():
+        if values.get(name) and not values.get(other, "invalid"):
+            given = f"{option(name)}={values[name]}"
+            yield f"{given} needs {option(other)} ({variable(other)}): {why}"
 
 
 def _unchecked_network(command: str, values: Mapping[str, Any]) -> Iterator[str]:

@@ -136,6 +136,17 @@ def test_a_cleanup_network_that_is_not_checked_is_a_mistake() -> None:
     assert load("scan", OFF, environment).network == ("kubenet",), "other commands do not care"
 
 
+def test_a_certificate_needs_its_key_where_the_port_is_opened() -> None:
+    for setting, missing in (
+        ("tls_cert_file", "--tls-key-file (NODELEAK_TLS_KEY_FILE)"),
+        ("tls_key_file", "--tls-cert-file (NODELEAK_TLS_CERT_FILE)"),
+        ("tls_client_ca_file", "--tls-cert-file (NODELEAK_TLS_CERT_FILE)"),
+    ):
+        (mistake,) = mistakes({**OFF, setting: "/x"}, command="run")
+        assert f"=/x needs {missing}" in mistake
+        load("scan", OFF, {f"NODELEAK_{setting.upper()}": "/x"})
+
+
 def test_commands_and_settings_that_use_the_api_server_need_a_node_name() -> None:
     for command in ("run", "scan", "timeline", "record", "clean"):
         assert mistakes({}, command=command) == [MISSING_NODE]

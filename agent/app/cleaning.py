@@ -119,9 +119,14 @@ def clean_once(
     return session.after_snapshot(snapshots, report)
 
 
-def cleanup_status(config: Config, report: Report) -> dict[str, object]:
-    """Return whether anything could be released from here now. It promises no release: each is checked on its own."""
-    journal = JournalStore(config.state_dir)
+def cleanup_status(
+    config: Config, report: Report, journal: JournalStore | None = None
+) -> dict[str, object]:
+    """Return whether anything could be released from here now. It promises no release: each is checked on its own.
+
+    `journal`: a store that has parsed its entries before.
+    """
+    journal = journal or JournalStore(config.state_dir)
     context = _context(config, report, journal)
     blockers = find_blockers(context, node_files(config), journal, _no_network(config))
     obstacles = [blocker.why for blocker in blockers if not blocker.network]
@@ -172,10 +177,15 @@ def read_journal(config: Config) -> Journal:
         raise UsageError(f"{option('state_dir')} ({variable('state_dir')}): {error}") from error
 
 
-def releases(config: Config) -> tuple[tuple[Entry, ...] | Unavailable, tuple[str, ...]]:
-    """Return the entries of the journal for the timeline, or why it cannot be read, and its damage."""
+def releases(
+    config: Config, store: JournalStore | None = None
+) -> tuple[tuple[Entry, ...] | Unavailable, tuple[str, ...]]:
+    """Return the entries of the journal for the timeline, or why it cannot be read, and its damage.
+
+    `store`: one that has parsed its entries before.
+    """
     try:
-        journal = JournalStore(config.state_dir).read()
+        journal = (store or JournalStore(config.state_dir)).read()
     except SourceError as error:
         return Unavailable("journal", str(error)), ()
     return journal.entries, journal.damage

@@ -6,21 +6,21 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from importlib.metadata import version
+from functools import partial
 from typing import Any, Final, NoReturn
 
 from prometheus_client import CollectorRegistry
 
 from agent.app import api_server, cleaning, commit, loop
+from agent.app.port import documents, http_exporter
 from agent.app.sources import NodeSources, displayed_name, node_sources, without_api_server
 from agent.cleanup.journal import JournalStore
 from agent.cleanup.run import Cleaner
-from agent.config import BUG, Config, UsageError, option, variable
-from agent.exporters.json.scan import status_document
-from agent.exporters.log import LogExporter, configure
+from agent.config import BUG, Config, option
+from agent.exporters.bugs import BugReporter
+from agent.exporters.log import LogExporter, Logger, configure
 from agent.exporters.metrics import MetricsExporter
-from agent.exporters.web.page import Page
-from agent.exporters.web.server import LINKS, Document, HttpExporter
+from agent.exporters.web.server import HttpExporter
 from agent.kube_events.condition import ConditionExporter
 from agent.kube_events.delivery import DeliveryMetrics, DeliveryQueue
 from agent.kube_events.events import EventExporter
@@ -38,9 +38,33 @@ Warn = Callable[..., None]  # logs an event with its fields
 
 def run_daemon(config: Config) -> int:
     """Run until the process is told to end; returns the exit code."""
-    threading.excepthook = _exit_with_thread
-    stop = threading.Event()
     log = configure(config.log_format)
+    threading.excepthook = partial(_exit_with_thread, log)
+    stop = threading.Event()
+    registry = CollectorRegistry()
+    bugs = BugReporter(registry, log)
+    heartbeat = _heartbeat(config)
+    # Before anything that may wait for the API server or its credentials.
+    http = http_exporter(config, registry, documents(config, heartbeat, bugs), bugs, log)
+    http.start()
+    try:
+        _run(config, registry, [LogExporter(log), bugs], http, heartbeat, log, stop)
+    finally:
+        stop.set()
+        http.close()
+    return 0
+
+
+def _run(
+    config: Config,
+    registry: CollectorRegistry,
+    reporters: Exporters,
+    http: HttpExporter,
+    heartbeat: loop.Heartbeat,
+    log: Logger,
+    stop: threading.Event,
+) -> None:
+    """Run the loop. `reporters`: the exporters that come first."""
     history = DeviceHistoryStore(
         config.state_dir, lambda why: log.warning("history.write_failed", why=why)
     )
@@ -49,22 +73,19 @@ def run_daemon(config: Config) -> int:
     sources = node_sources(
         config, rest, history.read, lambda: watches[1].replica.latest if watches else None
     )
-    heartbeat = _heartbeat(config)
     cleaner = _cleaner(config, sources, heartbeat)
-    registry = CollectorRegistry()
-    http = http_exporter(config, registry, heartbeat, _status(config, heartbeat))
     queue, cluster_exporters = _cluster_exporters(config, registry, log.warning)
     exporters: list[loop.Exporter] = [
-        LogExporter(log),
+        *reporters,
         *_exporters(config, registry, watches, log.warning),
         history,
+        http,
+        *cluster_exporters,
     ]
-    exporters += [http, *cluster_exporters]
     for watch in watches:
         threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
     if cluster_exporters:
         threading.Thread(target=queue.run, name="delivery", daemon=True).start()
-    http.start()
     mode = MODES[config.cleanup]
     log.info(
         "agent.started",
@@ -82,9 +103,7 @@ def run_daemon(config: Config) -> int:
     finally:
         stop.set()
         queue.stop()
-        http.close()
         log.info("agent.stopped")
-    return 0
 
 
 def _heartbeat(config: Config) -> loop.Heartbeat:
@@ -108,36 +127,6 @@ def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) ->
     return cleaning.cleaner(
         config, "run", sources.recheck, limits, applied=applied, heartbeat=heartbeat.beat
     )
-
-
-def _status(config: Config, heartbeat: loop.Heartbeat) -> Document:
-    return lambda report, age: status_document(
-        report,
-        cleaning.cleanup_status(config, report),
-        version("nodeleak"),
-        age=age,
-        interval=config.interval.total_seconds(),
-        alive=heartbeat.alive,
-    )
-
-
-def http_exporter(
-    config: Config,
-    registry: CollectorRegistry,
-    heartbeat: loop.Heartbeat,
-    status: Document | None = None,
-) -> HttpExporter:
-    host, port = config.listen
-    page = None
-    if config.page == "on":
-        page = Page(lambda: cleaning.releases(config), LINKS, version("nodeleak"), config.cleanup)
-    try:
-        return HttpExporter(config.listen, registry, lambda: heartbeat.alive, page, status)
-    except OSError as error:
-        setting = f"{option('listen')} ({variable('listen')})"
-        raise UsageError(
-            f"{setting}: cannot listen on {host or '*'}:{port}: {error.strerror or error}"
-        ) from error
 
 
 def _exporters(
@@ -172,7 +161,12 @@ def _cluster_exporters(
     return queue, exporters
 
 
-def _exit_with_thread(failed: threading.ExceptHookArgs) -> NoReturn:
+def _exit_with_thread(log: Logger, failed: threading.ExceptHookArgs) -> NoReturn:
     """End the process when a thread fails: without it, the agent would report a part of the node as healthy."""
-    traceback.print_exception(failed.exc_type, failed.exc_value, failed.exc_traceback)
-    os._exit(BUG)
+    name = failed.thread.name if failed.thread else "unknown"
+    try:
+        error = traceback.format_exception_only(failed.exc_type, failed.exc_value)[-1].strip()
+        log.error("agent.failed", thread=name, error=error)
+        traceback.print_exception(failed.exc_type, failed.exc_value, failed.exc_traceback)
+    finally:
+        os._exit(BUG)

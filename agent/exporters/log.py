@@ -44,6 +44,9 @@ _TRANSITIONS: Final = {
 """The others follow from these; if one lasts, it is a finding."""
 
 
+Logger = structlog.typing.FilteringBoundLogger
+
+
 class _Source(NamedTuple):
     source: str
     network: str = ""
@@ -55,7 +58,7 @@ _UNLISTED: Final = _Source("reservations", AUTO)
 """Stands for the networks that were not found, because the directories could not be listed."""
 
 
-def configure(log_format: str) -> structlog.typing.FilteringBoundLogger:
+def configure(log_format: str) -> Logger:
     as_text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
     renderer: Any = (
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
@@ -69,7 +72,7 @@ def configure(log_format: str) -> structlog.typing.FilteringBoundLogger:
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+    logger: Logger = structlog.get_logger()
     return logger
 
 
@@ -79,7 +82,7 @@ def _event_first(_logger: object, _method: str, event: Any) -> Any:
 
 
 class LogExporter:
-    def __init__(self, logger: structlog.typing.FilteringBoundLogger) -> None:
+    def __init__(self, logger: Logger) -> None:
         self._log = logger
         self._lines, self._omitted = TokenBucket(MOST_LINES, _LINE_INTERVAL), 0
         self._open: dict[Key, TrackedFinding] = {}

@@ -80,7 +80,13 @@ class MetricsExporter(Collector):
         self._last: Report | None = None
         self._read_at: dict[str, float] = {}
         self._mode, self._watches = mode, watches
-        self._commit, self._journal_size = commit, journal_size
+        self._journal_size = journal_size
+        # The version is read from a file, and a scrape must wait for none.
+        self._build = {
+            "version": version("nodeleak"),
+            "commit": commit,
+            "python_version": platform.python_version(),
+        }
         self._journal_bytes: int | None = None
         counter = partial(_counter, registry)
         self._source_seconds = counter("source_read_seconds_total", "source")
@@ -151,12 +157,7 @@ class MetricsExporter(Collector):
                 self._held.observe(outcome.held)
 
     def collect(self) -> Iterator[Metric]:
-        build = {
-            "version": version("nodeleak"),
-            "commit": self._commit,
-            "python_version": platform.python_version(),
-        }
-        yield _gauge("build_info", {tuple(build.values()): 1}, *build)
+        yield _gauge("build_info", {tuple(self._build.values()): 1}, *self._build)
         yield _gauge("mode_info", {self._mode: 1}, "mode")
         yield from _watch_counters(self._watches)
         yield from (family for family in self._process.collect() if family.name in _PROCESS)

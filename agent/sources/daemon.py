@@ -2,8 +2,10 @@
 
 import json
 import re
+import ssl
+from contextlib import suppress
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, Final
 
 from agent.model.status import Malformed, checked
@@ -64,18 +66,36 @@ class DaemonClient:
         raise self._not_ours()
 
     def _get(self, path: str, most: int) -> tuple[int, bytes]:
+        """Ask over HTTP; what ends the connection may be a daemon with `--tls-cert-file`."""
         connection = HTTPConnection(self._host, self._port, timeout=_READ_TIMEOUT)
         try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read(most)
-        finally:
-            connection.close()
+            return _answer(connection, path, most)
+        except ConnectionResetError:
+            with suppress(OSError, HTTPException):
+                return self._get_tls(path, most)
+            raise
+
+    def _get_tls(self, path: str, most: int) -> tuple[int, bytes]:
+        # Its name is not verified: whoever has the port of loopback decides nothing anyway.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        connection = HTTPSConnection(self._host, self._port, timeout=_READ_TIMEOUT, context=context)
+        return _answer(connection, path, most)
 
     def _not_ours(self) -> SourceError:
         return SourceError(
             f"what answers on {self._where} is not the daemon of this version of nodeleak"
         )
+
+
+def _answer(connection: HTTPConnection, path: str, most: int) -> tuple[int, bytes]:
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read(most)
+    finally:
+        connection.close()
 
 
 def _named(reservation: Any) -> tuple[str, str] | None:

@@ -113,7 +113,7 @@ def test_an_answer_without_names_does_not_matter(node: SmallNode) -> None:
     ):
         with FakeServer(lambda _: [answer]) as server:  # noqa: B023 (called at once)
             assert owners(scan(node, server.url.removeprefix("http://")))["10.244.1.9"] is None
-        assert len(server.requests) == 1
+        assert len(server.requested("/api/v1/report")) == 1
 
 
 def test_a_release_is_the_same_whatever_is_answered(tmp_path: Path) -> None:

@@ -96,8 +96,13 @@ def environment(name: str) -> dict[str, str]:
 
 def mounts(name: str) -> dict[str, Object]:
     """Return the mount of each path of the node, with the type of its volume."""
-    volumes = {volume["name"]: volume["hostPath"] for volume in pod_spec(name)["volumes"]}
-    found = ((mount, volumes[mount["name"]]) for mount in container(name)["volumeMounts"])
+    volumes = {
+        volume["name"]: volume["hostPath"]
+        for volume in pod_spec(name)["volumes"]
+        if "hostPath" in volume
+    }
+    mounted = container(name)["volumeMounts"]
+    found = ((mount, volumes[mount["name"]]) for mount in mounted if mount["name"] in volumes)
     return {volume["path"]: {**mount, **volume} for mount, volume in found}
 
 

@@ -29,6 +29,10 @@ VALUES: Final[dict[str, dict[str, Any]]] = {
     "overlays/cluster-autoscaler": {"clusterAutoscaler": True},
     "overlays/data-dir": {"cleanup": "exec", "dataDir": "/run/cni-ipam-state"},
     "overlays/docker": {"docker": True},
+    "overlays/metrics-tls": {"tls": {"secretName": "nodeleak-metrics-tls"}},
+    "overlays/metrics-tls-client-ca": {
+        "tls": {"secretName": "nodeleak-metrics-tls", "clientCa": True}
+    },
     "overlays/microk8s": {"microk8s": True},
     "overlays/node-condition": {"nodeCondition": True},
     "overlays/prometheus-annotations": {"prometheusAnnotations": True},
@@ -69,7 +73,8 @@ def test_all_of_them_together_in_a_namespace_of_its_own(tmp_path: Path) -> None:
     only_with(kubectl_has_components(), "kubectl 1.21 or newer, which renders components")
     names = [*ADDED, *COMPONENTS]
     values = {key: value for name in names for key, value in VALUES[name].items()} | {
-        "cleanup": "auto"
+        "cleanup": "auto",
+        "tls": VALUES["overlays/metrics-tls-client-ca"]["tls"],
     }
     expected = render(
         kustomization(
@@ -154,6 +159,32 @@ def test_prometheus_finds_the_objects_by_their_labels_and_scrapes_as_often_as_is
         assert changed == plain
 
 
+def test_the_secrets_and_the_name_of_the_certificate_can_be_others() -> None:
+    plain, changed = (
+        by_name(template({"podMonitor": ON, "tls": tls}))
+        for tls in (
+            {"secretName": "nodeleak-metrics-tls", "clientCa": True},
+            {
+                "secretName": "port",
+                "clientCa": True,
+                "serverName": "agent.example",
+                "clientSecretName": "scraper",
+            },
+        )
+    )
+    text = json.dumps([plain["DaemonSet", "nodeleak"], plain["PodMonitor", "nodeleak"]])
+    for old, new in (
+        ('"secretName": "nodeleak-metrics-tls"', '"secretName": "port"'),
+        ('"name": "nodeleak-metrics-tls"', '"name": "port"'),
+        ('"name": "nodeleak-metrics-client"', '"name": "scraper"'),
+        ('"serverName": "nodeleak"', '"serverName": "agent.example"'),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    expected = json.loads(text)
+    assert [changed["DaemonSet", "nodeleak"], changed["PodMonitor", "nodeleak"]] == expected
+
+
 def test_values_that_mean_nothing_are_refused_and_the_linter_accepts_the_chart() -> None:
     for setting, why in (
         ("cleanup=on", "cleanup"),
@@ -162,6 +193,8 @@ def test_values_that_mean_nothing_are_refused_and_the_linter_accepts_the_chart()
         ("image.digest=0123", "digest"),
         ("dataDir=run/cni", "dataDir"),
         ("podMonitor.enabled=true,serviceMonitor.enabled=true", "enable one of them"),
+        ("tls.clientCa=true", "tls.clientCa needs tls.secretName"),
+        ("tls.secret=x", "secret"),
         ("cleanup=auto,env.NODELEAK_CLEANUP=dry-run", "remove one"),
     ):
         refused = helm("template", "any-name", str(CHART), f"--set={setting}", codes=(1,))

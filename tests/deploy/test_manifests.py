@@ -34,7 +34,7 @@ from tests.deploy.manifests import (
     rules,
     writable,
 )
-from tests.wire import needs, run
+from tests.wire import needs, only_with, run
 
 VERSIONS = ("1.25", "1.29", "1.33", "1.37")
 """No schemas of older versions are available; tests/e2e applies the manifests to a 1.20.2 cluster."""
@@ -161,6 +161,56 @@ def test_the_agent_is_root_without_capabilities_on_every_node_even_a_broken_one(
             for probe in ("livenessProbe", "readinessProbe")
         ]
         assert probes == ["/healthz", "/readyz"]
+
+
+def test_with_tls_the_probes_use_https_and_the_secret_is_mounted_as_a_directory() -> None:
+    files = {
+        "overlays/metrics-tls": {"CERT": "tls.crt", "KEY": "tls.key"},
+        "overlays/metrics-tls-client-ca": {
+            "CERT": "tls.crt",
+            "KEY": "tls.key",
+            "CLIENT_CA": "ca.crt",
+        },
+    }
+    for name in AGENTS:
+        probes = [
+            container(name)[probe]["httpGet"].get("scheme", "HTTP")
+            for probe in ("livenessProbe", "readinessProbe")
+        ]
+        assert probes == ["HTTPS" if name in files else "HTTP"] * 2, name
+        secrets = {
+            volume["name"]: volume["secret"]["secretName"]
+            for volume in pod_spec(name)["volumes"]
+            if "secret" in volume
+        }
+        expected = {"metrics-tls": "nodeleak-metrics-tls"} if name in files else {}
+        assert secrets == expected, name
+        for setting, file in files.get(name, {}).items():
+            path = environment(name)[f"NODELEAK_TLS_{setting}_FILE"]
+            assert path == f"/etc/nodeleak/tls/{file}"
+        for mount in container(name)["volumeMounts"]:
+            assert "subPath" not in mount, "a renewed certificate would never arrive"
+
+
+def test_the_monitors_verify_the_certificate_and_show_one(tmp_path: Path) -> None:
+    only_with(kubectl_has_components(), "kubectl 1.21 or newer, which renders components")
+    monitors = ("prometheus-operator", "prometheus-service-monitor")
+    own = kustomization(
+        tmp_path,
+        resources=["../deploy/base", *(f"../deploy/overlays/{name}" for name in monitors)],
+        components=["../deploy/overlays/metrics-tls-client-ca/component"],
+    )
+    found = {document["kind"]: document for document in render(own)}
+    of_client = {"name": "nodeleak-metrics-client"}
+    tls = {
+        "ca": {"secret": {"name": "nodeleak-metrics-tls", "key": "ca.crt"}},
+        "serverName": "nodeleak",
+        "cert": {"secret": of_client | {"key": "tls.crt"}},
+        "keySecret": of_client | {"key": "tls.key"},
+    }
+    for kind, key in (("PodMonitor", "podMetricsEndpoints"), ("ServiceMonitor", "endpoints")):
+        (endpoint,) = found[kind]["spec"][key]
+        assert (endpoint["scheme"], endpoint["tlsConfig"]) == ("https", tls)
 
 
 def test_the_account_has_only_these_rights() -> None:

@@ -15,7 +15,13 @@ from playwright.sync_api import Page as BrowserPage
 from prometheus_client import CollectorRegistry
 
 from agent.exporters.web.page import Page
-from agent.exporters.web.server import LINKS, HttpExporter
+from agent.exporters.web.server import (
+    LINKS,
+    CleanupFacts,
+    Documents,
+    HttpExporter,
+    Transport,
+)
 from agent.model.assessment import State
 from agent.model.report import Report
 from tests.builders import cni_result, dark_node, node, reservation, scanned, without
@@ -219,7 +225,16 @@ def test_every_marker_and_every_status_is_legible_in_both_color_schemes(browser:
 @contextmanager
 def serving(report: Report | None) -> Iterator[str]:
     exporter = HttpExporter(
-        ("127.0.0.1", 0), CollectorRegistry(), lambda: True, Page(lambda: ((), ()), LINKS)
+        Transport(("127.0.0.1", 0)),
+        CollectorRegistry(),
+        Documents(
+            alive=lambda: True,
+            facts=lambda _: CleanupFacts({}, (), ()),
+            status=lambda *_: {},
+            page=Page(LINKS),
+        ),
+        report_bug=lambda bug: pytest.fail(bug.traceback),
+        warn=pytest.fail,
     )
     exporter.start()
     try:

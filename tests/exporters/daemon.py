@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from agent.checks import engine
 from agent.checks.engine import ConfirmationState
+from agent.exporters.bugs import BugReporter
 from agent.exporters.log import LogExporter
 from agent.exporters.metrics import MetricsExporter
 from agent.kube_events.delivery import DeliveryMetrics
@@ -36,8 +37,10 @@ class Daemon:
     def __init__(self, *networks: str, mode: str = "observe", journal: int | None = None) -> None:
         self.registry, self._capture = CollectorRegistry(), structlog.testing.LogCapture()
         watches: list[Any] = [Stream()]
+        logger = structlog.wrap_logger(None, processors=[self._capture])
         self._exporters = (
-            LogExporter(structlog.wrap_logger(None, processors=[self._capture])),
+            LogExporter(logger),
+            BugReporter(self.registry, logger),
             MetricsExporter(
                 self.registry,
                 networks or ("kubenet",),

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
@@ -19,7 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from agent.cli import main as nodeleak
 from agent.exporters.web.page import Page
-from agent.exporters.web.server import HttpExporter
+from agent.exporters.web.server import CleanupFacts, Documents, HttpExporter, Transport
 from agent.fleet.command import main as kubectl_nodeleak
 from tests.fakes import host, nodes
 from tests.fakes.engine import engine
@@ -142,7 +143,16 @@ def _prometheus(directory: Path) -> Iterator[Parse]:
 @contextmanager
 def _requests(directory: Path) -> Iterator[Parse]:  # noqa: ARG001 (it needs none)
     exporter = HttpExporter(
-        ("127.0.0.1", 0), CollectorRegistry(), lambda: True, Page(lambda: ((), ()))
+        Transport(("127.0.0.1", 0)),
+        CollectorRegistry(),
+        Documents(
+            alive=lambda: True,
+            facts=lambda _: CleanupFacts({}, (), ()),
+            status=lambda *_: {},
+            page=Page(),
+        ),
+        report_bug=lambda bug: print(bug.traceback, file=sys.stderr),
+        warn=lambda event, **_: print(event, file=sys.stderr),
     )
     exporter.start()
     printed = StringIO()

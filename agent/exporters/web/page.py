@@ -3,7 +3,7 @@
 import os
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from functools import cache
 from hashlib import sha256
@@ -59,32 +59,31 @@ _HEADERS: Final = {
 }
 """Load nothing, and run nothing."""
 
-Releases = Callable[[], "tuple[Iterable[Entry] | Unavailable, Iterable[str]]"]
+Releases = tuple["Iterable[Entry] | Unavailable", Iterable[str]]
+"""The entries of the journal, and its damage."""
 
 
 class Page:
-    def __init__(
-        self, releases: Releases, links: tuple[str, ...] = (), version: str = "", mode: str = ""
-    ) -> None:
-        self._releases, self._about = releases, {"links": links, "version": version, "mode": mode}
+    def __init__(self, links: tuple[str, ...] = (), version: str = "", mode: str = "") -> None:
+        self._about = {"links": links, "version": version, "mode": mode}
 
     def render(
-        self, report: Report | None, *, alive: bool, refreshing: bool
+        self, report: Report | None, releases: Releases, *, alive: bool, refreshing: bool
     ) -> tuple[bytes, dict[str, str]]:
         """Render a report, None before the first, with headers. `alive`: whether the daemon still takes snapshots."""
-        view = None if report is None else self._view(report, alive=alive)
+        view = None if report is None else self._view(report, releases, alive=alive)
         refresh = (
             0 if not refreshing else _FIRST_REFRESH_SECONDS if report is None else _REFRESH_SECONDS
         )
         body = _template().render(view=view, style=_STYLE, refresh=refresh, **self._about)
         return body.encode(), _HEADERS | ({"Refresh": str(refresh)} if refreshing else {})
 
-    def _view(self, report: Report, *, alive: bool) -> dict[str, Any]:
+    def _view(self, report: Report, releases: Releases, *, alive: bool) -> dict[str, Any]:
         document, pods = scan_document(report), report.assessment.snapshot.pods
         return {
             "document": document,
             "cleaning": report.cleaning,
-            "timeline": timeline_document(report, *self._releases()),
+            "timeline": timeline_document(report, *releases),
             "status": _STATUS.get(
                 state_of(report, alive=alive), "unconfirmed" if report.problems else "healthy"
             ),

@@ -1,38 +1,41 @@
-"""HTTP, with bounds: metrics and two probes; for this machine only, the report as a page and as JSON, and status."""
+"""HTTP: metrics and two probes; for this machine only, the report as a page and as JSON, and status.
+
+Every answer is rendered from memory, as of the last sync: no request waits for a file, or for another document.
+"""
 
 import json
-import socket
-import sys
-from collections import Counter
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from ipaddress import ip_address
-from socketserver import TCPServer
-from threading import Lock, Thread
-from time import monotonic  # noqa: TID251 (the age of a report or a connection, which is no data)
-from typing import Any, Final, NamedTuple
-from wsgiref.simple_server import WSGIRequestHandler
+from threading import Lock
+from time import monotonic  # noqa: TID251 (the age of a report, which is no data)
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
-from prometheus_client.exposition import ThreadingWSGIServer
 
 from agent.exporters.json.scan import scan_document
+from agent.exporters.web.connections import (
+    CLIENT_CERTIFICATE,
+    CONNECTION_SECONDS,
+    PATIENCE,
+    Server,
+    Warn,
+    is_loopback,
+)
 from agent.exporters.web.page import Page
+from agent.exporters.web.tls import Certificates
+from agent.model.bug import Bug, bug_of
 from agent.model.report import Report
+from agent.model.snapshot import Unavailable
 
-MOST_CONNECTIONS: Final = 64
-"""Of other machines, at a time. Each costs a thread and at most `REQUEST_BYTES`."""
-MOST_PER_CLIENT: Final = 8
-"""Of one address. A browser opens six."""
-MOST_OF_THIS_MACHINE: Final = 32
-"""The kubelet's probe beside whatever else asks here. Other machines cannot take these."""
-REQUEST_BYTES: Final = 8192
-"""Request line and headers. Prometheus sends less than 1 KiB."""
-CONNECTION_SECONDS: Final = 15.0
-"""From the connection to the end of the answer: Prometheus waits for at most 10 s by default."""
-_THIS_MACHINE: Final = "this machine"
+if TYPE_CHECKING:
+    from agent.cleanup.journal import Entry
+
 LINKS: Final = ("/metrics", "/healthz", "/readyz", "/api/v1/report", "/api/v1/status")
+PROBES: Final = ("/healthz", "/readyz")
+"""The kubelet asks them, and has no client certificate."""
+_DOCUMENTS: Final = ("/metrics", "/", "/api/v1/report", "/api/v1/status")
 _JSON, _HTML, _PLAIN = "application/json", "text/html; charset=utf-8", "text/plain; charset=utf-8"
 _ALWAYS: Final = (
     ("Server", "nodeleak"),
@@ -41,106 +44,23 @@ _ALWAYS: Final = (
 )
 _NO_SYNC: Final = "no sync yet"
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
-Document = Callable[[Report, float], dict[str, Any]]
-"""Makes a document of a report and its age in seconds."""
 
 
-class Server(ThreadingWSGIServer):
-    request_queue_size = 128
+class CleanupFacts(NamedTuple):
+    """What is shown besides the report. The sync reads it, because the disk may be slow."""
 
-    def __init__(self, host: str, port: int, application: Callable[..., list[bytes]]) -> None:
-        """Listen at once, without a host on all addresses, of both families where there are two; raises OSError."""
-        self.address_family = _family(host)
-        self._open: dict[socket.socket, tuple[str, float]] = {}
-        """The client of each connection, and when it was accepted."""
-        super().__init__((host, port), _Handler)
-        self.set_app(application)
-
-    def start(self) -> None:
-        Thread(target=self.serve_forever, name="http", daemon=True).start()
-
-    def close(self) -> None:
-        """Stop listening. An answer that is being made is not waited for."""
-        self.shutdown()
-        self.server_close()
-
-    def server_bind(self) -> None:
-        if self.address_family == socket.AF_INET6:
-            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        TCPServer.server_bind(
-            self
-        )  # that of HTTPServer asks a name server for the name of this machine
-        self.server_name, self.server_port = "nodeleak", self.server_address[1]
-        self.setup_environ()
-
-    def verify_request(self, request: Any, client_address: Any) -> bool:
-        peer = client_address[0]
-        # The kubelet probes from the address that it connects to.
-        client = _THIS_MACHINE if peer == request.getsockname()[0] or is_loopback(peer) else peer
-        taken = Counter(other for other, _ in list(self._open.values()))
-        if client == _THIS_MACHINE:
-            room = taken[client] < MOST_OF_THIS_MACHINE
-        else:
-            room = (
-                taken[client] < MOST_PER_CLIENT
-                and taken.total() - taken[_THIS_MACHINE] < MOST_CONNECTIONS
-            )
-        if room:
-            self._open[request] = client, monotonic()
-        return room
-
-    def shutdown_request(self, request: Any) -> None:
-        self._open.pop(request, None)
-        super().shutdown_request(request)
-
-    def service_actions(self) -> None:
-        """End connections that take too long; called twice a second."""
-        for connection, (_, accepted) in list(self._open.items()):
-            if monotonic() - accepted > CONNECTION_SECONDS:
-                connection.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), OSError):  # the client has left, or took too long
-            super().handle_error(request, client_address)
+    status: Mapping[str, object]
+    """What `nodeleak.status/v1` says of cleanup."""
+    releases: "tuple[Entry, ...] | Unavailable"
+    damage: tuple[str, ...]
+    """The files of the journal that cannot be parsed."""
 
 
-class _Handler(WSGIRequestHandler):
-    """Logs nothing: clients could fill the log."""
-
-    timeout = 5
-
-    def setup(self) -> None:
-        super().setup()
-        self.rfile: Any = _Bounded(self.rfile)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-class _Bounded:
-    """Reads the lines of a request, at most `REQUEST_BYTES`."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream, self._left = stream, REQUEST_BYTES
-        self.close = stream.close
-
-    def readline(self, limit: int = -1) -> bytes:
-        line: bytes = self._stream.readline(min(limit, self._left) if limit >= 0 else self._left)
-        self._left -= len(line)
-        if self._left <= 0:
-            raise ConnectionAbortedError("the request is too large")
-        return line
-
-
-def is_loopback(client: str) -> bool:
-    address = ip_address(client.partition("%")[0])
-    return bool((getattr(address, "ipv4_mapped", None) or address).is_loopback)
-
-
-def _family(host: str) -> socket.AddressFamily:
-    if host:
-        return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
-    return socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+class _Sync(NamedTuple):
+    report: Report
+    begun: float
+    """By the monotonic clock."""
+    facts: CleanupFacts
 
 
 class Response(NamedTuple):
@@ -150,109 +70,192 @@ class Response(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
+class Documents(NamedTuple):
+    """What the port shows, and how it is made."""
+
+    alive: Callable[[], bool]
+    """Whether the daemon still syncs."""
+    facts: Callable[[Report], CleanupFacts]
+    """Called in each sync, by the thread that exports."""
+    status: Callable[[Report, Mapping[str, object], float], dict[str, Any]]
+    """Makes `nodeleak.status/v1` of a report, what is said of cleanup, and the age in seconds."""
+    page: Page | None
+    """None: there is no page."""
+
+
+class Transport(NamedTuple):
+    """How clients are connected."""
+
+    address: tuple[str, int]
+    certificates: Certificates | None = None
+    """None: plain HTTP."""
+    needs_client_certificate: bool = False
+    """Whether other machines must show a certificate of the client CA, except to the probes."""
+    connection_seconds: float = CONNECTION_SECONDS
+
+
 class HttpExporter:
     """The server and the last report. `export` belongs to one thread, the rest to the server's threads."""
 
     def __init__(
         self,
-        address: tuple[str, int],
+        transport: Transport,
         registry: CollectorRegistry,
-        alive: Callable[[], bool],
-        page: Page | None = None,
-        status: Document | None = None,
+        documents: Documents,
+        report_bug: Callable[[Bug], None],
+        warn: Warn,
     ) -> None:
         """Listen at once, so that a port in use fails before anything else starts; raises OSError."""
-        self._last: tuple[Report, float] | None = None
-        """With the time of the monotonic clock at which it was begun."""
-        self._alive, self._page, self._status = alive, page, status
+        self._last: _Sync | None = None
+        self._documents = documents
+        self._certificates = transport.certificates
+        self._needs_certificate = transport.needs_client_certificate
+        self._report_bug = report_bug
         self._metrics = make_wsgi_app(registry)
-        self._rendering = Lock()
-        """One at a time: many clients may not use many times the memory. The probes do not wait for it."""
-        self._server = Server(*address, self._answer)
+        self._rendering = {path: Lock() for path in _DOCUMENTS}
+        """Each document once at a time: many clients may not use many times the memory."""
+        self._server = Server(
+            transport.address,
+            self._answer,
+            report_bug,
+            warn,
+            transport.certificates.context if transport.certificates else None,
+            transport.connection_seconds,
+        )
         self.port: int = self._server.server_port
-        self.start, self.close = self._server.start, self._server.close
+        self.start = self._server.start
+        self.close = self._server.close
 
     def export(self, report: Report, seconds: float) -> None:
-        self._last = report, monotonic() - seconds
+        begun = monotonic() - seconds
+        if self._certificates:
+            self._certificates.reload()
+        self._last = _Sync(report, begun, self._documents.facts(report))
 
     def _answer(self, environ: dict[str, Any], start: StartResponse) -> list[bytes]:
-        path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
-        if path == "/metrics" and method == "GET":
-            return self._render_metrics(environ, start)
-        refusal = _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed")
-        response = self._response(path, environ) if method in {"GET", "HEAD"} else refusal
-        length = ("Content-Length", str(len(response.body)))
+        path = environ["PATH_INFO"]
+        try:
+            response = self._response(path, environ)
+        except Exception as error:  # noqa: BLE001 (a bug ends this answer, and nothing else)
+            self._report_bug(bug_of("http", path, error))
+            response = _text(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug: the agent's log shows it")
         headers = [
             ("Content-Type", response.content_type),
-            length,
+            ("Content-Length", str(len(response.body))),
             *_ALWAYS,
             *response.headers.items(),
         ]
         start(f"{response.status.value} {response.status.phrase}", headers)
-        return [] if method == "HEAD" else [response.body]
-
-    def _render_metrics(self, environ: dict[str, Any], start: StartResponse) -> list[bytes]:
-        with self._rendering:
-            try:
-                return list(self._metrics(environ, start))
-            except TypeError:  # the client accepts a version that is not a number
-                return list(self._metrics(environ | {"HTTP_ACCEPT": ""}, start))
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [response.body]
 
     def _response(self, path: str, environ: dict[str, Any]) -> Response:
+        if refusal := self._refusal(path, environ):
+            return refusal
         match path:
-            case "/metrics":
-                return _text(HTTPStatus.OK, "")
             case "/healthz":
                 # The loop's heartbeat only: a restart of the agent repairs neither docker nor the API server.
-                return _probe("no sync for too long", ok=self._alive())
+                return _probe("no sync for too long", ok=self._documents.alive())
             case "/readyz":
                 return _probe(_NO_SYNC, ok=self._last is not None)
-            case "/" if self._page is not None:
-                return self._private(
-                    "page", environ, partial(self._view, self._page, environ["QUERY_STRING"])
-                )
-            case "/api/v1/report":
-                return self._private(
-                    "report", environ, partial(self._json, lambda report, _: scan_document(report))
-                )
-            case "/api/v1/status" if self._status is not None:
-                return self._private("status", environ, partial(self._json, self._status))
+            case "/metrics" if environ["REQUEST_METHOD"] == "HEAD":
+                return _text(HTTPStatus.OK, "")
+            case "/" if self._documents.page is None:
+                return _not_found()
+            case _ if path in self._rendering:
+                return self._rendered(path, environ)
             case _:
-                return _text(HTTPStatus.NOT_FOUND, f"not found: {', '.join(LINKS)}")
+                return _not_found()
 
-    def _private(
-        self, what: str, environ: dict[str, Any], render: Callable[[], Response]
-    ) -> Response:
+    def _refusal(self, path: str, environ: dict[str, Any]) -> Response | None:
+        is_here = is_loopback(environ["REMOTE_ADDR"])
+        has_certificate = is_here or environ[CLIENT_CERTIFICATE] or path in PROBES
+        if self._needs_certificate and not has_certificate:
+            return _text(HTTPStatus.FORBIDDEN, "show a client certificate (--tls-client-ca-file)")
+        if environ["REQUEST_METHOD"] not in {"GET", "HEAD"}:
+            return _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed")
+        return self._private(path, environ, is_here=is_here)
+
+    def _private(self, path: str, environ: dict[str, Any], *, is_here: bool) -> Response | None:
         """Refuse other machines, and host names: anybody can point a name at this machine (DNS rebinding)."""
-        names = f"the {what} names pods and addresses"
-        if not is_loopback(environ["REMOTE_ADDR"]):
+        if (
+            path not in _DOCUMENTS
+            or path == "/metrics"
+            or (path == "/" and not self._documents.page)
+        ):
+            return None
+        names = f"the {path.rpartition('/')[2] or 'page'} names pods and addresses"
+        if not is_here:
             return _text(HTTPStatus.FORBIDDEN, f"{names}: only this machine may read it")
         if not _is_ours(environ.get("HTTP_HOST", "")):
-            return _text(
-                HTTPStatus.FORBIDDEN, f"{names}: use localhost or an IP address as the host"
-            )
-        with self._rendering:
-            return render()
+            why = f"{names}: use localhost or an IP address as the host"
+            return _text(HTTPStatus.FORBIDDEN, why)
+        return None
 
-    def _view(self, page: Page, query: str) -> Response:
-        report, refreshing = (
-            self._last[0] if self._last else None,
-            "refresh=off" not in query.split("&"),
+    def _rendered(self, path: str, environ: dict[str, Any]) -> Response:
+        with _turn(self._rendering[path], environ[PATIENCE]) as is_mine:
+            if not is_mine:
+                return _text(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests wait for this")
+            match path:
+                case "/metrics":
+                    return self._exposition(environ)
+                case "/":
+                    return self._view(environ["QUERY_STRING"])
+                case _:
+                    return self._json(path)
+
+    def _exposition(self, environ: dict[str, Any]) -> Response:
+        headers: dict[str, str] = {}
+
+        def start(_status: str, given: list[tuple[str, str]]) -> None:
+            headers.update(given)
+
+        try:
+            body = b"".join(self._metrics(environ, start))
+        except TypeError:  # the client accepts a version that is not a number
+            body = b"".join(self._metrics(environ | {"HTTP_ACCEPT": ""}, start))
+        return Response(HTTPStatus.OK, headers.pop("Content-Type"), body, headers)
+
+    def _view(self, query: str) -> Response:
+        assert self._documents.page is not None  # noqa: S101 (else it is not found)
+        refreshing = "refresh=off" not in query.split("&")
+        timeline = self._last and (self._last.facts.releases, self._last.facts.damage)
+        body, headers = self._documents.page.render(
+            self._last and self._last.report,
+            timeline or ((), ()),
+            alive=self._documents.alive(),
+            refreshing=refreshing,
         )
-        body, headers = page.render(report, alive=self._alive(), refreshing=refreshing)
         return Response(HTTPStatus.OK, _HTML, body, headers)
 
-    def _json(self, document: Document) -> Response:
-        if self._last is None:
+    def _json(self, path: str) -> Response:
+        if (last := self._last) is None:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, _NO_SYNC)
-        report, begun = self._last
-        return Response(
-            HTTPStatus.OK, _JSON, json.dumps(document(report, monotonic() - begun)).encode()
-        )
+        if path == "/api/v1/report":
+            document = scan_document(last.report)
+        else:
+            age = monotonic() - last.begun
+            document = self._documents.status(last.report, last.facts.status, age)
+        return Response(HTTPStatus.OK, _JSON, json.dumps(document).encode())
+
+
+@contextmanager
+def _turn(lock: Lock, seconds: float) -> Iterator[bool]:
+    """Wait for a lock; False: not within the time that the connection has left."""
+    if not lock.acquire(timeout=seconds):
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
 
 
 def _text(status: HTTPStatus, text: str) -> Response:
     return Response(status, _PLAIN, f"{text}\n".encode())
+
+
+def _not_found() -> Response:
+    return _text(HTTPStatus.NOT_FOUND, f"not found: {', '.join(LINKS)}")
 
 
 def _probe(why_not: str, *, ok: bool) -> Response:

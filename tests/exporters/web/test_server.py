@@ -5,7 +5,9 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE
 from types import SimpleNamespace
@@ -17,10 +19,13 @@ from prometheus_client import Counter as CounterOf
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from agent.cleanup.journal import JournalStore
 from agent.config import UsageError
+from agent.exporters.web.server import CleanupFacts
 from agent.model.report import Report
-from tests.builders import node, reservation, scanned
+from tests.builders import NOW, node, reservation, scanned
 from tests.cli.commands import running
+from tests.exporters.built import RELEASED, write_journal
 from tests.exporters.served import Server, serving
 from tests.network import BRIDGE4, network
 from tests.wire import needs, until
@@ -110,6 +115,60 @@ def test_what_is_answered_to_each_path_and_method(server: Server, tmp_path: Path
     with serving(tmp_path, page="off") as without_page:
         assert without_page.ask("/").status == 404
         assert without_page.ask("/metrics").status == 200
+
+
+def test_no_request_waits_for_a_slow_disk(report: Report, tmp_path: Path) -> None:
+    opened, reading = threading.Event(), threading.Event()
+    opened.set()
+
+    def facts(_: Report) -> CleanupFacts:
+        reading.set()
+        opened.wait(30)
+        return CleanupFacts({"mode": "off"}, (), ())
+
+    with serving(tmp_path, facts=facts) as server:
+        server.export(report, 0.1)
+        opened.clear()
+        reading.clear()
+        sync = threading.Thread(target=server.export, args=(report, 0.1))
+        sync.start()
+        reading.wait(20)
+        for path in (*PATHS, "/"):
+            assert server.ask(path).status == 200, path
+        opened.set()
+        sync.join()
+
+
+def test_what_is_served_is_as_of_the_last_sync_without_any_file(
+    report: Report, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    write_journal(state)
+    with serving(state) as server:
+        server.export(report, 0.1)
+        page = server.ask("/").text
+        assert RELEASED.name in page or "shop/cart" in page
+        state.rename(tmp_path / "away")
+        assert server.ask("/").text == page
+        server.export(report, 0.1)
+        assert server.ask("/").text != page
+
+
+def test_a_release_is_shown_from_the_next_sync_on(report: Report, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    store = JournalStore(state)
+    with serving(state) as server:
+        for number in range(1, 4):
+            name = f"2026032{number}T190000.000000Z-999999999999"
+            store.begin(replace(RELEASED, name=name), [])
+            store.update(replace(RELEASED, name=name), NOW)
+            for _ in range(3):
+                server.export(report, 0.1)
+                assert server.ask("/").text.count("shop/cart") == number
+        for file in (state / "journal").iterdir():
+            file.unlink()
+        server.export(report, 0.1)
+        assert "shop/cart" not in server.ask("/").text
 
 
 PROMETHEUS_2 = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain"
@@ -270,17 +329,31 @@ def test_no_garbage_and_no_early_end_of_a_client_is_logged(
         connection.close()
     assert server.ask("/healthz").status == 200
     assert capfd.readouterr().err == ""
+    assert server.logged == []
 
 
-def test_a_bug_is_printed_and_does_not_end_the_server(
+def test_a_bug_is_reported_and_does_not_end_the_server(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    with serving(tmp_path) as server:
-        server.export(None, 0.1)  # type: ignore[arg-type]
-        for path in ("/api/v1/report", "/api/v1/status"):
-            assert b" 500 " in raw(server, f"GET {path} HTTP/1.1\r\n\r\n".encode())
-        until(lambda: "AttributeError" in capfd.readouterr().err, "the traceback is shown")
-        assert server.ask("/healthz").status == 200
+    class Broken:
+        @property
+        def alive(self) -> bool:
+            raise KeyError("a bug")
+
+    with serving(tmp_path, heart=Broken()) as server:
+        for _ in range(2):
+            assert b" 500 " in raw(server, b"GET /healthz HTTP/1.1\r\n\r\n")
+        (line,) = server.events("internal_error")
+        assert (line["part"], line["name"], line["error"]) == (
+            "http",
+            "/healthz",
+            "KeyError: 'a bug'",
+        )
+        assert "in alive" in line["traceback"]
+        counted = 'nodeleak_internal_errors_total{part="http"} 2.0'
+        assert counted in server.ask("/metrics").text
+        assert server.ask("/readyz").status == 503
+    assert capfd.readouterr().err == ""
 
 
 def test_a_client_that_sends_a_byte_now_and_then_is_disconnected(server: Server) -> None:

@@ -11,6 +11,19 @@
 {{- $object := include "nodeleak.file" . | fromYaml -}}
 {{- $values := index . 2 -}}
 {{- range $name, $value := $values.labels }}{{ $_ := set $object.metadata.labels $name $value }}{{ end -}}
-{{- range $object.spec.podMetricsEndpoints | default $object.spec.endpoints }}{{ $_ := set . "interval" $values.interval }}{{ end -}}
+{{- $tls := (index . 0).Values.tls -}}
+{{- range $object.spec.podMetricsEndpoints | default $object.spec.endpoints -}}
+  {{- $_ := set . "interval" $values.interval -}}
+  {{- if $tls.secretName -}}
+    {{- $ca := dict "secret" (dict "name" $tls.secretName "key" "ca.crt") -}}
+    {{- $config := dict "ca" $ca "serverName" $tls.serverName -}}
+    {{- if $tls.clientCa -}}
+      {{- $_ := set $config "cert" (dict "secret" (dict "name" $tls.clientSecretName "key" "tls.crt")) -}}
+      {{- $_ := set $config "keySecret" (dict "name" $tls.clientSecretName "key" "tls.key") -}}
+    {{- end -}}
+    {{- $_ := set . "scheme" "https" -}}
+    {{- $_ := set . "tlsConfig" $config -}}
+  {{- end -}}
+{{- end -}}
 {{- toYaml $object -}}
 {{- end }}

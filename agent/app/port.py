@@ -1,0 +1,143 @@
+"""Wiring of the daemon's port: what it serves, over which transport."""
+
+import os
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from agent.app import cleaning, loop
+from agent.cleanup.journal import JournalStore
+from agent.config import Config, UsageError, option, variable
+from agent.exporters.json.scan import status_document
+from agent.exporters.log import Logger
+from agent.exporters.web.connections import CONNECTION_SECONDS
+from agent.exporters.web.page import Page
+from agent.exporters.web.server import LINKS, CleanupFacts, Documents, HttpExporter, Transport
+from agent.exporters.web.tls import Certificates, TlsError, TlsFiles
+from agent.model.bug import Bug, bug_of
+from agent.model.report import Report
+from agent.model.snapshot import Unavailable
+
+ReportBug = Callable[[Bug], None]
+
+
+def documents(config: Config, heartbeat: loop.Heartbeat, report_bug: ReportBug) -> Documents:
+    """Return what the port shows."""
+    return Documents(
+        alive=lambda: heartbeat.alive,
+        facts=_Facts(config, report_bug),
+        status=_status(config, heartbeat),
+        page=Page(LINKS, version("nodeleak"), config.cleanup) if config.page == "on" else None,
+    )
+
+
+def http_exporter(
+    config: Config,
+    registry: CollectorRegistry,
+    shown: Documents,
+    report_bug: ReportBug,
+    log: Logger,
+    connection_seconds: float = CONNECTION_SECONDS,
+) -> HttpExporter:
+    """Listen; raises UsageError."""
+    transport = Transport(
+        address=config.listen,
+        certificates=_certificates(config, log),
+        needs_client_certificate=config.tls_client_ca_file is not None,
+        connection_seconds=connection_seconds,
+    )
+    try:
+        return HttpExporter(transport, registry, shown, report_bug, log.warning)
+    except OSError as error:
+        setting = f"{option('listen')} ({variable('listen')})"
+        host, port = config.listen
+        raise UsageError(
+            f"{setting}: cannot listen on {host or '*'}:{port}: {error.strerror or error}"
+        ) from error
+
+
+def _certificates(config: Config, log: Logger) -> Certificates | None:
+    if config.tls_cert_file is None or config.tls_key_file is None:
+        return None
+    files = TlsFiles(config.tls_cert_file, config.tls_key_file, config.tls_client_ca_file)
+    try:
+        return Certificates(files, log.info, log.error)
+    except TlsError as error:
+        setting = f"{option(error.file)} ({variable(error.file)})"
+        raise UsageError(f"{setting}: {error}") from error
+
+
+def _status(
+    config: Config, heartbeat: loop.Heartbeat
+) -> Callable[[Report, Mapping[str, object], float], dict[str, Any]]:
+    agent_version = version("nodeleak")  # it reads a file
+    return lambda report, cleanup, age: status_document(
+        report,
+        cleanup,
+        agent_version,
+        age=age,
+        interval=config.interval.total_seconds(),
+        alive=heartbeat.alive,
+    )
+
+
+class _ShownJournal(JournalStore):
+    """The journal for display: its files are listed again only if the directory has changed.
+
+    That is so after any change, because entries are replaced as a whole. Who releases must not rely on it.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        super().__init__(state_dir)
+        self._path = state_dir / "journal"
+        self._seen: tuple[int, int] | None = None
+        self._is_settled = False
+        self._files: list[tuple[Path, os.stat_result]] | None = None
+
+    def look(self) -> None:
+        """Look for a change, once a sync, and once more in the next one: two may have the same time."""
+        seen = self._identity()
+        if seen != self._seen or not self._is_settled:
+            self._files = None
+        self._is_settled = seen == self._seen
+        self._seen = seen
+
+    def _listed(self) -> list[tuple[Path, os.stat_result]]:
+        if self._files is None:
+            self._files = super()._listed()
+        return self._files
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+
+class _Facts:
+    """Reads, in each sync, what the port needs from the disk. Used by one thread."""
+
+    def __init__(self, config: Config, report_bug: ReportBug) -> None:
+        self._config = config
+        self._report_bug = report_bug
+        self._journal = _ShownJournal(config.state_dir)
+
+    def __call__(self, report: Report) -> CleanupFacts:
+        try:
+            self._journal.look()
+            status = cleaning.cleanup_status(self._config, report, self._journal)
+            return CleanupFacts(status, *cleaning.releases(self._config, self._journal))
+        except Exception as error:  # noqa: BLE001 (the other exporters go on)
+            bug = bug_of("http", "cleanup", error)
+            self._report_bug(bug)
+            status = {
+                "mode": self._config.cleanup,
+                "networks": [],
+                "release_possible": None,
+                "why_not": [bug.reason],
+            }
+            return CleanupFacts(status, Unavailable("journal", bug.reason), ())
