@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # What every profile shares: the parts are started in their order and stopped in the reverse one. A profile defines
-# PARTS, PORTS, answers, run_PART, start_part, end_part, prepare, before_stop and after_stop.
+# PARTS, PORTS, SUSPENDED (see slow.sh), answers, run_PART, start_part, end_part, prepare, before_stop and after_stop.
 
 # PART...: print the named parts, or all, in starting order.
 parts() {
@@ -19,12 +19,16 @@ cmd_start() {
   prepare "$@"
   for part in $chosen; do start_part "$part"; done
   if [ $# = 0 ]; then step "$LOG/controller-manager.log" "default service account" wait_for_service_account; fi
+  if [ $# = 0 ]; then start_slow "${SUSPENDED[@]}"; fi
 }
 
 cmd_stop() {
   local part chosen
   mkdir -p "$LOG" "$STATE/run"
-  if [ $# = 0 ]; then before_stop; fi
+  if [ $# = 0 ]; then
+    before_stop
+    stop_slow
+  fi
   chosen=$(parts "$@")
   for part in $(tac <<<"$chosen"); do
     if mine "$part"; then

@@ -127,7 +127,7 @@ class Deployment:
             assert conditions.get("Ready") == "True"
             return dict(pod)
 
-        return eventually(check, 60)
+        return eventually(check)
 
     def restarts(self) -> int:
         (status,) = self.pod()["status"]["containerStatuses"]
@@ -167,7 +167,7 @@ class Deployment:
         name = self.kubectl("create", "-f", "-", "-o", "name", text=json.dumps(job)).strip()
         try:
             ended = ("get", name, "-o", 'jsonpath={.status.conditions[?(@.status=="True")].type}')
-            eventually(lambda: self.kubectl(*ended) != "", 90, equal=True)
+            eventually(lambda: self.kubectl(*ended) != "", equal=True)
             return self.kubectl("logs", name)
         finally:
             self.kubectl("delete", name)
