@@ -67,7 +67,7 @@ def test_no_scrape_is_missed_while_another_machine_attacks_the_port(
         command = (
             *inside,
             sys.executable,
-            _ATTACK,
+            str(_ATTACK),
             daemon.address,
             str(daemon.port),
             str(_SECONDS),
