@@ -17,7 +17,7 @@ declare -gA EXTRA_FLAGS=([controller-manager]="--port=0 --controllers=*,-nodeipa
 # PART: does it answer?
 answers() {
   case "$1" in
-    docker) docker info ;;
+    docker) timeout 10 docker info ;; # a suspended one accepts connections
     kubelet) healthz http://127.0.0.1:10248/healthz && { ! answers apiserver || node_ready; } ;;
     *) control_plane_answers "$1" ;;
   esac >/dev/null 2>&1

@@ -101,7 +101,7 @@ halt() {
   if mine "$part"; then
     pid=$(pid_of "$part")
     kill -TERM "$pid"
-    kill -CONT "$pid" # a test that was killed may have left it suspended
+    kill -CONT "$pid"
     for ((i = 0; i < grace * 10; i++)); do
       mine "$part" || break
       sleep 0.1

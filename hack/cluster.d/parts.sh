@@ -28,6 +28,7 @@ cmd_stop() {
   if [ $# = 0 ]; then
     before_stop
     stop_slow
+    resume
   fi
   chosen=$(parts "$@")
   for part in $(tac <<<"$chosen"); do
@@ -37,6 +38,14 @@ cmd_stop() {
       say "$part: not running, or not started by hack/cluster"
     fi
     if [ $# = 0 ]; then after_stop "$part"; fi
+  done
+}
+
+# A test that was killed may have left parts suspended, and others would wait for their answers.
+resume() {
+  local part pid
+  for part in "${PARTS[@]}"; do
+    if pid=$(pid_of "$part"); then kill -CONT "$pid" || true; fi
   done
 }
 

@@ -29,6 +29,7 @@ NETWORK: Final = "kubenet"
 STORE: Final = Path("/var/lib/cni/networks") / NETWORK
 CNI_CACHE: Final = Path("/var/lib/cni/cache/results")
 CHECKPOINTS: Final = Path("/var/lib/dockershim/sandbox")
+BRIDGE_PORTS: Final = Path("/sys/class/net/cbr0/brif")
 HOST_LOCAL: Final = Path("/usr/lib/cni/host-local")
 ROOT: Final = Path(__file__).parents[2]
 _SCRIPT: Final = ROOT / "hack" / "cluster"
