@@ -44,7 +44,7 @@ def _no_iptables(node: ModernNode) -> Iterator[None]:
         yield
     finally:
         for program in programs:
-            node.run("umount", program)
+            node.run("umount", "-l", program)  # who tried it may have it open
 
 
 _BROKEN: Final = """#!/bin/sh
