@@ -29,7 +29,8 @@ _JOBS: Final = "app.kubernetes.io/name=nodeleak-clean"
 def build_image(*tags: str) -> None:
     """Build the image. `tags`: default: two, to test an upgrade."""
     own = {name: value for name, value in os.environ.items() if "CLUSTER" in name}
-    run(ROOT / "hack/image", *(tags or TAGS), env=environment(**own), seconds=1800)
+    ended = ("setpriv", "--pdeathsig=TERM", "--")  # with this process, also if it is killed
+    run(*ended, ROOT / "hack/image", *(tags or TAGS), env=environment(**own), seconds=1800)
 
 
 class Deployment:

@@ -217,6 +217,7 @@ class Nodeleak:
         """Run the daemon, which listens at an address; its log is printed if the test fails."""
         log = self._logs / f"run-{len(list(self._logs.iterdir()))}.log"
         command = [
+            *("setpriv", "--pdeathsig=TERM", "--"),  # it would clean beside the next run
             *wrapped,
             str(NODELEAK),
             "run",
