@@ -64,8 +64,10 @@ e2e: $(READY) ## the real-node tests: build and start a real kubelet, docker and
 
 stress: $(READY) ## nodeleak cleans while real docker and host-local churn: FOR=60 seconds (python -m tests.stress --help)
 	@trap 'exit 130' INT; trap 'exit 143' TERM; \
-	docker --host=unix:///var/run/docker.sock info >/dev/null 2>&1 || trap 'hack/cluster stop docker' EXIT; \
-	hack/cluster start docker && $(BIN)/python -m tests.stress --cleaner=nodeleak --daemon=nodeleak --seconds=$(or $(FOR),60)
+	docker --host=unix:///var/run/docker.sock info >/dev/null 2>&1 || \
+	trap 'hack/cluster stop docker' EXIT; \
+	hack/cluster start docker && $(BIN)/python -m tests.stress \
+	--cleaner=nodeleak --daemon=nodeleak --seconds=$(or $(FOR),60)
 
 fuzz: $(READY) ## every parser of foreign bytes on mutations of real samples: FOR=60 seconds each (an hour in all)
 	@$(BIN)/python -m tests.fuzz --seconds=$(or $(FOR),60)

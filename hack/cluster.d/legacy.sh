@@ -242,6 +242,7 @@ remove_state() {
   # What tests move away, and put back unless they are killed
   rm -rf --one-file-system /var/lib{,/cni{,/networks}}/nodeleak-e2e-*
   rm -rf --one-file-system "${STATE:?}"/{pki,run,log,etcd,docker,docker-exec,runc-wrapper}
-  rm -rf --one-file-system "${STATE:?}"/{kubelet.extra,slow-plugins,mounts-shared,forwarding,tested-legacy,*.conf}
+  rm -rf --one-file-system "${STATE:?}"/{kubelet.extra,slow-plugins,mounts-shared}
+  rm -rf --one-file-system "${STATE:?}"/{forwarding,tested-legacy,*.conf}
   rmdir --ignore-fail-on-non-empty "$STATE"
 }

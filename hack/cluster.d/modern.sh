@@ -84,7 +84,8 @@ end_part() {
   fi
 }
 
-# Print the other profiles that have a node, running or stopped, also those that this checkout does not know.
+# Print the other profiles that have a node, running or stopped, also those that this checkout does
+# not know.
 other_profiles() {
   local units profile
   for units in "$STATE"/*/units; do

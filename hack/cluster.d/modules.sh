@@ -31,7 +31,8 @@ missing_builds() {
 }
 
 is_built() {
-  [ -z "$(missing_packages; missing_builds)" ] && [ -e "$CACHE/images/pause.tar" ] && [ -e "$CACHE/images/busybox.tar" ]
+  [ -z "$(missing_packages; missing_builds)" ] &&
+    [ -e "$CACHE/images/pause.tar" ] && [ -e "$CACHE/images/busybox.tar" ]
 }
 
 cmd_build() {

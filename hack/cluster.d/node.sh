@@ -91,7 +91,7 @@ end_node() {
   remove_cgroups "$NODE"
 }
 
-# Delete what the API server has of nodes without a state: a wipe does it only while the API server answers.
+# Delete what the API server has of nodes without a state. A wipe can do it only while it answers.
 forget_wiped_nodes() {
   local node
   for node in $(admin get nodes -o jsonpath='{.items[*].metadata.name}'); do
@@ -99,8 +99,8 @@ forget_wiped_nodes() {
   done
 }
 
-# NODE: delete what the API server has of it: what would make pods for it, its pods, its attachments and its lease. The
-# Node is deleted last, so that an attempt that was interrupted is repeated.
+# NODE: delete what the API server has of it: what would make pods for it, its pods, its attachments
+# and its lease. The Node is deleted last, so that an attempt that was interrupted is repeated.
 forget_node() {
   local kind namespace name
   for kind in daemonsets deployments jobs; do
@@ -114,7 +114,8 @@ forget_node() {
     --wait=false
   admin get volumeattachments -o json | jq -r --arg node "$1" '.items[] |
     select(.spec.nodeName == $node).metadata.name' | while read -r name; do
-    admin patch volumeattachment "$name" --type=merge -p '{"metadata": {"finalizers": null}}' </dev/null
+    admin patch volumeattachment "$name" --type=merge -p '{"metadata": {"finalizers": null}}' \
+      </dev/null
     admin delete volumeattachment "$name" --ignore-not-found --wait=false </dev/null
   done
   admin delete lease --namespace=kube-node-lease "$1" --ignore-not-found
@@ -137,7 +138,8 @@ bring_up_unit() {
   if [ "$1" = "${RUNTIME[-1]}" ]; then load_images; fi
 }
 
-# UNIT: end it, and keep it from starting again. node-init sends SIGTERM; a suspended unit acts on none.
+# UNIT: end it, and keep it from starting again. node-init sends SIGTERM, on which a suspended unit
+# does not act.
 hold() {
   local end=$((SECONDS + 15)) signal=CONT pid
   touch "$NODE_STATE/hold-$1"

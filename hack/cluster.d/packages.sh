@@ -24,7 +24,8 @@ provide_packages() {
 # Some packages contain services: none of them is started, now or at the next boot.
 install_packages() {
   local policy=/usr/sbin/policy-rc.d package unit
-  if [ ! -e "$policy" ] || grep -q 'of hack/cluster$' "$policy"; then # ours: of a run that was killed
+  # One of ours was left by a run that was killed.
+  if [ ! -e "$policy" ] || grep -q 'of hack/cluster$' "$policy"; then
     printf '#!/bin/sh\nexit 101 # of hack/cluster\n' >"$policy" && chmod 755 "$policy"
     # shellcheck disable=SC2064
     trap "rm -f $policy" EXIT

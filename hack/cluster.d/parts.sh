@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # What every profile shares: the parts are started in their order and stopped in the reverse one. A profile defines
-# PARTS, PORTS, SUSPENDED (see slow.sh), answers, run_PART, start_part, end_part, prepare, before_stop and after_stop.
+# PARTS, PORTS, SUSPENDED (for slow.sh), answers, run_PART, start_part, end_part, prepare,
+# before_stop and after_stop.
 
 # PART...: print the named parts, or all, in starting order.
 parts() {

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
-# CLUSTER_SLOW=SEED: a node that is slower than it should be, at random moments. What takes an order or a time for granted
-# fails there. Its CNI plugins wait before and after they work, and its kubelet and runtime stand still now and then.
+# CLUSTER_SLOW=SEED: a node that is slower than it should be, at random moments, so that what takes
+# an order or a time for granted fails there. Its CNI plugins wait before and after they work, and
+# its kubelet and its runtime stand still now and then.
 
 SLOW_LOCK=/run/nodeleak-cluster-slow.lock # tests hold it while they suspend a part themselves
 
@@ -39,7 +40,8 @@ END
 # UNIT...: run beside the parts; suspend one of these for up to two seconds now and then
 start_slow() {
   if [ -n "${CLUSTER_SLOW-}" ] && ! recorded "slow-$PROFILE" >/dev/null; then
-    spawn "slow-$PROFILE" "$HERE/../cluster" stand-still "--profile=$PROFILE" "$@" >>"$LOG/slow.log" 2>&1
+    spawn "slow-$PROFILE" "$HERE/../cluster" stand-still "--profile=$PROFILE" "$@" \
+      >>"$LOG/slow.log" 2>&1
   fi
 }
 

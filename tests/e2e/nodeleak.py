@@ -126,9 +126,9 @@ class Cleaned(Output):
 
 
 def release(clean: Callable[[], Cleaned], expected: Iterable[str]) -> set[str]:
-    """Repeat a cleanup until it has released all of these, and return them; it may release nothing else.
+    """Repeat a cleanup until it has released all of these, and nothing else; return them.
 
-    The kernel ends the namespaces of killed pods later, and an address that answers until then is kept.
+    The kernel ends the namespaces of killed pods later, and keeps what answers until then.
     """
     wanted, released = set(expected), set[str]()
 

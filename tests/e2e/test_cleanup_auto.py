@@ -34,8 +34,8 @@ def test_off_reports_nothing_dry_run_reports_releases_and_auto_obeys_its_limits(
     old = pods(3)
     cluster.leak()
     new = pods.running()
-    # The kernel ends the namespaces of killed pods later. An address that answers a probe until then is
-    # left alone for minutes.
+    # The kernel ends the namespaces of killed pods later. An address that answers a probe until
+    # then is left alone for minutes.
     eventually(lambda: len([*BRIDGE_PORTS.iterdir()]), equal=len(new))
     before = traces(STORE, CNI_CACHE)
 

@@ -184,7 +184,7 @@ def test_a_pod_rejected_before_the_registration_is_reported_until_it_is_deleted(
 
 
 def _late_comer(nodeleak: Nodeleak, directory: Path) -> tuple[str, str]:
-    """Return the cause and the outcome that an agent sees which starts now, and remembers nothing."""
+    """Return the cause and the outcome that an agent sees which remembers nothing."""
     forgotten = tempfile.mkdtemp(dir=directory)
     rejected = _rejected(nodeleak.scan(f"--state-dir={forgotten}", codes=(0, 1)))
     assert "default/refused" in rejected

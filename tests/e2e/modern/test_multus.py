@@ -129,7 +129,7 @@ def _all_leaked(node: ModernNode) -> Report:
 
 
 def _storage_is_full(node: ModernNode, names: list[str], before: set[str]) -> None:
-    """Check that its last two addresses are those of pods that run: an ADD at work may give one back."""
+    """Check that pods run with its last two addresses: an ADD that is at work may give one back."""
     assert len(node.reserved("storage")) == _STORAGE
     told = {node.pod(name)["status"].get("podIP") for name in names}
     assert len(told - before - {None}) == _STORAGE - _PODS, told
