@@ -26,7 +26,9 @@ t: $(READY) ## the tests of one area, in seconds: T=checks/addresses
 
 # A stage that fails does not keep the others from running.
 test: packages ## run all tests (the real-node tests need Debian 12 and root, and say so if they did not run)
-	@failed=; for stage in check proof e2e; do $(MAKE) --no-print-directory $$stage || failed="$$failed $$stage"; done; \
+	@failed=; for stage in check proof e2e; do \
+	began=$$(date +%s); $(MAKE) --no-print-directory $$stage || failed="$$failed $$stage"; \
+	echo "make test: $$stage took $$(($$(date +%s) - began)) s"; done; \
 	[ -z "$$failed" ] || { echo "make test: FAILED:$$failed"; exit 1; }
 
 # The linters share the cores with the tests; their output follows the tests' output, so that lines do not mix.
@@ -61,8 +63,11 @@ e2e: $(READY) ## the real-node tests: build and start a real kubelet, docker and
 	@PATH="$(CURDIR)/$(BIN):$$PATH" hack/e2e
 
 stress: $(READY) ## nodeleak cleans while real docker and host-local churn: FOR=60 seconds (python -m tests.stress --help)
-	@hack/cluster start docker
-	@$(BIN)/python -m tests.stress --cleaner=nodeleak --daemon=nodeleak --seconds=$(or $(FOR),60)
+	@trap 'exit 130' INT; trap 'exit 143' TERM; \
+	docker --host=unix:///var/run/docker.sock info >/dev/null 2>&1 || \
+	trap 'hack/cluster stop docker' EXIT; \
+	hack/cluster start docker && $(BIN)/python -m tests.stress \
+	--cleaner=nodeleak --daemon=nodeleak --seconds=$(or $(FOR),60)
 
 fuzz: $(READY) ## every parser of foreign bytes on mutations of real samples: FOR=60 seconds each (an hour in all)
 	@$(BIN)/python -m tests.fuzz --seconds=$(or $(FOR),60)

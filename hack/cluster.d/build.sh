@@ -29,6 +29,8 @@ missing_binaries() {
   done
 }
 
+is_built() { [ -z "$(missing_packages; missing_binaries)" ] && [ -e "$CACHE/deviceplugin.proto" ]; }
+
 cmd_packages() {
   PACKAGES=("$@")
   command -v kubectl >/dev/null || PACKAGES+=(kubernetes-client)

@@ -8,6 +8,7 @@ SERVICE_NET=10.96.0 API_BIND=127.0.0.1
 VOLUME_DRIVER=/usr/libexec/kubernetes/kubelet-plugins/volume/exec/nodeleak~disk
 LEASES=/var/lib/cni/networks/kubenet
 PARTS=(etcd docker apiserver controller-manager scheduler kubelet) # in the order they start
+SUSPENDED=(kubelet docker)
 export DOCKER_HOST=unix:///var/run/docker.sock                      # the socket that the kubelet uses, whatever the caller set
 declare -gA PORTS=([etcd]="2379 2380" [docker]="" [apiserver]=6443 [controller-manager]=10257 [scheduler]=10259
   [kubelet]="10248 10250")
@@ -16,7 +17,7 @@ declare -gA EXTRA_FLAGS=([controller-manager]="--port=0 --controllers=*,-nodeipa
 # PART: does it answer?
 answers() {
   case "$1" in
-    docker) docker info ;;
+    docker) timeout 10 docker info ;; # a suspended one accepts connections
     kubelet) healthz http://127.0.0.1:10248/healthz && { ! answers apiserver || node_ready; } ;;
     *) control_plane_answers "$1" ;;
   esac >/dev/null 2>&1
@@ -118,15 +119,19 @@ install_volume_driver() {
 }
 
 run_kubelet() {
-  local extra ip
+  local extra ip plugins=/usr/lib/cni
   answers docker || die "the kubelet needs docker: hack/cluster start docker"
   ip=$(node_ip)
   if answers apiserver; then check_pod_cidr; fi
   [ -z "${KUBELET_EXTRA+set}" ] || printf '%s\n' "$KUBELET_EXTRA" >"$STATE/kubelet.extra"
   touch "$STATE/kubelet.extra"
   read -ra extra <"$STATE/kubelet.extra" || true
+  if [ -n "${CLUSTER_SLOW-}" ]; then
+    slow_plugins "$plugins" "$STATE/slow-plugins"
+    plugins=$STATE/slow-plugins
+  fi
   spawn kubelet "$CACHE/bin/kubelet" --kubeconfig="$STATE/kubelet.conf" --hostname-override="$NODE" --node-ip="$ip" \
-    --network-plugin=kubenet --cni-bin-dir=/usr/lib/cni --non-masquerade-cidr=0.0.0.0/0 \
+    --network-plugin=kubenet --cni-bin-dir="$plugins" --non-masquerade-cidr=0.0.0.0/0 \
     --container-runtime=docker --pod-infra-container-image=nodeleak/pause:1 \
     --cgroup-driver="$(docker info -f '{{.CgroupDriver}}')" --cgroups-per-qos=false --enforce-node-allocatable= \
     --client-ca-file="$STATE/pki/ca.crt" --anonymous-auth=false --authorization-mode=Webhook \
@@ -234,6 +239,10 @@ remove_state() {
   restore_network
   rm -rf "$VOLUME_DRIVER" /run/nodeleak-flexdisk
   rm -rf --one-file-system "$LEASES" /var/lib/cni/cache /var/lib/dockershim /var/lib/kubelet
-  rm -rf --one-file-system "${STATE:?}"/{pki,run,log,etcd,docker,docker-exec,runc-wrapper,kubelet.extra,mounts-shared,forwarding,*.conf}
+  # What tests move away, and put back unless they are killed
+  rm -rf --one-file-system /var/lib{,/cni{,/networks}}/nodeleak-e2e-*
+  rm -rf --one-file-system "${STATE:?}"/{pki,run,log,etcd,docker,docker-exec,runc-wrapper}
+  rm -rf --one-file-system "${STATE:?}"/{kubelet.extra,slow-plugins,mounts-shared}
+  rm -rf --one-file-system "${STATE:?}"/{forwarding,tested-legacy,*.conf}
   rmdir --ignore-fail-on-non-empty "$STATE"
 }

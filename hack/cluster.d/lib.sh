@@ -101,6 +101,7 @@ halt() {
   if mine "$part"; then
     pid=$(pid_of "$part")
     kill -TERM "$pid"
+    kill -CONT "$pid"
     for ((i = 0; i < grace * 10; i++)); do
       mine "$part" || break
       sleep 0.1
@@ -112,4 +113,12 @@ halt() {
     fi
   fi
   rm -f "$STATE/run/$part"
+}
+
+# DIRECTORY: remove it. An interrupted removal leaves nothing of it under its name.
+discard() {
+  local gone=${1%/*}/.gone-${1##*/}
+  rm -rf --one-file-system "$gone"
+  [ ! -e "$1" ] || mv "$1" "$gone"
+  rm -rf --one-file-system "$gone"
 }

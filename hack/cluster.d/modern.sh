@@ -24,6 +24,7 @@ declare -gA EXTRA_FLAGS=([controller-manager]="--controllers=*,-node-ipam-contro
 NODE_PATH=$RUNTIME_PROGRAMS:$NODE_PATH
 UNITS=("${RUNTIME[@]}" kubelet)
 PARTS=("${CONTROL_PLANE[@]}" node "${UNITS[@]}")
+SUSPENDED=("${UNITS[@]}")
 
 is_unit() { [[ " ${UNITS[*]} " == *" $1 "* ]]; }
 
@@ -83,12 +84,21 @@ end_part() {
   fi
 }
 
-# Print the other profiles whose node runs, also those that this checkout does not know.
-other_nodes() {
+# Print the other profiles that have a node, running or stopped, also those that this checkout does
+# not know.
+other_profiles() {
   local units profile
   for units in "$STATE"/*/units; do
     profile=$(basename "${units%/units}")
-    if [ "$profile" != "$PROFILE" ] && node_pid "$profile" >/dev/null; then echo "$profile"; fi
+    if [ -d "$units" ] && [ "$profile" != "$PROFILE" ]; then echo "$profile"; fi
+  done
+}
+
+# Print those whose node runs.
+other_nodes() {
+  local profile
+  for profile in $(other_profiles); do
+    if node_pid "$profile" >/dev/null; then echo "$profile"; fi
   done
 }
 
@@ -131,18 +141,34 @@ cmd_load() {
 
 cmd_in() { exec_inside "$@"; }
 
+# What the API server has of this node goes with it. The control plane goes with the last profile.
 cmd_wipe() {
   case "${1-}" in '' | --cache) ;; *) die "usage: hack/cluster wipe [--cache]" ;; esac
+  stop_slow
+  if mine node; then step "$LOG/$PROFILE.log" "end every process of the node" end_node; fi
+  if answers apiserver; then
+    (step "$LOG/$PROFILE.log" "delete the node from the API server" forget_node "$NODE") ||
+      say "the next start of a node deletes it"
+  fi
   if [ -d "$NODE_STATE" ]; then
-    if answers apiserver; then admin delete node "$NODE" --ignore-not-found; fi
     cmd_stop
-    rm -rf --one-file-system "${NODE_STATE:?}" "$STATE/$PROFILE.conf" "$STATE/run/$PROFILE"
+    discard "$NODE_STATE"
+    rm -f "$STATE/$PROFILE.conf" "$STATE/run/$PROFILE" "$STATE/pki/$PROFILE".*
   fi
-  if ! recorded apiserver >/dev/null && [ -z "$(other_nodes)" ]; then
-    rm -rf --one-file-system "${STATE:?}"
-    if [ -e "/sys/class/net/$BRIDGE" ]; then ip link delete "$BRIDGE"; fi
+  if [ -d "$STATE" ] && [ -z "$(other_profiles)" ]; then
+    cmd_stop # what a start that was killed before it made the node has left
+    discard "$STATE"
+    remove_unused_bridge
   fi
+  rm -f "${STATE%/*}/tested-$PROFILE" # the mark of hack/e2e
   [ "${1-}" != --cache ] || rm -rf "${CACHE:?}"/modules
+}
+
+# Nodes of another minor version of Kubernetes use the same one.
+remove_unused_bridge() {
+  if [ -e "/sys/class/net/$BRIDGE" ] && [ -z "$(ls "/sys/class/net/$BRIDGE/brif")" ]; then
+    ip link delete "$BRIDGE"
+  fi
 }
 
 cmd_env() {

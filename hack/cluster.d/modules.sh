@@ -30,6 +30,11 @@ missing_builds() {
   done
 }
 
+is_built() {
+  [ -z "$(missing_packages; missing_builds)" ] &&
+    [ -e "$CACHE/images/pause.tar" ] && [ -e "$CACHE/images/busybox.tar" ]
+}
+
 cmd_build() {
   local name
   provide_packages

@@ -36,6 +36,7 @@ first_process() { pid_of node || die "the node is not running: hack/cluster star
 
 run_node() {
   local unit
+  if answers apiserver; then forget_wiped_nodes; fi
   mkdir -p "$NODE_STATE"/{etc/{cni,kubernetes/pki},opt/cni,lib/kubelet/pki,log,units,images} "$(outside $NET_D)" "$(outside $CNI_BIN)"
   [ -e "$STATE/$PROFILE.conf" ] || (node_credentials "$PROFILE" "$NODE" "$(node_ip)" "$API_ADDRESS")
   cp "$STATE/$PROFILE.conf" "$NODE_STATE/etc/kubernetes/kubelet.conf"
@@ -44,6 +45,7 @@ run_node() {
   cp "$STATE/pki/$PROFILE.key" "$NODE_STATE/lib/kubelet/pki/kubelet.key"
   [ -n "$(ls "$(outside $NET_D)")" ] || default_network >"$(outside $NET_D)/10-pods.conflist"
   cp -n "$(built cni)"/* "$(built flannel-cni)"/* "$(outside $CNI_BIN)/"
+  [ -z "${CLUSTER_SLOW-}" ] || slow_plugins "$(outside $CNI_BIN)" "$(outside $CNI_BIN)"
   cp -n "$CACHE"/images/*.tar "$NODE_STATE/images/"
   configure_kubelet
   configure_runtime
@@ -89,6 +91,37 @@ end_node() {
   remove_cgroups "$NODE"
 }
 
+# Delete what the API server has of nodes without a state. A wipe can do it only while it answers.
+forget_wiped_nodes() {
+  local node
+  for node in $(admin get nodes -o jsonpath='{.items[*].metadata.name}'); do
+    if [ ! -d "$STATE/${node#nodeleak-}/units" ]; then forget_node "$node"; fi
+  done
+}
+
+# NODE: delete what the API server has of it: what would make pods for it, its pods, its attachments
+# and its lease. The Node is deleted last, so that an attempt that was interrupted is repeated.
+forget_node() {
+  local kind namespace name
+  for kind in daemonsets deployments jobs; do
+    admin get "$kind" --all-namespaces -o json | jq -r --arg node "$1" '.items[] |
+      select(.spec.template.spec.nodeSelector["kubernetes.io/hostname"] == $node) | .metadata |
+      "\(.namespace) \(.name)"' | while read -r namespace name; do
+      admin delete "$kind" --namespace="$namespace" "$name" --wait=false </dev/null
+    done
+  done
+  admin delete pods --all-namespaces --field-selector="spec.nodeName=$1" --force --grace-period=0 \
+    --wait=false
+  admin get volumeattachments -o json | jq -r --arg node "$1" '.items[] |
+    select(.spec.nodeName == $node).metadata.name' | while read -r name; do
+    admin patch volumeattachment "$name" --type=merge -p '{"metadata": {"finalizers": null}}' \
+      </dev/null
+    admin delete volumeattachment "$name" --ignore-not-found --wait=false </dev/null
+  done
+  admin delete lease --namespace=kube-node-lease "$1" --ignore-not-found
+  admin delete node "$1" --ignore-not-found
+}
+
 # UNIT: start it, if it does not run, and wait until it answers
 bring_up_unit() {
   local end=$((SECONDS + TIMEOUT))
@@ -105,10 +138,16 @@ bring_up_unit() {
   if [ "$1" = "${RUNTIME[-1]}" ]; then load_images; fi
 }
 
-# UNIT: end it, and keep it from starting again
+# UNIT: end it, and keep it from starting again. node-init sends SIGTERM, on which a suspended unit
+# does not act.
 hold() {
+  local end=$((SECONDS + 15)) signal=CONT pid
   touch "$NODE_STATE/hold-$1"
-  while mine "$1"; do sleep 0.1; done
+  while pid=$(pid_of "$1"); do
+    if ((SECONDS >= end)); then signal=KILL; fi
+    kill "-$signal" "$pid" 2>/dev/null || true
+    sleep 0.1
+  done
 }
 
 default_network() {

@@ -24,13 +24,16 @@ provide_packages() {
 # Some packages contain services: none of them is started, now or at the next boot.
 install_packages() {
   local policy=/usr/sbin/policy-rc.d package unit
-  if [ ! -e "$policy" ]; then
-    printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy"
+  # One of ours was left by a run that was killed.
+  if [ ! -e "$policy" ] || grep -q 'of hack/cluster$' "$policy"; then
+    printf '#!/bin/sh\nexit 101 # of hack/cluster\n' >"$policy" && chmod 755 "$policy"
     # shellcheck disable=SC2064
     trap "rm -f $policy" EXIT
     trap 'exit 143' TERM
   fi
-  DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
+  export DEBIAN_FRONTEND=noninteractive
+  dpkg --configure -a # after an installation that was killed, apt-get refuses to work
+  apt-get install -y --no-install-recommends "$@"
   command -v systemctl >/dev/null || return 0
   for package in "$@"; do
     for unit in $(dpkg -L "$package" | sed -nE 's#^(/usr)?/lib/systemd/system/([^@/]*\.(service|socket))$#\2#p'); do

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # What every profile shares: the parts are started in their order and stopped in the reverse one. A profile defines
-# PARTS, PORTS, answers, run_PART, start_part, end_part, prepare, before_stop and after_stop.
+# PARTS, PORTS, SUSPENDED (for slow.sh), answers, run_PART, start_part, end_part, prepare,
+# before_stop and after_stop.
 
 # PART...: print the named parts, or all, in starting order.
 parts() {
@@ -19,12 +20,17 @@ cmd_start() {
   prepare "$@"
   for part in $chosen; do start_part "$part"; done
   if [ $# = 0 ]; then step "$LOG/controller-manager.log" "default service account" wait_for_service_account; fi
+  if [ $# = 0 ]; then start_slow "${SUSPENDED[@]}"; fi
 }
 
 cmd_stop() {
   local part chosen
   mkdir -p "$LOG" "$STATE/run"
-  if [ $# = 0 ]; then before_stop; fi
+  if [ $# = 0 ]; then
+    before_stop
+    stop_slow
+    resume
+  fi
   chosen=$(parts "$@")
   for part in $(tac <<<"$chosen"); do
     if mine "$part"; then
@@ -33,6 +39,14 @@ cmd_stop() {
       say "$part: not running, or not started by hack/cluster"
     fi
     if [ $# = 0 ]; then after_stop "$part"; fi
+  done
+}
+
+# A test that was killed may have left parts suspended, and others would wait for their answers.
+resume() {
+  local part pid
+  for part in "${PARTS[@]}"; do
+    if pid=$(pid_of "$part"); then kill -CONT "$pid" || true; fi
   done
 }
 

@@ -29,7 +29,8 @@ _JOBS: Final = "app.kubernetes.io/name=nodeleak-clean"
 def build_image(*tags: str) -> None:
     """Build the image. `tags`: default: two, to test an upgrade."""
     own = {name: value for name, value in os.environ.items() if "CLUSTER" in name}
-    run(ROOT / "hack/image", *(tags or TAGS), env=environment(**own), seconds=600)
+    ended = ("setpriv", "--pdeathsig=TERM", "--")  # with this process, also if it is killed
+    run(*ended, ROOT / "hack/image", *(tags or TAGS), env=environment(**own), seconds=1800)
 
 
 class Deployment:
@@ -127,7 +128,7 @@ class Deployment:
             assert conditions.get("Ready") == "True"
             return dict(pod)
 
-        return eventually(check, 60)
+        return eventually(check)
 
     def restarts(self) -> int:
         (status,) = self.pod()["status"]["containerStatuses"]
@@ -167,7 +168,7 @@ class Deployment:
         name = self.kubectl("create", "-f", "-", "-o", "name", text=json.dumps(job)).strip()
         try:
             ended = ("get", name, "-o", 'jsonpath={.status.conditions[?(@.status=="True")].type}')
-            eventually(lambda: self.kubectl(*ended) != "", 90, equal=True)
+            eventually(lambda: self.kubectl(*ended) != "", equal=True)
             return self.kubectl("logs", name)
         finally:
             self.kubectl("delete", name)

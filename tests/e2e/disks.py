@@ -145,7 +145,7 @@ class Disks:
             made["status"] = {"attached": True}
             self._put(f"{_ATTACHMENTS}/{made['metadata']['name']}/status", made)
 
-        eventually(check, 150)
+        eventually(check)
 
     @contextlib.contextmanager
     def detaching_fails(self) -> Iterator[None]:

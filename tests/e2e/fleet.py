@@ -161,5 +161,5 @@ def monitoring(targets: Sequence[dict[str, Any]], directory: Path) -> Iterator[M
             *("--cluster.listen-address=", f"--web.listen-address=127.0.0.1:{port}"),
         )
         with processes.running(command, directory / "alertmanager.log", processes.environment()):
-            eventually(lambda: get(f"{url}/-/ready"), 30)
+            eventually(lambda: get(f"{url}/-/ready"))
             yield Monitoring(prometheus, url, told)

@@ -21,12 +21,15 @@ from typing import Any, Final, TypeVar
 from tests.processes import environment
 from tests.wire import needs
 
+from .slow import pause, undisturbed
+
 T = TypeVar("T")
 
 NETWORK: Final = "kubenet"
 STORE: Final = Path("/var/lib/cni/networks") / NETWORK
 CNI_CACHE: Final = Path("/var/lib/cni/cache/results")
 CHECKPOINTS: Final = Path("/var/lib/dockershim/sandbox")
+BRIDGE_PORTS: Final = Path("/sys/class/net/cbr0/brif")
 HOST_LOCAL: Final = Path("/usr/lib/cni/host-local")
 ROOT: Final = Path(__file__).parents[2]
 _SCRIPT: Final = ROOT / "hack" / "cluster"
@@ -53,6 +56,7 @@ def run(
     seconds: float = 180,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command; fail with its output if its exit code is not in `codes`."""
+    pause()
     done = subprocess.run(  # noqa: S603 (every command is spelled out in a test)
         [str(argument) for argument in command],
         input=text,
@@ -66,10 +70,11 @@ def run(
     assert done.returncode in codes, (
         f"{' '.join(done.args)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     )
+    pause()
     return done
 
 
-def eventually(check: Callable[[], T], seconds: float = 60, equal: object = _ANYTHING) -> T:
+def eventually(check: Callable[[], T], seconds: float = 180, equal: object = _ANYTHING) -> T:
     """Repeat `check` until it passes, and returns `equal` if that is given; after `seconds`, raise its last failure."""
     deadline = time.monotonic() + seconds  # noqa: TID251 (a real node takes real time)
     while True:
@@ -201,11 +206,12 @@ class Cluster:
     def frozen(self, part: str) -> Iterator[None]:
         """Suspend a part (SIGSTOP) during the block."""
         pid = self.pid(part)
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(pid, signal.SIGCONT)
+        with undisturbed():
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                yield
+            finally:
+                os.kill(pid, signal.SIGCONT)
 
     def leak(self) -> None:
         """Cause leaks: restart the kubelet without the containers of the pods and their checkpoints."""
@@ -265,7 +271,7 @@ class Cluster:
 
         try:
             tree = json.loads(self.kubectl("config", "view", "--raw", "--minify", "-o", "json"))
-            tree["users"][0]["user"] = {"token": eventually(token, 20)}
+            tree["users"][0]["user"] = {"token": eventually(token)}
             config.write_text(json.dumps(tree))
             with self.may(name, rules, account):
                 yield config
@@ -315,7 +321,7 @@ class Pods:
 
         def check() -> dict[str, str]:
             pods = self.now()
-            waiting = {pod["metadata"]["name"]: pod["status"] for pod in pods if not _is_ready(pod)}
+            waiting = {pod["metadata"]["name"]: pod["status"] for pod in pods if not is_ready(pod)}
             assert not waiting
             owners = {
                 f"{pod['metadata']['namespace']}/{pod['metadata']['name']}": pod["status"]["podIP"]
@@ -325,7 +331,7 @@ class Pods:
             assert {name: reserved_before.get(ip) for name, ip in owners.items()} == sandboxes
             return {ip: name for name, ip in owners.items()}
 
-        return eventually(check, 90)
+        return eventually(check)
 
     def now(self) -> list[dict[str, Any]]:
         """Return the pods as the API server has them."""
@@ -359,7 +365,7 @@ class Pods:
                 self._cluster.release_ownerless()
             return sandboxes, reservations()
 
-        eventually(left, 90, equal=({}, {}))
+        eventually(left, equal=({}, {}))
 
 
 @dataclass(frozen=True)
@@ -384,7 +390,7 @@ def _trace(path: Path) -> Trace:
     return Trace(at.st_ino, at.st_mode, (at.st_uid, at.st_gid), at.st_mtime_ns, content)
 
 
-def _is_ready(pod: dict[str, Any]) -> bool:
+def is_ready(pod: dict[str, Any]) -> bool:
     conditions = {one["type"]: one["status"] for one in pod["status"].get("conditions", ())}
     return conditions.get("Ready") == "True" and bool(pod["status"].get("podIP"))
 

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,6 +125,22 @@ class Cleaned(Output):
         return network["free_before"], network["free_after"]
 
 
+def release(clean: Callable[[], Cleaned], expected: Iterable[str]) -> set[str]:
+    """Repeat a cleanup until it has released all of these, and nothing else; return them.
+
+    The kernel ends the namespaces of killed pods later, and keeps what answers until then.
+    """
+    wanted, released = set(expected), set[str]()
+
+    def check() -> set[str]:
+        cleaned = clean()
+        released.update(cleaned.released)
+        assert released == wanted, cleaned.verdicts
+        return released
+
+    return eventually(check)
+
+
 class Nodeleak:
     """The command, configured for this cluster."""
 
@@ -201,6 +217,7 @@ class Nodeleak:
         """Run the daemon, which listens at an address; its log is printed if the test fails."""
         log = self._logs / f"run-{len(list(self._logs.iterdir()))}.log"
         command = [
+            *("setpriv", "--pdeathsig=TERM", "--"),  # it would clean beside the next run
             *wrapped,
             str(NODELEAK),
             "run",
@@ -217,7 +234,7 @@ class Nodeleak:
             )
         try:
             daemon = Daemon(process, log, address)
-            eventually(lambda: daemon.get("/readyz"), 30)
+            eventually(lambda: daemon.get("/readyz"))
             yield daemon
         finally:
             process.terminate()

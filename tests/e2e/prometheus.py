@@ -77,5 +77,5 @@ def running_prometheus(
     )
     with processes.running(command, directory / "log", processes.environment()):
         prometheus = Prometheus(port)
-        eventually(lambda: prometheus.get("/api/v1/status/buildinfo"), 30)
+        eventually(lambda: prometheus.get("/api/v1/status/buildinfo"))
         yield prometheus

@@ -24,7 +24,7 @@ def test_fifty_pods_that_come_and_go_are_never_leaked_or_a_finding(
             pods.wait_for(going, "condition=Ready")
             pods.delete(going)
         pods.delete([*coming, *pods.ask_for(8)])  # the last of them before they have come
-        eventually(pods.now, 120, equal=[])
+        eventually(pods.now, equal=[])
 
     _look_during(come_and_go, nodeleak, until="in_use")
     eventually(
@@ -77,4 +77,4 @@ def _look_during(come_and_go: Callable[[], None], nodeleak: Nodeleak, *, until: 
         snapshots.result()
         assert until in set().union(*states)
         assert (daemon.events("finding.opened"), daemon.metrics().leaks_confirmed) == ([], {})
-        assert daemon.syncs() > len(states) > 10
+        assert min(daemon.syncs(), len(states)) > 10

@@ -17,7 +17,8 @@ from tests.containerd.node import ContainerdNode, containerd_node
 from tests.containerd.packages import VERSIONS, CannotRun, unpacked
 from tests.wire import needs, until
 
-from .nodeleak import NODELEAK, Cleaned, Report
+from .node import eventually
+from .nodeleak import NODELEAK, Cleaned, Report, release
 
 pytestmark = pytest.mark.e2e
 
@@ -57,8 +58,8 @@ def clean(node: ContainerdNode) -> Cleaned:
 
 def check_leaks(node: ContainerdNode, expected: set[str], *kept: str) -> None:
     """Check that these addresses are leaked, that findings name the same ones, and that only they are released."""
-    assert leaked(node) == expected
-    assert clean(node).verdicts == dict.fromkeys(expected, "released")
+    eventually(lambda: leaked(node), equal=expected)
+    release(lambda: clean(node), expected)
     assert {*node.reserved.values()} == {*kept}
 
 
@@ -148,12 +149,12 @@ def test_a_plugin_that_survives_its_deadline_leaks_again_and_again(
     node = start(family)
     kept = node.kubelet.run("kept")
     for attempt in range(2):
-        node.turn(before_add="4")
+        node.turn(hold_add="until it is removed")
         with pytest.raises(SourceError):
             node.kubelet.run(f"late-{attempt}", timeout=1.5)
-        node.turn(before_add=None)
         node.collect(keep=[kept])
         assert node.not_of(kept) == set()
+        node.turn(hold_add=None)
         until(lambda: len(node.reserved) == 2, "host-local reserves the address")
         until(lambda: not node.plugins_running(), "host-local ends")
         check_leaks(node, node.not_of(kept), kept)

@@ -9,7 +9,7 @@ import yaml  # type: ignore[import-untyped]
 
 from .deployment import Deployment, build_image
 from .node import Cluster, Pods, eventually, forget_sandboxes, reservations
-from .nodeleak import BOLD, Cleaned
+from .nodeleak import BOLD, Cleaned, release
 from .plugin import HASTY, Plugin, follow
 
 pytestmark = pytest.mark.e2e
@@ -43,7 +43,9 @@ def test_status_shows_the_node_with_its_leaks(
         return node["node"], node["exit_code"], node["document"]["schema"], leaked
 
     eventually(shown, equal=(cluster.node, 0, "nodeleak.status/v1", [3]))
-    assert "warning: 3 leaked_reservation" in plugin("status", "-o", "wide").stdout
+    eventually(
+        lambda: "warning: 3 leaked_reservation" in plugin("status", "-o", "wide").stdout, equal=True
+    )
     plugin("status", "--exit-code", codes=[1])
 
 
@@ -70,11 +72,11 @@ def test_a_read_only_agent_stops_a_cleanup_and_the_overlay_makes_it_possible(
 
     agent.apply("overlays/cleanup-exec")
 
-    def left() -> set[str]:
+    def clean() -> Cleaned:
         node = plugin.run_json("clean", cluster.node, "--apply", "--yes", "--", *BOLD)
-        return set(leaked) - Cleaned(0, node["document"]).released
+        return Cleaned(0, node["document"])
 
-    eventually(left, equal=set())
+    release(clean, leaked)
     assert reservations().keys() == healthy.keys()
     plugin("restore", cluster.node, "--", "--last")
 

@@ -165,9 +165,9 @@ def test_the_page_of_a_node_shows_its_leaks_and_is_reached_by_keyboard(
             with looking_at(browser, daemon.url + STILL) as view:
                 return view.page.locator("h1").inner_text()
 
-        eventually(headline, 15, equal="OK: no findings")
+        eventually(headline, equal="OK: no findings")
         leaked = cluster.reserve(2)
-        eventually(headline, 20, equal=f"Warning: 2 leaked pod addresses on {cluster.node}")
+        eventually(headline, equal=f"Warning: 2 leaked pod addresses on {cluster.node}")
         with looking_at(browser, daemon.url + STILL) as view:
             findings = view.page.locator(".finding").inner_text()
             assert all(ip in findings for ip in leaked)

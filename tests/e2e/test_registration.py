@@ -1,7 +1,6 @@
 """The cluster forgets the node: its Node object deleted under a running kubelet, tainted, and without a provider ID."""
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -46,20 +45,23 @@ def test_a_node_without_a_provider_id_is_a_finding_if_others_have_one(
         in required["message"]
     )
 
+    def finding(*options: str) -> dict[str, Any]:
+        found = nodeleak.scan("--exit-code", *options, codes=[1]).subjects(DETECTOR)
+        assert "1 of 1 other nodes have one" in found[subject]["message"]
+        return found[subject]
+
     with _made(cluster, OTHER), _made(cluster, STATUS):
         # The kubelet may list nodes but not read configmaps; the administrator may do both.
-        found = nodeleak.scan("--exit-code", codes=[1]).subjects(DETECTOR)[subject]
-        message = nodeleak.scan(f"--kubeconfig={cluster.admin}").subjects(DETECTOR)[subject]
+        found = eventually(finding)
+        message = eventually(lambda: finding(f"--kubeconfig={cluster.admin}"))
         assert nodeleak.scan("--provider-id=ignored", "--exit-code").subjects(DETECTOR) == {}
     for one in (required, found, message):
         assert one["severity"] in {"warning", "critical"}, "by the age of the Node"
-    for one in (found, message):
-        assert "1 of 1 other nodes have one" in one["message"]
     assert (
         "2 nodes unregistered, 1 for so long that it deletes them (whole cluster)"
         in message["message"]
     )
-    assert nodeleak.scan("--exit-code").subjects(DETECTOR) == {}
+    eventually(lambda: nodeleak.scan("--exit-code").subjects(DETECTOR), equal={})
 
 
 def test_a_deleted_node_and_another_provider_id_are_reported_and_prevent_releases(
@@ -72,17 +74,13 @@ def test_a_deleted_node_and_another_provider_id_are_reported_and_prevent_release
         # It has seen the Node before, as a running agent has, and releases nothing.
         with nodeleak.running(*QUICK) as before:
             eventually(before.unavailable, equal=set())
-        assert (
-            json.loads((nodeleak.state_dir / "node.json").read_text())["provider_id"]
-            == "lab:///i-1"
-        )
+            kept = nodeleak.state_dir / "node.json"
+            eventually(lambda: json.loads(kept.read_text())["provider_id"], equal="lab:///i-1")
 
         cluster.kubectl("delete", "node", cluster.node)
-        began = time.monotonic()  # noqa: TID251 (a real node takes real time)
         # All other refusals are overridden, so that only the missing Node prevents the release.
         with nodeleak.running(*QUICK, "--cleanup=auto", "--grace=0s", "--settle=0s") as daemon:
-            (found,) = eventually(lambda: _gone(daemon, cluster), 15)
-            assert time.monotonic() - began < 15  # noqa: TID251
+            (found,) = eventually(lambda: _gone(daemon, cluster))
             assert "the Node was last seen at" in found["message"]
             assert "systemctl restart kubelet" in found["message"]
             throughout(lambda: _no_address_is_touched(daemon, cluster, leak), 5)
@@ -91,15 +89,14 @@ def test_a_deleted_node_and_another_provider_id_are_reported_and_prevent_release
                 pass
             eventually(
                 lambda: (daemon.unavailable(), daemon.report().subjects(DETECTOR)),
-                30,
                 equal=(set(), {}),
             )
             assert DETECTOR in [line["detector"] for line in daemon.events("finding.closed")]
-            eventually(lambda: leak in reservations(), 30, equal=False)
+            eventually(lambda: leak in reservations(), equal=False)
 
             _give_id(cluster, "lab:///i-2")
             (changed,) = eventually(
-                lambda: _found(daemon, f"changed provider ID of {cluster.node}"), 15
+                lambda: _found(daemon, f"changed provider ID of {cluster.node}")
             )
             assert changed["severity"] == "warning"
             assert "has the provider ID lab:///i-2, and had lab:///i-1 before" in changed["message"]
@@ -128,14 +125,20 @@ def test_the_taints_of_the_autoscaler_are_informational(
         "taint", "node", cluster.node, f"{keys[0]}=1774555260:NoSchedule", "--overwrite"
     )
     try:
-        found = nodeleak.scan("--exit-code").subjects(DETECTOR)
+
+        def both() -> dict[str, dict[str, Any]]:
+            found = nodeleak.scan("--exit-code").subjects(DETECTOR)
+            assert len(found) == len(keys), found
+            return found
+
+        found = eventually(both)
     finally:
         cluster.kubectl("taint", "node", cluster.node, *(f"{key}-" for key in keys))
     assert {subject: (one["severity"], one["since"]) for subject, one in found.items()} == {
         f"{keys[0]} of {cluster.node}": ("info", "2026-03-26T20:01:00Z"),
         f"{keys[1]} of {cluster.node}": ("info", "2026-03-26T20:00:00Z"),
     }
-    assert nodeleak.scan("--exit-code").subjects(DETECTOR) == {}
+    eventually(lambda: nodeleak.scan("--exit-code").subjects(DETECTOR), equal={})
 
 
 @contextmanager

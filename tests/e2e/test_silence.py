@@ -54,7 +54,7 @@ def test_when_docker_is_stopped_everything_is_unknown_until_it_is_back(
             daemon.metrics().get("findings", detector="leaked_reservation", phase="confirmed")
             is None
         )
-    eventually(lambda: _knows(daemon, pods.running(), leak), 90)
+    eventually(lambda: _knows(daemon, pods.running(), leak))
     _only_leak_ever_was(daemon, leak)
 
 
@@ -77,7 +77,7 @@ def test_when_the_api_server_is_stopped_its_dependents_are_unknown_until_it_is_b
         assert metrics.get("findings", detector="leaked_reservation", phase="confirmed") is None
 
     with cluster.stopped("apiserver"):
-        eventually(only_docker_speaks, 30)
+        eventually(only_docker_speaks)
         throughout(only_docker_speaks, 3)
     eventually(lambda: _knows(daemon, owners, leak))
     assert daemon.metrics().total("watch_restarts_total")
@@ -159,8 +159,14 @@ def _stays_unavailable(daemon: Daemon, source: str, unknown: Callable[[], dict[s
         assert report.states == dict.fromkeys(unknown(), "unknown")
         assert report.findings == []
 
-    eventually(check, 30)
-    throughout(check, 3)
+    def nothing_is_known() -> None:
+        """The kubelet may release some of them in between."""
+        report = daemon.report()
+        assert (set(report.states.values()) | {"unknown"}, report.findings) == ({"unknown"}, [])
+        assert report.unavailable == {source}
+
+    eventually(check)
+    throughout(nothing_is_known, 3)
 
 
 def _only_leak_ever_was(daemon: Daemon, leak: str) -> None:

@@ -47,13 +47,11 @@ def _lose_both(disks: Disks) -> None:
                 assert CSI_DISK not in disks.lists()[1]
 
             eventually(
-                check, 150
+                check
             )  # as long as the controller waits at most, after the failures of another try
             disks.make("e2e-lost")
             disks.make_with_claim("e2e-claim")
-            eventually(
-                lambda: {flex_disk("e2e-lost"), CSI_DISK} - disks.lists()[0], 30, equal=set()
-            )
+            eventually(lambda: {flex_disk("e2e-lost"), CSI_DISK} - disks.lists()[0], equal=set())
         if disks.lost(flex_disk("e2e-lost"), CSI_DISK):
             return
     pytest.fail("the controller-manager put the disks back each time")
@@ -74,7 +72,7 @@ def _confirmed(daemon: Daemon, volume: str) -> dict[str, Any]:
         assert found["confirmed"]
         return found
 
-    return eventually(check, 20)
+    return eventually(check)
 
 
 def test_a_disk_lost_by_a_failed_detach_is_reported_until_its_pod_is_recreated(
@@ -97,7 +95,7 @@ def test_a_disk_lost_by_a_failed_detach_is_reported_until_its_pod_is_recreated(
         # Before the loss: the longer a disk is missing, the less often the kubelet checks, down to every two minutes.
         # Volumes are not checked in the first two minutes after a kubelet start.
         age = ("ps", "-o", "etimes=", "-p", str(cluster.pid("kubelet")))
-        eventually(lambda: int(run(*age).stdout) > 125, 130, equal=True)
+        eventually(lambda: int(run(*age).stdout) > 125, equal=True)
         _lose_both(disks)
 
         with cluster.frozen("kubelet"):

@@ -35,7 +35,7 @@ def image_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
         build_image(MODERN_TAG)
         docker("save", f"--output={archive}", f"{IMAGE}:{MODERN_TAG}")
 
-    eventually(build_and_save, 120)  # the tests of profile legacy stop docker now and then
+    eventually(build_and_save)  # the tests of profile legacy stop docker now and then
     return archive
 
 

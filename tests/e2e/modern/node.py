@@ -13,7 +13,16 @@ from typing import Any, Final
 
 from agent.sources.source_error import SourceError
 from tests.containerd.client import Kubelet
-from tests.e2e.node import ROOT, Cluster, eventually, host_local, pod_with, reservations, run
+from tests.e2e.node import (
+    ROOT,
+    Cluster,
+    eventually,
+    host_local,
+    is_ready,
+    pod_with,
+    reservations,
+    run,
+)
 from tests.e2e.nodeleak import BOLD, Cleaned, Daemon, Nodeleak, Report
 from tests.processes import environment
 from tests.wire import needs
@@ -185,6 +194,9 @@ class ModernNode:
         """Wait until pods run."""
         self.kubectl("wait", "pods", *names, "--for=condition=Ready", "--timeout=120s")
 
+    def is_ready(self, name: str) -> bool:
+        return is_ready(self.pod(name))
+
     def pod(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self.cluster.get("pod", name)
         return found
@@ -204,7 +216,7 @@ class ModernNode:
             assert not now.keys() & pods.keys()
             return now
 
-        return eventually(check, 120)
+        return eventually(check)
 
     @property
     def first(self) -> int:
@@ -230,7 +242,7 @@ class ModernNode:
         """Delete all pods of tests, remove what is left of them, and release every address."""
         self.kubectl("delete", "pods", *self.own_pods, "--grace-period=0", "--force")
         kubelet = self.kubelet
-        eventually(lambda: _collect(kubelet), 90)
+        eventually(lambda: _collect(kubelet))
         for network in self.networks.glob("*"):
             for ip in reservations(network):
                 (network / ip).unlink()

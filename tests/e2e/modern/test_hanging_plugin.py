@@ -51,7 +51,7 @@ def test_an_address_is_not_released_while_a_plugin_may_give_it_to_a_pod(node: Mo
     assert verdict == "plugin_at_work" if node.profile == "crio" else verdict != "released"
 
     _end_plugins(node)
-    eventually(lambda: _is_free(node, ip), 90)
+    eventually(lambda: _is_free(node, ip))
 
 
 def _is_free(node: ModernNode, ip: str) -> None:

@@ -60,6 +60,7 @@ class Release:
 def release(node: ModernNode, node_with_image: ModernNode, tmp_path: Path) -> Iterator[Release]:
     assert node is node_with_image
     found = Release(node, tmp_path)
+    found.helm("uninstall", "agent", "--ignore-not-found", "--wait")  # of a run that was killed
     try:
         yield found
     finally:
@@ -80,7 +81,7 @@ def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(
     ) | dict.fromkeys(leaked, "leaked")
 
     release.apply("upgrade", "cleanup=auto", "nodeCondition=true", "admissionPolicy=true")
-    eventually(lambda: node.reserved().keys(), 30, equal=healthy.keys())
+    eventually(lambda: node.reserved().keys(), equal=healthy.keys())
     assert {name.partition("/")[2] for name in release.objects()} >= {
         "nodeleak-node-condition",
         "nodeleak-own-node",

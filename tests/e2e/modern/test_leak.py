@@ -3,7 +3,7 @@
 import pytest
 
 from tests.e2e.node import eventually
-from tests.e2e.nodeleak import Report
+from tests.e2e.nodeleak import Report, release
 from tests.wire import only_with
 
 from .layouts import LAYOUTS
@@ -27,10 +27,15 @@ def test_lost_addresses_are_named_and_released(node: ModernNode) -> None:
     pods = node.pods(_PODS)
     node.leak("records")  # CRI-O repairs itself with libcni's cached results
     now = node.recreated(pods)
-    report = node.scan("--grace=0s", codes=(0, 1, 2))
-    assert report.states == dict.fromkeys(pods, "leaked") | dict.fromkeys(now, "in_use")
-    assert report.subjects("leaked_reservation").keys() == {f"{node.network}/{ip}" for ip in pods}
-    assert node.clean("--apply").released == pods.keys()
+
+    def all_are_named() -> None:
+        report = node.scan("--grace=0s", codes=(0, 1, 2))
+        assert report.states == dict.fromkeys(pods, "leaked") | dict.fromkeys(now, "in_use")
+        named = report.subjects("leaked_reservation").keys()
+        assert named == {f"{node.network}/{ip}" for ip in pods}
+
+    eventually(all_are_named)
+    release(lambda: node.clean("--apply"), pods)
     assert node.reserved().keys() == now.keys()
     assert node.scan().findings == []
 
@@ -80,19 +85,17 @@ def test_a_reboot_loses_reservations_that_lie_on_a_tmpfs(node: ModernNode) -> No
     with configured(node, _KIND):
         names = node.ask_for(_PODS)
         node.ready(names)
-        before = node.scan().states
         node.run("touch", f"{_KIND.data_dir}/marker")
         node.reboot()
         node.run("test", "!", "-e", f"{_KIND.data_dir}/marker")
         node.ready(names)
-        report = eventually(lambda: _all_in_use(node), 120)
+        report = eventually(lambda: _all_in_use(node))
         assert {finding["detector"] for finding in report.findings} <= {"exhausted_range"}, (
             report.findings
         )
-        assert len(report.states) == len(before) == _PODS
 
 
 def _all_in_use(node: ModernNode) -> Report:
     report = node.scan("--grace=0s", "--confirm-after=1ms", codes=(0, 3))
-    assert set(report.states.values()) == {"in_use"}, report.states
+    assert list(report.states.values()) == ["in_use"] * _PODS, report.states
     return report

