@@ -171,10 +171,48 @@ class FakeServer(Listener):
                     wrapped.sendall(piece)
 
 
-def _read_request(connection: socket.socket) -> Request | None:
+class KeepAliveServer(FakeServer):
+    """Sends whole answers, and leaves the connection open for the next request; counts
+    connections."""
+
+    def __init__(self, answers: Answers, *, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(answers, tls=tls)
+        self.connections: list[list[Request]] = []
+        """Those that were accepted, by what was requested on them."""
+
+    def serve(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError), connection:
+            wrapped = (
+                self._tls.wrap_socket(connection, server_side=True) if self._tls else connection
+            )
+            requests: list[Request] = []
+            self.connections.append(requests)
+            with wrapped:
+                while (request := _read_request(wrapped, self.closing)) is not None:
+                    requests.append(request)
+                    self.requests.append(request)
+                    is_last = request.headers.get("connection") == "close"
+                    for piece in self.answers(request):
+                        kept = piece.replace(b"Connection: close\r\n", b"")
+                        wrapped.sendall(piece if is_last else kept)
+                    if is_last:
+                        return
+
+
+def _read_request(
+    connection: socket.socket, closing: threading.Event | None = None
+) -> Request | None:
+    """Read a request; None: the client has closed the connection, or the server is `closing`."""
     received = b""
     while b"\r\n\r\n" not in received:
-        more = connection.recv(65536)
+        if closing:
+            connection.settimeout(0.1)
+        try:
+            more = connection.recv(65536)
+        except TimeoutError:
+            if closing is None or closing.is_set():
+                raise
+            continue
         if not more:
             return None
         received += more

@@ -1,18 +1,20 @@
 """Wires the readers of the API server, whose client is most of a command's memory: import this only if it is asked."""
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from agent.app import loop
 from agent.checks.waiting_pods import waiting_pods
 from agent.config import Config, UsageError, option, variable
 from agent.model.snapshot import Known, Node, NotRequested, Reading
 from agent.sources.collector import Reader, Sources
+from agent.sources.deadline import Deadline
 from agent.sources.kube.attachments import AttachmentsSource
 from agent.sources.kube.autoscaler import AutoscalerClient
-from agent.sources.kube.client import Api, Get, NoCredentials, Query, Resource, ServerInfo
+from agent.sources.kube.client import Api, Get, Query, Resource, ServerInfo
+from agent.sources.kube.credentials import NoCredentials
 from agent.sources.kube.list_watch import Reflector, list_once
 from agent.sources.kube.objects import own_node, pods_of
 from agent.sources.kube.sandbox_failures import SandboxFailuresSource
@@ -20,17 +22,33 @@ from agent.sources.source_error import SourceError
 
 _T = TypeVar("_T")
 
+# Times the timeout of a read, which limits each read only: an occasional byte would do.
+_WHOLE_ANSWER: Final = 3
+_WHOLE_LIST: Final = 6  # with all its pages
+
 
 def asked_once(config: Config) -> Sources:
     """Wire the readers for one command, which lists and does not watch."""
     server = _ApiServer(config)
-    api = server.first_connection()
-    # After the first answer, so that a silent server is waited for once.
-    request_version = cache(api.request_version)
+    api: Api | SourceError
+    try:
+        api = server.first_connection()
+    except SourceError as error:
+        api = error  # so that what hangs is waited for once
+
+    in_time = Deadline("API server", config.api_timeout.total_seconds() * _WHOLE_LIST)
+
+    @cache
+    def request_version(answering: Api) -> None:
+        # After the first answer, so that a silent server is waited for once.
+        with suppress(SourceError):
+            in_time(answering.request_version)
 
     def listed(resource: Resource[_T]) -> Reading[tuple[_T, ...]]:
-        items = list_once(api, resource)
-        request_version()
+        if isinstance(api, SourceError):
+            raise api
+        items = in_time(lambda: list_once(api, resource))
+        request_version(api)
         return Known(items)
 
     return server.sources(
@@ -43,7 +61,10 @@ def asked_once(config: Config) -> Sources:
 def watched(config: Config) -> tuple[Sources, list[Reflector[Any]]]:
     """Wire the readers for the daemon; it has to run the reflectors."""
     server = _ApiServer(config)
-    server.first_connection().close()
+    # Where they merely cannot be had now, the watches go on trying: a cloud that fails must not end
+    # the agent.
+    with suppress(SourceError):
+        server.first_connection().close()
     stale_after, node = config.stale_after.total_seconds(), own_node(config.node)
     pods = Reflector(
         pods_of(config.node), server.connect, node, loop.clock, stale_after, server.info
@@ -63,9 +84,11 @@ class _ApiServer:
     def __init__(self, config: Config) -> None:
         self.info = ServerInfo(loop.now)
         self._config = config
+        self._seconds = config.api_timeout.total_seconds()
+        self._in_time = Deadline("API server", self._seconds * _WHOLE_ANSWER)
 
     def first_connection(self) -> Api:
-        """Open a connection; raises UsageError if there are no credentials."""
+        """Open a connection; raises UsageError without credentials, SourceError if late."""
         try:
             return self.connect()
         except NoCredentials as error:
@@ -76,19 +99,19 @@ class _ApiServer:
 
     def connect(self) -> Api:
         """Open a connection. It reads the credentials again: they may have been rotated."""
-        return Api(self._config.kubeconfig, self._config.api_timeout.total_seconds(), self.info)
+        return Api(self._config.kubeconfig, self._seconds, self.info)
 
     @contextmanager
     def inquire(self) -> Iterator[Get]:
-        """Open a connection for the requests of one snapshot: no sync waits longer for all than for one answer."""
-        seconds = self._config.api_timeout.total_seconds()
+        """Open a connection for all requests of one snapshot, which have the time of one."""
+        seconds = self._seconds
         end = loop.clock() + seconds
         with closing(self.connect()) as api:
 
             def get(path: str, query: Query) -> bytes:
                 if loop.clock() > end:
                     raise SourceError(f"API server: no complete response within {seconds:g} s")
-                return api.get(path, query)
+                return self._in_time(lambda: api.get(path, query))
 
             yield get
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from prometheus_client import CollectorRegistry
 
-from agent.app import api_server, cleaning, commit, loop
+from agent.app import cleaning, commit, loop
 from agent.app.port import documents, http_exporter
 from agent.app.sources import NodeSources, displayed_name, node_sources, without_api_server
 from agent.cleanup.journal import JournalStore
@@ -24,11 +24,13 @@ from agent.exporters.web.server import HttpExporter
 from agent.kube_events.condition import ConditionExporter
 from agent.kube_events.delivery import DeliveryMetrics, DeliveryQueue
 from agent.kube_events.events import EventExporter
-from agent.kube_events.writer import Writer
 from agent.model.runtime import AUTO
-from agent.sources.kube.list_watch import Reflector
+from agent.sources.collector import Sources
 from agent.state.directory import read_disk
 from agent.state.stores import DeviceHistoryStore, LastSeenExporter
+
+if TYPE_CHECKING:  # the client library is loaded by a daemon that uses the API server
+    from agent.sources.kube.list_watch import Reflector
 
 MODES: Final = {"off": "observe", "dry-run": "dry-run", "auto": "clean"}
 """The label `mode` of `nodeleak_mode_info`, by the setting --cleanup."""
@@ -68,13 +70,13 @@ def _run(
     history = DeviceHistoryStore(
         config.state_dir, lambda why: log.warning("history.write_failed", why=why)
     )
-    api, watches = api_server.watched(config) if config.api == "on" else (without_api_server(), [])
+    api, watches = _api_server(config)
     rest = {**api, "state": lambda _: read_disk(config.state_dir)}
     sources = node_sources(
         config, rest, history.read, lambda: watches[1].replica.latest if watches else None
     )
     cleaner = _cleaner(config, sources, heartbeat)
-    queue, cluster_exporters = _cluster_exporters(config, registry, log.warning)
+    queue, cluster_exporters = _cluster_exporters(config, registry, log.warning, log.info)
     exporters: list[loop.Exporter] = [
         *reporters,
         *_exporters(config, registry, watches, log.warning),
@@ -84,7 +86,7 @@ def _run(
     ]
     for watch in watches:
         threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
-    if cluster_exporters:
+    if queue:
         threading.Thread(target=queue.run, name="delivery", daemon=True).start()
     mode = MODES[config.cleanup]
     log.info(
@@ -102,8 +104,17 @@ def _run(
         )
     finally:
         stop.set()
-        queue.stop()
+        if queue:
+            queue.stop()
         log.info("agent.stopped")
+
+
+def _api_server(config: Config) -> "tuple[Sources, list[Reflector[Any]]]":
+    if config.api == "off":
+        return without_api_server(), []
+    from agent.app.api_server import watched
+
+    return watched(config)
 
 
 def _heartbeat(config: Config) -> loop.Heartbeat:
@@ -130,7 +141,7 @@ def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) ->
 
 
 def _exporters(
-    config: Config, registry: CollectorRegistry, watches: Sequence[Reflector[Any]], warn: Warn
+    config: Config, registry: CollectorRegistry, watches: "Sequence[Reflector[Any]]", warn: Warn
 ) -> Exporters:
     networks, size = (
         [network for network in config.network if network != AUTO],
@@ -144,17 +155,22 @@ def _exporters(
 
 
 def _cluster_exporters(
-    config: Config, registry: CollectorRegistry, warn: Warn
-) -> tuple[DeliveryQueue, Exporters]:
+    config: Config, registry: CollectorRegistry, warn: Warn, inform: Warn
+) -> tuple[DeliveryQueue | None, Exporters]:
     """Return the queue of what is sent to the API server, and the exporters that fill it, if any are enabled."""
-    writer = Writer(config.kubeconfig, config.api_timeout.total_seconds())
+    metrics = DeliveryMetrics(registry)
+    if config.api == "off" or "on" not in {config.events, config.node_condition}:
+        return None, ()
+    from agent.kube_events.writer import Writer
+
     queue = DeliveryQueue(
-        writer,
-        DeliveryMetrics(registry),
+        Writer(config.kubeconfig, config.api_timeout.total_seconds()),
+        metrics,
         lambda what, cause, why: warn("delivery.failed", what=what, cause=cause, why=why),
+        lambda what: inform("delivery.recovered", what=what),
     )
     exporters: list[loop.Exporter] = []
-    if config.events == "on" and config.api == "on":
+    if config.events == "on":
         exporters.append(EventExporter(queue))
     if config.node_condition == "on":
         exporters.append(ConditionExporter(queue))

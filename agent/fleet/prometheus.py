@@ -3,8 +3,10 @@
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from datetime import UTC, datetime
+from threading import Thread
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
@@ -32,6 +34,11 @@ QUERIES: Final[Mapping[str, str]] = {
     " and nodeleak_last_sync_timestamp_seconds offset 10m",
 }
 """All of them, for the whole fleet. `CLUSTER`: a matcher of the cluster, if one is chosen."""
+_PIECE: Final = 64 * 1024  # bytes
+_LARGEST_ANSWER: Final = 128 * 1024 * 1024
+"""Bytes: for 15,000 nodes, the largest answer has a third of it."""
+_SLACK: Final = 1.0
+"""Seconds more for a whole answer than for each read, whose message is the better one."""
 _OF_A_METRIC: Final = {
     *("__name__", "network", "state", "detector", "severity", "phase", "source", "stage"),
     *("mode", "version", "commit", "python_version"),
@@ -95,12 +102,45 @@ def _ask(arguments: argparse.Namespace, session: Session, query: str) -> str:
         )
     url = arguments.prometheus.rstrip("/")
     try:
-        # The text also of an error, which says what is wrong.
-        return requests.get(f"{url}{_PATH}", params={"query": query}, timeout=seconds).text
+        return _in_time(lambda: _get(f"{url}{_PATH}", query, seconds), seconds + _SLACK)
     except requests.RequestException as error:
         inner = error.args[0] if error.args else error
         why = truncate(str(getattr(inner, "reason", inner)))
         raise KubectlError(f"no answer from {url}: {why}") from error
+    except (TimeoutError, ValueError) as error:
+        raise KubectlError(f"no answer from {url}: {error}") from error
+
+
+def _get(url: str, query: str, seconds: float) -> str:
+    """Return the text of an answer, also of an error: it says what is wrong.
+
+    Raises requests.RequestException, and ValueError for more than a Prometheus sends.
+    """
+    body = bytearray()
+    with requests.get(url, params={"query": query}, timeout=seconds, stream=True) as response:
+        for piece in response.iter_content(_PIECE):
+            body += piece
+            if len(body) > _LARGEST_ANSWER:
+                raise ValueError(f"the response is larger than {_LARGEST_ANSWER:,} bytes")
+    return body.decode(errors="replace")
+
+
+def _in_time(get: Callable[[], str], seconds: float) -> str:
+    """Return what another thread gets; raises TimeoutError, and whatever is raised there."""
+    answer = Future[str]()
+
+    def ask() -> None:
+        try:
+            answer.set_result(get())
+        except BaseException as error:  # noqa: BLE001 (it is raised in the asking thread)
+            answer.set_exception(error)
+
+    # It does not keep the program alive: a server may send a byte now and then for ever.
+    Thread(target=ask, daemon=True).start()
+    wait([answer], seconds)
+    if not answer.done():
+        raise TimeoutError(f"no complete response within {seconds:g} s")
+    return answer.result()
 
 
 def _samples(answer: str) -> list[Sample]:

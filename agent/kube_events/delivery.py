@@ -7,14 +7,17 @@ from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
 from queue import Full, Queue
-from threading import Event
-from typing import Final, NamedTuple
+from threading import Event, Lock
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter
 
-from agent.kube_events.writer import Writer
-from agent.sources.kube.client import ApiError
+from agent.sources.kube.errors import ApiError
+from agent.sources.kube.retries import Wait, backoff, retrying
 from agent.sources.source_error import SourceError
+
+if TYPE_CHECKING:  # the client library is loaded by a daemon that uses the API server
+    from agent.kube_events.writer import Writer
 
 REPEAT_AFTER: Final = timedelta(minutes=5)
 """What lasts is sent again: a message, or the object itself, may get lost."""
@@ -40,7 +43,7 @@ class Message(NamedTuple):
     kind: Kind
     reason: str
     """The label of its counter."""
-    send: Callable[[Writer], object]
+    send: "Callable[[Writer], object]"
     """Raises SourceError."""
 
 
@@ -74,17 +77,26 @@ class DeliveryQueue:
 
     def __init__(
         self,
-        writer: Writer,
+        writer: "Writer",
         metrics: DeliveryMetrics,
         warn: Callable[[str, str, str], None],
-        retry_after: float = 10,
+        recovered: Callable[[str], None],
+        wait: Wait | None = None,
     ) -> None:
-        """`warn`: called once for each kind of failure. `retry_after`: seconds, after 429: servers ask for 1 to 8."""
+        """`warn`: called when a kind of failure begins. `recovered`: when its messages arrive.
+
+        `wait`: after failures in a row; a test need not wait.
+        """
         self.metrics = metrics
-        self._writer, self._warn, self._retry_after = writer, warn, retry_after
+        self._writer = writer
+        self._warn = warn
+        self._recovered = recovered
+        self._wait = wait or backoff()
         self._waiting: Queue[Message | None] = Queue(_CAPACITY)
         self._stopped = Event()
-        self._warned: set[tuple[Kind, Failure]] = set()
+        self._throttled: Message | None = None
+        self._failing: set[tuple[Kind, Failure]] = set()
+        self._changing = Lock()
 
     def put(self, message: Message) -> None:
         try:
@@ -94,10 +106,9 @@ class DeliveryQueue:
 
     def run(self) -> None:
         """Deliver messages until `stop`; those that wait then are lost."""
-        while (message := self._waiting.get()) is not None and not self._stopped.is_set():
-            self._deliver(message)
-            if self._waiting.empty():  # the next message may come in minutes, or never
-                self._writer.close()
+        while not self._stopped.is_set():
+            # What was delivered begins the waits anew.
+            retrying(self._stopped, lambda: self._wait)(self._deliver_next)
 
     def stop(self) -> None:
         self._stopped.set()
@@ -105,26 +116,46 @@ class DeliveryQueue:
         with suppress(Full):
             self._waiting.put_nowait(None)
 
-    def _deliver(self, message: Message) -> None:
-        try:
-            try:
-                message.send(self._writer)
-            except ApiError as error:
-                if error.status != HTTPStatus.TOO_MANY_REQUESTS:
-                    raise
-                self._stopped.wait(self._retry_after)
-                message.send(self._writer)
-        except SourceError as error:
-            self._failed(message, _failure(error), str(error))
-            # Credentials may have been rotated, and the server replaced.
+    def _deliver_next(self) -> None:
+        """Deliver one message; raises SourceError after a failure that calls for a wait."""
+        again = self._throttled is not None
+        if not again and self._waiting.empty():  # the next message may come in minutes, or never
             self._writer.close()
+        message = self._throttled or self._waiting.get()
+        self._throttled = None
+        if message is None or self._stopped.is_set():
+            return
+        try:
+            message.send(self._writer)
+        except SourceError as error:
+            failure = _failure(error)
+            if failure is Failure.THROTTLED and not again:
+                self._throttled = message
+                raise
+            self._failed(message, failure, str(error))
+            if not isinstance(error, ApiError) or not error.keeps_connection:
+                # Credentials may have been rotated, and the server replaced.
+                self._writer.close()
+            if failure is not Failure.REFUSED:
+                raise
         else:
-            self.metrics.sent(message)
+            self._sent(message)
+
+    def _sent(self, message: Message) -> None:
+        self.metrics.sent(message)
+        with self._changing:
+            over = {failing for failing in self._failing if failing[0] is message.kind}
+            self._failing -= over
+        if over:
+            self._recovered(message.kind.value)
 
     def _failed(self, message: Message, failure: Failure, why: str) -> None:
         self.metrics.failed(message.kind, failure)
-        if (message.kind, failure) not in self._warned:
-            self._warned.add((message.kind, failure))
+        failing = message.kind, failure
+        with self._changing:
+            is_new = failing not in self._failing
+            self._failing.add(failing)
+        if is_new:
             self._warn(message.kind.value, failure.value, why)
 
 

@@ -4,15 +4,17 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from http import HTTPStatus
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from agent.kube_events.delivery import REPEAT_AFTER, DeliveryQueue, Failure, Kind, Message
 from agent.kube_events.messages import EventSpec, event_specs
-from agent.kube_events.writer import Writer
 from agent.model.finding import Severity
 from agent.model.report import Report
 from agent.model.token_bucket import TokenBucket
-from agent.sources.kube.client import ApiError
+from agent.sources.kube.errors import ApiError
+
+if TYPE_CHECKING:  # as in `delivery`
+    from agent.kube_events.writer import Writer
 
 _CAPACITY: Final = 1000
 _BURST: Final = 25
@@ -74,7 +76,7 @@ class EventExporter:
         at, severity = self._sent.get(spec.name, (None, Severity.INFO))
         return at if severity.rank >= spec.severity.rank else None
 
-    def _send(self, spec: EventSpec, at: datetime, writer: Writer) -> None:
+    def _send(self, spec: EventSpec, at: datetime, writer: "Writer") -> None:
         """Create or patch the Event; raises SourceError. Refusals say which exist: the agent may not read Events."""
         event, path = spec.event(at), f"{spec.path}/{spec.name}"
         count = self._counts.get(spec.name)

@@ -27,18 +27,26 @@ class Deadline:
         with self._asking:
             if self._last and not self._last.done():
                 raise Late(f"{self._what}: still waiting for an earlier response")
-            answer = Future[_T]()
-            thread = Thread(target=_answer, args=(question, answer), name=self._what, daemon=True)
-            try:
-                thread.start()
-            except RuntimeError as error:
-                why = "no memory is left, or no process (pids.max)"
-                raise SourceError(f"cannot start a thread ({error}): {why}") from error
+            answer = in_thread(self._what, question)
             self._last = answer
             wait([answer], self._seconds)
+            if answer.done():
+                self._last = None  # an exception has a traceback, which would keep what was asked
         if not answer.done():
             raise Late(f"{self._what}: no complete response within {self._seconds:g} s")
         return answer.result()
+
+
+def in_thread(what: str, question: Callable[[], _T]) -> Future[_T]:
+    """Ask in a new thread, which does not keep the process alive; raises SourceError."""
+    answer = Future[_T]()
+    thread = Thread(target=_answer, args=(question, answer), name=what, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        why = "no memory is left, or no process (pids.max)"
+        raise SourceError(f"cannot start a thread ({error}): {why}") from error
+    return answer
 
 
 def _answer(question: Callable[[], _T], answer: "Future[_T]") -> None:
@@ -46,3 +54,5 @@ def _answer(question: Callable[[], _T], answer: "Future[_T]") -> None:
         answer.set_result(question())
     except BaseException as error:  # noqa: BLE001 (it is raised in the asking thread)
         answer.set_exception(error)
+    finally:
+        del question, answer  # a failure has a traceback with this frame, which would keep itself

@@ -102,3 +102,18 @@ def test_a_healthy_node_has_few_series(runtime: str, tmp_path: Path) -> None:
     ] == []
     assert len(samples) <= MOST_SERIES, text
     assert 'commit="unknown"' in text, "a checkout has no commit"
+
+
+def test_only_a_daemon_that_uses_the_api_server_loads_its_client() -> None:
+    """It is a third of the daemon's memory."""
+    tell = ("env", "PYTHONPROFILEIMPORTTIME=1")  # each module that is imported, on standard error
+    options = ("--api=off", "--listen=127.0.0.1:0", "--interval=100ms")
+    with (
+        fake_node(3, "10.64.0.0/20", runtime="containerd://1.6.20~ds1") as (host, _),
+        commands.running(*host.options_without_docker, *options, prefix=tell) as agent,
+    ):
+        port = agent.log_event("agent.started")["port"]
+        until(lambda: syncs(port) > 1, "it syncs", 20)
+        imported = {line.rpartition("|")[2].strip() for line in agent.lines if "|" in line}
+    assert "agent.app.daemon" in imported
+    assert not {"kubernetes", "pydantic", "requests"} & imported

@@ -2,7 +2,9 @@
 
 import json
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from http.server import HTTPServer
 from urllib.parse import SplitResult, unquote_plus
 
@@ -164,6 +166,50 @@ def test_an_answer_that_is_none_is_an_error(cluster: FakeKubectl) -> None:
         check(f"http://127.0.0.1:{port}", none, "onnection refused")
 
 
+def test_an_answer_that_never_ends_is_given_up(cluster: FakeKubectl) -> None:
+    """Wherever it does, and also after a redirect: each byte is in time, and the whole is not."""
+    starts = (
+        b"HTTP/1.1 200 OK\r\nX-Slow: ",
+        HEAD % b"200 OK" + b"Content-Length: 999999\r\n\r\n",
+        HEAD % b"503 no" + b"Content-Length: 999999\r\n\r\n",
+        HEAD % b"200 OK" + b"Transfer-Encoding: chunked\r\n\r\n1",
+        HEAD % b"200 OK" + b"\r\n",
+    )
+    for start in starts:
+        over = threading.Event()
+        done: list[Done] = []
+        with FakeServer(partial(dripping, over, start)) as server:
+            threading.Thread(target=ask, args=(cluster, server.url, done), daemon=True).start()
+            until(partial(len, done), "it is given up")
+            over.set()
+        assert (done[0].code, done[0].out, done[0].err.count("\n")) == (3, "", 1)
+        assert f"no answer from {server.url}: no complete response within 2 s" in done[0].err
+
+
+def dripping(over: threading.Event, start: bytes, _: Request) -> Iterator[bytes]:
+    """Begin an answer, and send a byte now and then until it is over."""
+    yield start
+    while not over.wait(0.05):
+        yield b"1"
+
+
+def ask(cluster: FakeKubectl, url: str, done: list[Done]) -> None:
+    done.append(cluster.run("status", f"--prometheus={url}", "--timeout=1s"))
+
+
+def test_an_answer_without_end_is_not_kept(cluster: FakeKubectl) -> None:
+    def flood(_: Request) -> Iterator[bytes]:
+        yield HEAD % b"200 OK" + b"\r\n"
+        while not server.closing.is_set():
+            yield b"1" * 65536
+
+    server = FakeServer(flood)
+    with server:
+        done = cluster.run("status", f"--prometheus={server.url}")
+    assert (done.code, done.out) == (3, "")
+    assert "larger than" in done.err
+
+
 # What no real Prometheus shows within seconds
 
 Sample = tuple[dict[str, str], float]
@@ -266,11 +312,11 @@ def test_an_answer_that_hides_or_lacks_something_is_an_error(kubectl: FakeKubect
         asked(kubectl, of_agents(agent(**{name: "prod", f"exported_{name}": "own"}))).fails(
             3, f"gives the agents the label {name}, which hides"
         )
-    for partial, why in (
+    for incomplete, why in (
         ({"warnings": ["a store is down"]}, "a store is down"),
         ({"isPartial": True}, "partial"),
     ):
-        done = asked(kubectl, of_agents(agent()), **partial)
+        done = asked(kubectl, of_agents(agent()), **incomplete)
         assert (done.code, done.out) == (3, "")
         assert re.search(f"the answer is incomplete: .*{why}", done.err)
     done = asked(kubectl, of_agents(agent(cluster="a"), agent("worker-2", cluster="b")))

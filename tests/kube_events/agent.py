@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from prometheus_client import CollectorRegistry
+from tenacity import wait_fixed
 
 from agent.kube_events.condition import ConditionExporter
 from agent.kube_events.delivery import DeliveryMetrics, DeliveryQueue, Kind, Message
@@ -19,6 +20,7 @@ from agent.kube_events.writer import Writer
 from agent.model.finding import Finding
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
+from agent.sources.kube.retries import Wait
 from tests.kube_events.syncs import INTERVAL, Syncs, confirmed
 from tests.wire import Answer, FakeServer, Request, http, kubeconfig
 
@@ -26,6 +28,9 @@ from tests.wire import Answer, FakeServer, Request, http, kubeconfig
 def no(status: str, text: str = "no") -> bytes:
     """Return an error as an API server does."""
     return http(json.dumps({"kind": "Status", "status": "Failure", "message": text}), status)
+
+
+_SHORT = wait_fixed(0.05)
 
 
 class Store:
@@ -64,7 +69,7 @@ class Store:
 class Agent:
     """Exports reports, and says what became of the messages."""
 
-    def __init__(self, credentials: Path, timeout: float, retry_after: float, store: Store) -> None:
+    def __init__(self, credentials: Path, timeout: float, wait: Wait, store: Store) -> None:
         self.credentials, self.store = credentials, store
         self.registry = CollectorRegistry()
         self.warned: list[tuple[str, str, str]] = []
@@ -72,7 +77,8 @@ class Agent:
             Writer(credentials, timeout),
             DeliveryMetrics(self.registry),
             lambda *words: self.warned.append(words),
-            retry_after,
+            lambda what: self.warned.append((what, "recovered", "")),
+            wait,
         )
         self._events, self._condition = (
             EventExporter(self.delivery),
@@ -92,7 +98,7 @@ class Agent:
     def events_of(self, report: Report) -> list[dict[str, Any]]:
         before = len(self.store.sent)
         self._events.export(report, 0.1)
-        self._settle()
+        self._settle(Kind.CONDITION)
         return self.store.sent[before:]
 
     def sync(self, *snapshots: Snapshot, after: timedelta = INTERVAL) -> list[dict[str, Any]]:
@@ -100,13 +106,13 @@ class Agent:
         before = len(self.store.conditions)
         for snapshot in snapshots:
             self._condition.export(self._syncs.report(snapshot, after), 0.1)
-        self._settle()
+        self._settle(Kind.EVENT)
         return self.store.conditions[before:]
 
-    def _settle(self) -> None:
-        """Wait until everything was delivered."""
+    def _settle(self, other: Kind) -> None:
+        """Wait until everything was delivered, by a message of the kind that is not looked at."""
         delivered = threading.Event()
-        self.delivery.put(Message(Kind.EVENT, "Settled", lambda _: delivered.set()))
+        self.delivery.put(Message(other, "Settled", lambda _: delivered.set()))
         assert delivered.wait(30)
 
     def sent(self, reason: str = "LeakedReservation") -> float:
@@ -129,11 +135,11 @@ class Agent:
 
 @contextmanager
 def started(
-    url: str, timeout: float = 5.0, retry_after: float = 0.1, store: Store | None = None
+    url: str, timeout: float = 5.0, wait: Wait = _SHORT, store: Store | None = None
 ) -> Iterator[Agent]:
     with TemporaryDirectory() as directory:
         credentials = kubeconfig(Path(directory) / "kubeconfig", url)
-        agent = Agent(credentials, timeout, retry_after, store or Store())
+        agent = Agent(credentials, timeout, wait, store or Store())
         agent.thread.start()
         try:
             yield agent

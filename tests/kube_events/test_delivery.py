@@ -1,17 +1,25 @@
 """Messages over the real transport, to a fake API server that refuses, hangs, or forgets."""
 
+import threading
 from datetime import timedelta
+from functools import partial
 from http import HTTPStatus
 from http.server import HTTPServer
 
+from tenacity import RetryCallState, wait_fixed
+from tenacity.wait import wait_base
+
+from agent.sources.kube.retries import backoff
 from tests.builders import node
 from tests.fakes.serving import Handler, Threads, serving
-from tests.kube_events.agent import Store, no, started
+from tests.kube_events.agent import Agent, Store, no, started
 from tests.kube_events.syncs import leak
 from tests.wire import (
     HTML,
     Answer,
+    Answers,
     FakeServer,
+    KeepAliveServer,
     Request,
     established,
     hang,
@@ -95,7 +103,10 @@ def test_a_failing_server_is_unreachable_until_it_recovers() -> None:
         server.answers = store
         agent.deliver(leak(2), later=LATER * 6)
         assert agent.sent() == len(store.events) == 1
-    assert [words[:2] for words in agent.warned] == [("event", "unreachable")]
+    assert [words[:2] for words in agent.warned] == [
+        ("event", "unreachable"),
+        ("event", "recovered"),
+    ]
     # Without a server or credentials it is unreachable too.
     with refusing_port() as port, started(f"http://127.0.0.1:{port}") as agent:
         agent.deliver(leak(2))
@@ -147,7 +158,7 @@ def test_a_throttled_request_is_made_once_more_and_then_dropped() -> None:
     assert agent.warned == [("event", "throttled", "API server: 429 slow down")]
     with (
         FakeServer(lambda _: always_busy) as server,
-        started(server.url, retry_after=3600.0) as agent,
+        started(server.url, wait=wait_fixed(3600.0)) as agent,
     ):
         agent.export(leak(2))
         until(lambda: server.requests, "it is asked")
@@ -167,6 +178,120 @@ def test_the_condition_is_patched_by_the_same_thread_and_counted() -> None:
     assert agent.dropped == {}
 
 
+def test_a_failure_is_logged_again_when_it_returns_and_each_kind_recovers_for_itself() -> None:
+    """`deliver` also delivers a message about the condition after each Event."""
+    store = Store()
+    refusal = no("403 Forbidden", "not for you")
+
+    def refuse(_: Request) -> Answer:
+        return [refusal]
+
+    with FakeServer(store) as server, started(server.url) as agent:
+        given: list[Answers] = [refuse, refuse, store, store, refuse, store]
+        for number, answers in enumerate(given):
+            server.answers = answers
+            agent.deliver(leak(2), later=LATER * number)
+    failed = ("event", "refused", "API server: 403 not for you")
+    recovered = ("event", "recovered", "")
+    assert agent.warned == [failed, recovered, failed, recovered]
+
+
+class Waits(wait_base):
+    """Does not wait, and remembers for how long it should have."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        self.asked.append(backoff()(retry_state))
+        return 0.0
+
+
+def test_the_waits_after_failures_grow_until_a_message_is_delivered() -> None:
+    store, waits = Store(), Waits()
+    with FakeServer(lambda _: []) as server, started(server.url, wait=waits) as agent:
+        for number in range(9):
+            agent.export(leak(2), later=LATER * number)
+        until(lambda: agent.dropped == {"unreachable": 9}, "all are dropped")
+        server.answers = store
+        agent.export(leak(2), later=LATER * 9)
+        until(lambda: agent.sent() == 1, "it is delivered")
+        server.answers = lambda _: []
+        agent.export(leak(2), later=LATER * 10)
+        until(lambda: agent.dropped == {"unreachable": 10}, "it is dropped")
+    for number, wait in enumerate(waits.asked[:9]):
+        shortest = min(0.5 * 2**number, 30)
+        assert shortest <= wait <= shortest + 15
+    assert waits.asked[9] <= 15.5
+
+
+def test_a_server_says_when_it_is_to_be_asked_again() -> None:
+    for written, seconds in (("1", 1), ("40", 40), ("3600", 120), ("soon", 0)):
+        waits = Waits()
+        slow = no("429 Too Many Requests", "slow down")
+        slow = slow.replace(b"\r\n", f"\r\nRetry-After: {written}\r\n".encode(), 1)
+        with FakeServer(always([slow])) as server, started(server.url, wait=waits) as agent:
+            agent.deliver(leak(2))
+            assert agent.dropped == {"throttled": 1}
+        assert all(seconds <= wait <= seconds + 16 for wait in waits.asked)
+
+
+def always(answer: list[bytes]) -> Answers:
+    """Return what gives every request this answer."""
+    return lambda _: answer
+
+
+def test_a_refusal_keeps_the_connection_for_the_other_messages() -> None:
+    for status in ("403 Forbidden", "404 Not Found", "422 Unprocessable Entity", "429 no"):
+        answers = always([no(status)])
+        with KeepAliveServer(answers) as server, started(server.url) as agent:
+            agent.export(*(leak(2, network=f"n{number}") for number in range(10)))
+            until(partial(all_are_dropped, agent, 10), "all are refused")
+        assert len(server.connections) == 1
+
+
+def all_are_dropped(agent: Agent, count: int) -> bool:
+    return sum(agent.dropped.values()) == count
+
+
+def is_settled(agent: Agent, count: int) -> bool:
+    return agent.sent() + sum(agent.dropped.values()) == count
+
+
+class Dripping:
+    """Answers the first request without end, and the others as a store."""
+
+    def __init__(self, start: bytes) -> None:
+        self.store = Store()
+        self.over = threading.Event()
+        self._start = start
+        self._begun = threading.Event()
+
+    def __call__(self, request: Request) -> Answer:
+        if self._begun.is_set():
+            yield from self.store(request)
+            return
+        self._begun.set()
+        yield self._start
+        while not self.over.wait(0.05):
+            yield b"1"
+
+
+def test_an_answer_that_never_ends_holds_up_no_other_message() -> None:
+    for start in (
+        b"HTTP/1.1 201 Created\r\nX-Slow: ",
+        http("[" * 999, "500 no")[:-900],
+        http("[" * 999)[:-900],
+    ):
+        answers = Dripping(start)
+        with FakeServer(answers) as server, started(server.url, timeout=0.2) as agent:
+            agent.export(leak(2))
+            until(partial(all_are_dropped, agent, 1), "it is given up")
+            answers.over.set()
+            agent.export(leak(3), later=LATER)
+            until(partial(is_settled, agent, 2), "it goes on")
+
+
 class KeepAlive(Handler):
     """Creates whatever it is given, and leaves the connection open, as an API server does."""
 
@@ -174,11 +299,11 @@ class KeepAlive(Handler):
         self.send(self.rfile.read(int(self.headers["Content-Length"])), status=HTTPStatus.CREATED)
 
 
-class KeepAliveServer(Threads, HTTPServer): ...
+class CreatingServer(Threads, HTTPServer): ...
 
 
 def test_one_connection_serves_a_burst_and_is_closed_afterwards() -> None:
-    server = KeepAliveServer(("127.0.0.1", 0), KeepAlive)
+    server = CreatingServer(("127.0.0.1", 0), KeepAlive)
     port = server.server_address[1]
     with serving(server), started(f"http://127.0.0.1:{port}") as agent:
         agent.deliver(*(leak(2, network=f"n{number}") for number in range(20)))

@@ -11,15 +11,8 @@ from urllib.parse import quote
 from agent.checks import detached_volume
 from agent.model.snapshot import Pod, Snapshot
 from agent.model.volumes import Attachment, Attachments
-from agent.sources.kube.client import (
-    FORBIDDEN,
-    NOT_FOUND,
-    ApiError,
-    CachedRequest,
-    Get,
-    Inquire,
-    Query,
-)
+from agent.sources.kube.client import CachedRequest, Get, Inquire, Query
+from agent.sources.kube.errors import FORBIDDEN, NOT_FOUND, ApiError
 from agent.sources.kube.fields import Object
 from agent.sources.kube.objects import unique_volume_name
 

@@ -16,15 +16,8 @@ from agent.model.registration import (
 )
 from agent.model.snapshot import Known, Node, NotRequested, Reading, Snapshot
 from agent.model.text import truncate
-from agent.sources.kube.client import (
-    FORBIDDEN,
-    NOT_FOUND,
-    UNAUTHORIZED,
-    ApiError,
-    CachedRequest,
-    Get,
-    Inquire,
-)
+from agent.sources.kube.client import CachedRequest, Get, Inquire
+from agent.sources.kube.errors import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, ApiError
 from agent.sources.kube.objects import NODES_PATH
 from agent.sources.source_error import SourceError
 

@@ -1,15 +1,14 @@
-"""The API server, read-only: credentials and transport of the kubernetes client, objects as raw JSON.
+"""The API server, read-only: transport of the kubernetes client, objects as raw JSON.
 
 Typed models would need more memory than the rest of the agent. A list is read as a stream, so that only one object
 exists at a time: servers ignore `limit` where they list from their cache, and 6,000 evicted pods are 70 MB.
 """
 
 import json
-import os
 import re
 from codecs import iterdecode
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -17,12 +16,13 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
-from yaml import YAMLError  # type: ignore[import-untyped]
 
 from agent.model.text import truncate
 from agent.sources.collector import Moment
+from agent.sources.kube.credentials import Credentials, loader
+from agent.sources.kube.errors import ApiError, parse_retry_after
 from agent.sources.kube.fields import Object, parsing, resource_version
-from agent.sources.source_error import SourceError, describe_os_error, why_not_connected
+from agent.sources.source_error import SourceError, why_not_connected
 
 _T = TypeVar("_T")
 
@@ -30,7 +30,7 @@ LARGEST_OBJECT: Final = (
     4 * 1024 * 1024
 )  # bytes of an answer, object of a list, or event: etcd takes 1.5 MiB
 LARGEST_LIST: Final = 256 * 1024 * 1024  # bytes, of which only one object at a time is kept
-_LARGEST_ERROR: Final = 4096
+LARGEST_ERROR: Final = 64 * 1024  # bytes of a refusal: more of it is not worth its connection
 _LONGEST_HEAD: Final = 64 * 1024  # characters before the items of a list: its own metadata
 _PIECE: Final = 64 * 1024  # bytes read at once: an object of usual size is rarely cut in two
 _WHOLE_ANSWER: Final = (
@@ -55,12 +55,6 @@ _LARGEST_SKEW: Final = timedelta(
     days=36525
 )  # a node without a battery boots in 1970; no skew is a century
 
-_IN_CLUSTER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-_MEMORY: Final = Path("/dev/shm")  # noqa: S108 (the client creates private files in it)
-"""Where the certificates of a kubeconfig go, if possible."""
-
-UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 401, 403, 404
-
 Query: TypeAlias = Sequence[tuple[str, str]]
 Get: TypeAlias = Callable[
     [str, Query], bytes
@@ -77,14 +71,6 @@ class Resource(NamedTuple, Generic[_T]):
     parse: Callable[
         [Object], _T
     ]  # raises KeyError, TypeError, ValueError or AttributeError for anything else
-
-
-class ApiError(SourceError):
-    """The API server answered with an error."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(f"API server: {text}")
-        self.status = status
 
 
 class ServerInfo:
@@ -110,67 +96,38 @@ class ServerInfo:
                 self.skew = skew
 
 
-class NoCredentials(SourceError):
-    """There are no credentials for an API server; the text says where they were expected."""
-
-
-def client_for(kubeconfig: Path | None) -> client.ApiClient:
-    """Return a client for the kubeconfig, the pod's service account, or $KUBECONFIG; raises NoCredentials."""
-    settings = client.Configuration()
-    in_cluster = (
-        kubeconfig is None
-        and _IN_CLUSTER.exists()
-        and bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
-    )
-    where = str(
-        _IN_CLUSTER.parent if in_cluster else kubeconfig or os.environ.get("KUBECONFIG") or ""
-    )
-    if not where:
-        raise NoCredentials(
-            "no service account is mounted, and neither --kubeconfig nor KUBECONFIG is set"
-        )
-    try:
-        if in_cluster:
-            config.load_incluster_config(settings)
-        else:
-            memory = str(_MEMORY) if os.access(_MEMORY, os.W_OK) else None
-            config.load_kube_config(
-                where, client_configuration=settings, persist_config=False, temp_file_path=memory
-            )
-    except (
-        config.ConfigException,
-        YAMLError,
-        OSError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        KeyError,
-    ) as error:
-        raise NoCredentials(f"cannot read {where}: {_why_unusable(where, error)}") from error
-    settings.retries = False
-    settings.connection_pool_maxsize = 2
-    api = client.ApiClient(settings)
-    api.user_agent = "nodeleak"
-    return api
-
-
-def _why_unusable(where: str, error: Exception) -> str:
-    if isinstance(error, OSError):
-        # It may be a file that the kubeconfig names.
-        other = f"{error.filename}: " if error.filename and str(error.filename) != where else ""
-        return f"{other}{describe_os_error(error)}"
-    # The client reports a file that does not exist as an invalid file, and passes over it where it is one of several.
-    exists = any(path and Path(path).expanduser().exists() for path in where.split(os.pathsep))
-    return truncate(str(error)) if exists else "no such file or directory"
-
-
 class Api:
-    """A connection to one API server for its watches, and another for each other request. Not thread-safe."""
+    """A connection to one API server, kept for one request after the other. Not thread-safe."""
 
-    def __init__(self, kubeconfig: Path | None, timeout: float, server: ServerInfo) -> None:
-        """Find credentials; raises NoCredentials. `timeout`: seconds to connect, and between bytes."""
-        self._timeout, self._server = timeout, server
-        self._client = client_for(kubeconfig)
+    def __init__(
+        self,
+        kubeconfig: Path | None,
+        timeout: float,
+        server: ServerInfo,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """Read the credentials, if they are not given; raises SourceError, and NoCredentials.
+
+        `timeout`: seconds to connect, and between bytes.
+        """
+        self._timeout = timeout
+        self._server = server
+        self._kubeconfig = kubeconfig
+        self._credentials = credentials or loader(kubeconfig, timeout).load()
+        self._client = open_client(self._credentials)
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether its credentials are known to be no longer valid."""
+        expires = self._credentials.expires
+        return expires is not None and self._server.now().wall >= expires
+
+    @contextmanager
+    def beside(self) -> Iterator["Api"]:
+        """Open another connection, for requests during a watch; it does not stay idle beside it."""
+        other = Api(self._kubeconfig, self._timeout, self._server, self._credentials)
+        with closing(other):
+            yield other
 
     def get(self, path: str, query: Query = ()) -> bytes:
         """Return the body of an answer; raises SourceError, and ApiError if the server refuses."""
@@ -179,10 +136,13 @@ class Api:
 
     @contextmanager
     def read(self, path: str, query: Query, limit: int = LARGEST_LIST) -> Iterator[Iterator[bytes]]:
-        """Read the body of an answer in pieces; raises as `get`, before and between them. The rest is given up."""
+        """Read the body of an answer in pieces; raises as `get`, before and between them.
+
+        The rest is given up, and the connection with it. Only an answer that is read to its end
+        leaves it open.
+        """
         sent = self._server.now()
-        # Left open, the connection would be idle for the life of the watch beside it.
-        response = self._request(path, query, self._timeout, {"Connection": "close"})
+        response = self._request(path, query, self._timeout)
         try:
             yield self._pieces(response, sent, limit)
         finally:
@@ -203,17 +163,15 @@ class Api:
         self._server.version = version if _VERSION.fullmatch(version) else ""
 
     def close(self) -> None:
-        self._client.close()
+        close_client(self._client)
 
-    def _request(
-        self, path: str, query: Query, silence: float, headers: dict[str, str] | None = None
-    ) -> Any:
+    def _request(self, path: str, query: Query, silence: float) -> Any:
         try:
             request = self._client.param_serialize(
                 "GET",
                 path,
                 query_params=list(query),
-                header_params={"Accept": "application/json"} | (headers or {}),
+                header_params={"Accept": "application/json"},
                 auth_settings=["BearerToken"],
             )
             sent = self._server.now()
@@ -228,7 +186,7 @@ class Api:
                 ) from error
             raise SourceError(f"API server: {truncate(str(error))}") from error
         if response.status != 200:  # noqa: PLR2004 (the only status of a successful read)
-            raise refusal(response)
+            raise refusal(response, self._pieces(response, sent, LARGEST_ERROR), sent.wall)
         # A proxy's page may have status 200 too.
         if "json" not in (kind := str(response.getheader("Content-Type"))):
             response.response.close()
@@ -237,9 +195,10 @@ class Api:
         return response
 
     def _pieces(self, response: Any, sent: Moment, limit: int) -> Iterator[bytes]:
-        seconds, size = self._timeout * _WHOLE_ANSWER, 0
+        seconds = self._timeout * _WHOLE_ANSWER
+        size = 0
         try:
-            for piece in response.response.stream(_PIECE, decode_content=True):
+            for piece in _received(response):
                 size += len(piece)
                 if size > limit:
                     raise SourceError(f"API server: the response is larger than {limit:,} bytes")
@@ -251,25 +210,59 @@ class Api:
             raise SourceError(f"API server: the response broke off ({error})") from error
 
 
-def refusal(response: Any) -> ApiError:
-    """Make an error from a refusal, and close its connection."""
+def open_client(credentials: Credentials) -> Any:
+    """Return a client of the library, which opens a connection when it is needed, and keeps it."""
+    credentials.settings.retries = False
+    credentials.settings.connection_pool_maxsize = 2
+    api = client.ApiClient(credentials.settings)
+    api.user_agent = "nodeleak"
+    return api
+
+
+def close_client(api: Any) -> None:
+    """Close its idle connections now, and not when nobody refers to them any more."""
+    pools = api.rest_client.pool_manager.pools
+    for key in pools.keys():  # noqa: SIM118 (it is no mapping to iterate over)
+        pools[key].close()
+    api.close()
+
+
+def refusal(response: Any, body: Iterable[bytes], now: datetime | None) -> ApiError:
+    """Make an error from a refusal; `now`: by the node's wall clock, if it is known.
+
+    Its body is read to the end, if that comes soon, so that the connection can be kept.
+    """
+    received = b""
     try:
-        body = response.response.read(_LARGEST_ERROR)
-    except (HTTPError, OSError):
-        body = b""
+        for piece in body:
+            received += piece
+    except (SourceError, HTTPError, OSError):
+        pass  # the status says enough
     finally:
         response.response.close()
     try:
-        message = str(json.loads(body)["message"])
+        message = str(json.loads(received)["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
         message = str(response.reason)
-    return ApiError(response.status, f"{response.status} {truncate(message)}")
+    asked, date = response.getheader("Retry-After"), response.getheader("Date")
+    text = f"{response.status} {truncate(message)}"
+    return ApiError(response.status, text, parse_retry_after(asked, date, now))
+
+
+def _received(response: Any) -> Iterator[bytes]:
+    """Yield what arrives, as it arrives."""
+    body = response.response
+    if body.chunked:
+        yield from body.stream(_PIECE, decode_content=True)
+        return
+    while piece := body.read1(_PIECE, decode_content=True):
+        yield piece
 
 
 def _lines(response: Any) -> Iterator[bytes]:
     rest = b""
     try:
-        for piece in response.response.stream(_PIECE, decode_content=True):
+        for piece in _received(response):
             *lines, rest = (rest + piece).split(b"\n")
             yield from lines
             if len(rest) > LARGEST_OBJECT:

@@ -21,15 +21,28 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from agent.model.snapshot import Known, Reading, Unavailable
 from agent.model.text import truncate
 from agent.model.watches import LASTS, Evidence, Watch
-from agent.sources.kube.client import Api, ApiError, Resource, ServerInfo, list_all
+from agent.sources.kube.client import Api, Resource, ServerInfo, list_all
+from agent.sources.kube.errors import ApiError
 from agent.sources.kube.fields import Object, parsing, resource_version
+from agent.sources.kube.retries import (
+    LONGEST_GROWTH,
+    LONGEST_SPREAD,
+    SHORTEST,
+    Wait,
+    backoff,
+    retrying,
+)
 from agent.sources.source_error import SourceError
 
 _T = TypeVar("_T")
 
-_BACKOFF: Final = (0.5, 15.0)
-"""Seconds: the shortest and the longest wait after a failure. It does not begin short and grow: behind a load balancer
-the first attempt succeeds, and the agents of all nodes make it after the same event."""
+_FRESH: Final = 8
+"""While the data are valid, no wait but those that the server asks for is longer than two of so
+many parts of their validity: a break that lasts for half of it makes nothing unavailable. Later
+there is nothing to lose."""
+_RENEW: Final = 10
+"""After so many refusals in a row the credentials are read again, with a new connection: perhaps
+others are meant."""
 _SPREAD: Final = 30.0  # seconds: all agents notice a restored etcd at about the same time, and list within so long
 _CHECK_PERIOD: Final = 600.0  # seconds between two questions for etcd's revision, on average
 _CHECK_PAUSE: Final = 60.0  # seconds between two of them at least, after a failed connection
@@ -96,10 +109,11 @@ class Reflector(Generic[_T]):
         self.answered = Event()  # set when the first list was read, or failed
         self._resource, self._connect, self._node = resource, connect, node
         self._clock, self._stale_after, self._server = clock, stale_after, server
-        longest = min(
-            _BACKOFF[1], stale_after / 8
-        )  # a break of the connection must not make data unavailable
-        self._backoff = min(_BACKOFF[0], longest), longest
+        self._spread = min(LONGEST_SPREAD, stale_after / _FRESH)
+        self._shortest = min(SHORTEST, self._spread)
+        self._heard = 0  # events and bookmarks, of all watches
+        self._watching_since: float | None = None
+        self._refusals = 0  # in a row
         self.replica = Replica(resource.parse, self._record)
         self._held: _Held[_T] = _Held(None, clock(), "the API server has not answered yet")
         self._api: Api | None = None
@@ -129,23 +143,54 @@ class Reflector(Generic[_T]):
 
     def run(self, stop: Event) -> None:
         while not stop.is_set():
-            stop.wait(random.uniform(*self._list_and_watch()))  # noqa: S311 (spreads load, keeps no secret)
+            # A watch that worked, however it ended, begins the waits anew.
+            for attempt in retrying(stop, self._backoff):
+                if stop.is_set():
+                    return
+                with attempt:
+                    shortest, longest = self._list_and_watch()
+            stop.wait(random.uniform(shortest, longest))  # noqa: S311 (spreads load)
+
+    def _backoff(self) -> Wait:
+        """Return how to wait after failures: not long while there are valid data."""
+        held = self._held
+        is_valid = held.items is not None and self._clock() - held.heard_at <= self._stale_after
+        if is_valid:
+            return backoff(growth=self._spread, spread=self._spread)
+        return backoff()
 
     def _list_and_watch(self) -> tuple[float, float]:
-        """List if due, and watch until the watch ends. Return how long to wait after that, at least and at most."""
+        """List if due, and watch. Return how long to wait after the watch, at least and at most.
+
+        Raises SourceError if no watch worked: it has to last, or to say something other than an
+        error.
+        """
+        heard = self._heard
+        self._watching_since = None
         try:
             self._list_if_due()
             in_due_time = self._watch()
         except SourceError as error:
             # An API server that restarts breaks the watches of all nodes, and then calls their versions expired.
-            return (
-                (0, _SPREAD)
-                if self._recover_from(error) is RestartCause.RESTORED
-                else self._backoff
-            )
+            if self._recover_from(error) is RestartCause.RESTORED:
+                return 0, _SPREAD
+            if not self._has_worked(heard):
+                raise
+            return self._shortest, self._spread
         self.restarts[RestartCause.ENDED] += 1
-        # Watches last for random times, so the wait after a watch that was not disturbed need not be long.
-        return (0, self._backoff[0]) if in_due_time else self._backoff
+        if in_due_time:
+            # Watches last for random times, so the wait after one that was not disturbed need not
+            # be long.
+            return 0, self._shortest
+        if not self._has_worked(heard):
+            raise _Restart(RestartCause.ENDED, "it ended the watch at once")
+        return self._shortest, self._spread
+
+    def _has_worked(self, heard: int) -> bool:
+        """Whether there was a watch that worked, however it ended. `heard`: events before it."""
+        since = self._watching_since
+        lasted = since is not None and self._clock() - since >= LONGEST_GROWTH
+        return lasted or self._heard != heard
 
     def _list_if_due(self) -> None:
         if self._list_from is None:
@@ -173,16 +218,25 @@ class Reflector(Generic[_T]):
         due = self._clock() + seconds - 1
         api = self._connected()
         lines = api.stream(self._resource.path, query, silence=seconds + 10)
+        self._refusals = 0
+        self._watching_since = self._clock()
         self._publish()
-        if self._is_new:
-            api.request_version()
-            self._is_new = False
-        self._check_revision(api)  # once the server answers, as a dead server would not
+        # Once the server answers, as a dead server would not.
+        if self._is_new or self._clock() >= self._check_due:
+            with api.beside() as beside:
+                self._ask_beside(beside)
         for line in lines:
             self.replica.apply(line)
+            self._heard += 1
             self._publish()
         self._publish()
         return self._clock() >= due
+
+    def _ask_beside(self, api: Api) -> None:
+        if self._is_new:
+            api.request_version()
+            self._is_new = False
+        self._check_revision(api)
 
     def _check_revision(self, api: Api) -> None:
         """Start again if etcd's revision is lower than what was received before, which then no longer counts."""
@@ -220,11 +274,17 @@ class Reflector(Generic[_T]):
         if isinstance(error, MalformedAnswer) and self._list_from is None:
             # The same line would come again, and every watch that starts would count as an event.
             self._list_from = str(self.replica.version)
-        # Credentials may have been rotated, or the server replaced: connect again.
+        is_refusal = isinstance(error, ApiError) and error.keeps_connection
+        self._refusals = self._refusals + 1 if is_refusal else 0
+        # Otherwise credentials may have been rotated, or the server replaced.
+        if not is_refusal or self._refusals % _RENEW == 0:
+            self._disconnect()
+        return cause
+
+    def _disconnect(self) -> None:
         if self._api is not None:
             self._api.close()
             self._api = None
-        return cause
 
     def _record(self, evidence: Evidence, before: int, version: int) -> None:
         now, known = self._server.now(), {watch.evidence: watch for watch in self.watches}
@@ -245,8 +305,11 @@ class Reflector(Generic[_T]):
         self.watches = tuple((known | {evidence: watch}).values())
 
     def _connected(self) -> Api:
+        if self._api is not None and self._api.has_expired:
+            self._disconnect()
         if self._api is None:
-            self._api, self._is_new = self._connect(), True
+            self._api = self._connect()
+            self._is_new = True
         return self._api
 
 

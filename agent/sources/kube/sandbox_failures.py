@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 from agent.model.snapshot import NotRequested, Pod, SandboxFailure
 from agent.model.text import escape, truncate
-from agent.sources.kube.client import FORBIDDEN, ApiError, CachedRequest, Get, Inquire
+from agent.sources.kube.client import CachedRequest, Get, Inquire
+from agent.sources.kube.errors import FORBIDDEN, ApiError
 from agent.sources.kube.fields import Object, moment
 
 MAX_PODS: Final = (

@@ -10,7 +10,7 @@ from agent.cleanup.guards import decide
 from agent.exporters.text.scan import scan_table
 from agent.model.release import Limits, Reason
 from agent.model.snapshot import Known, NetworkStore, NotRequested, PluginProcess, Pod, Snapshot
-from agent.sources.kube.client import ApiError
+from agent.sources.kube.errors import ApiError
 from agent.sources.kube.sandbox_failures import SandboxFailuresSource
 from tests import builders as b
 from tests.builders import (

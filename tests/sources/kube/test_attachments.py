@@ -1,8 +1,10 @@
 """What is asked about volumes that are missing from the node's status, and what is read from the answers."""
 
+import itertools
 import json
 from collections.abc import Callable
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -11,7 +13,17 @@ from agent.model.snapshot import Pod, Snapshot, Unavailable
 from agent.model.volumes import Attachment
 from tests.builders import CLOUD_DISK, DISK, attachments, node, node_using, waiting_pod
 from tests.sources.kube.conftest import Cluster
-from tests.wire import HTML, Answer, Request, http
+from tests.sources.kube.connections import read, sources_of_command
+from tests.wire import (
+    HTML,
+    Answer,
+    KeepAliveServer,
+    Request,
+    established,
+    http,
+    kubeconfig,
+    until,
+)
 
 NAME: Final = f"csi-{sha256(b'vol-7disk.example.comworker-1').hexdigest()}"
 ATTACHMENT: Final = f"/apis/storage.k8s.io/v1/volumeattachments/{NAME}"
@@ -132,6 +144,22 @@ def test_a_missing_permission_is_reported_and_tried_once_and_requests_and_their_
     found, asked = ask(pods=(WAITS, waiting_pod("shop/other")))
     assert found == Unavailable("attachments", "API server: no complete response within 1 s")
     assert len(asked) == 3
+
+
+def test_all_requests_of_an_inquiry_share_one_connection_which_is_closed_afterwards(
+    tmp_path: Path,
+) -> None:
+    """Also with refusals among them: the attach controller is in trouble on many nodes at once."""
+    refusals = itertools.cycle([ABSENT, http(json.dumps({"items": []})), http(HTML, "404 no")])
+    with KeepAliveServer(lambda _: [next(refusals)]) as server:
+        sources = sources_of_command(kubeconfig(tmp_path / "kubeconfig", server.url))
+        volumes = [f"{DISK}-{number}" for number in range(100)]
+        found = read(sources, "attachments", missing(*volumes))
+        assert found.known().not_requested == ("more than 64 objects",)
+        (connection,) = server.connections
+        assert len(connection) == 64
+        port = int(server.address.rpartition(":")[2])
+        until(lambda: not established(port), "it is closed")
 
 
 def test_an_invalid_answer_is_never_treated_as_attached_and_an_invalid_name_causes_no_request(

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from agent.config import UsageError
 from agent.model.snapshot import Known, Reading, Unavailable
 from agent.sources.collector import Moment, Sources
 from agent.sources.source_error import SourceError
-from tests.builders import UPTIME
+from tests.builders import DISK, UPTIME, node, node_using, waiting_pod
 from tests.sources.kube.connections import HEALTHY, connect, read, sources_of_command
 from tests.wire import (
     CHUNKED,
@@ -241,6 +242,44 @@ def test_a_server_that_hangs_or_drips_times_out(sources_of: SourcesOf) -> None:
         assert isinstance(reading, Unavailable)
         assert "timed out" in reading.why
         assert "no complete response within 0.9 s" in error_of(sources)
+
+
+def test_a_server_that_sends_a_byte_now_and_then_times_out(sources_of: SourcesOf) -> None:
+    """Wherever it does, and whatever the connection: each byte is in time."""
+    for start in (
+        b"",
+        b"HTTP/1.1 200 OK\r\nX-Slow: ",
+        http(listing(POD))[:-20],
+        http("{}", "500 Internal Server Error").replace(b": 2\r\n", b": 60000\r\n"),
+        CHUNKED + b"f",
+        CHUNKED + chunk(listing(POD)[:60]),
+    ):
+        over = threading.Event()
+        with FakeServer(partial(dripping, over, start)) as server:
+            sources = sources_of(server, api_timeout="200ms")
+            for name in ("pods", "attachments"):
+                until_unavailable(sources, name)
+            over.set()
+
+
+def dripping(over: threading.Event, start: bytes, _: Request) -> Iterator[bytes]:
+    """Begin an answer, and send a byte now and then until it is over."""
+    yield start
+    while not over.wait(0.05):
+        yield b"1"
+
+
+def until_unavailable(sources: Sources, name: str) -> None:
+    """Read a source in another thread, which may hang."""
+    readings: list[Reading[Any]] = []
+    waits = node(node=[node_using(DISK)], pods=(waiting_pod(),))
+
+    def ask() -> None:
+        readings.append(read(sources, name, waits))
+
+    threading.Thread(target=ask, daemon=True).start()
+    until(lambda: readings, f"{name} is read")
+    assert isinstance(readings[0], Unavailable)
 
 
 def test_only_a_certificate_of_the_given_authority_is_trusted(

@@ -24,6 +24,7 @@ from tests.wire import (
     LAST_CHUNK,
     Answer,
     FakeServer,
+    KeepAliveServer,
     Request,
     chunk,
     hang,
@@ -82,14 +83,23 @@ class Scripted:
     """A server that plays a script, and the watch that follows it."""
 
     def __init__(
-        self, directory: Path, lists: Iterable[Script], watches: Iterable[Script], node: Script
+        self,
+        directory: Path,
+        lists: Iterable[Script],
+        watches: Iterable[Script],
+        node: Script,
+        stale_after: str = "120s",
+        *,
+        keep_alive: bool = False,
     ) -> None:
         self._lists, self._watches, self._node = iter(lists), iter(watches), node
-        self.server, self.seconds, self.step = FakeServer(self._answer), 1000.0, 0.0
+        self.server = (KeepAliveServer if keep_alive else FakeServer)(self._answer)
+        self.seconds = 1000.0
+        self.step = 0.0
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(loop, "clock", self._clock)
             self.sources, self.watch = watch_of(
-                kubeconfig(directory / "kubeconfig", self.server.url)
+                kubeconfig(directory / "kubeconfig", self.server.url), stale_after
             )
 
     def _clock(self) -> float:
@@ -483,18 +493,163 @@ def ending(
     return scripted, stop.asked
 
 
+def share(waits: list[float], first: float, last: float) -> float:
+    return sum(first <= wait < last for wait in waits) / len(waits)
+
+
 def test_the_agents_of_all_nodes_do_not_come_back_at_once(tmp_path: Path) -> None:
-    for watch in (
-        dropped(bookmark(41)),
-        streamed(bookmark(41)),
-        streamed(event("ERROR", {"code": 410})),
-    ):
+    for watch in (dropped(bookmark(41)), streamed(bookmark(41))):
         _, waits = ending(tmp_path, watch, 0.001)
         assert min(waits) >= 0.5
         for first in (0, 5, 10):
-            share = sum(first <= wait < first + 5 for wait in waits) / len(waits)
-            assert 0.2 < share < 0.5, f"{share:.0%} come back between {first} s and {first + 5} s"
+            assert 0.2 < share(waits, first, first + 5) < 0.5
     assert max(ending(tmp_path, streamed(bookmark(41)), 60)[1]) <= 0.5, "it ended in due time"
+
+
+def with_header(answer: bytes, *lines: str) -> bytes:
+    head, _, rest = answer.partition(b"\r\n")
+    return head + "".join(f"\r\n{line}" for line in lines).encode() + b"\r\n" + rest
+
+
+def failing_for_ever(config: Path, stale_after: str = "120s", waits: int = 400) -> list[float]:
+    """Return how long the daemon waits where its first list fails, and all that follow."""
+    stop = Waits(waits)
+    _, watch = watch_of(config, stale_after)
+    watch.run(stop)
+    return stop.asked
+
+
+def test_the_waits_for_a_server_that_fails_grow_and_stay_random(tmp_path: Path) -> None:
+    """Whatever its failure is, also if it starts each watch, and ends it at once."""
+    for answer in (
+        *(refused(status) for status in ("401 Unauthorized", "403 Forbidden", "410 Gone")),
+        *(refused(status) for status in ("429 Too Many Requests", "500 no", "503 no", "302 Found")),
+        streamed(),
+        dropped(),
+        streamed(event("ERROR", {"code": 410})),
+        streamed(event("ERROR", {"code": 500})),
+        lambda _: [http(HTML, kind="text/html")],
+        lambda _: [],
+    ):
+        lists = itertools.chain([pods(40), answer], itertools.repeat(pods(41)))
+        scripted = Scripted(tmp_path, lists, itertools.repeat(answer), SAME_ETCD)
+        stop = Waits(40)
+        with scripted.server:
+            scripted.watch.run(stop)
+        assert 0.5 <= stop.asked[0] <= 15.5
+        for number, wait in enumerate(stop.asked[:5]):
+            assert 0.5 * 2**number <= wait <= 0.5 * 2**number + 15
+        # The data are valid, so the waits end at a quarter of their validity.
+        assert all(15 <= wait <= 30 for wait in stop.asked[5:])
+        assert max(stop.asked[5:]) - min(stop.asked[5:]) > 5, "the agents of all nodes do not meet"
+
+
+def test_the_waits_make_no_valid_data_unavailable_and_grow_where_there_are_none(
+    tmp_path: Path,
+) -> None:
+    port_of_nobody = "http://127.0.0.1:1"
+    for stale_after in ("120s", "600s", "40s", "2s"):
+        waits = failing_for_ever(kubeconfig(tmp_path / "kubeconfig", port_of_nobody), stale_after)
+        assert all(30 <= wait <= 45 for wait in waits[6:]), "there is nothing to lose"
+        assert min(waits[6:]) < 31
+        assert max(waits[6:]) > 44
+    for stale_after, longest in (("600s", 30), ("120s", 30), ("40s", 10), ("2s", 0.5)):
+        answers = iter([pods(40, A)])
+        away = itertools.repeat(refused("503 away"))
+        fresh = Scripted(tmp_path, answers, away, SAME_ETCD, stale_after)
+        stop = Waits(100)
+        with fresh.server:
+            fresh.watch.run(stop)
+        spread = longest / 2
+        assert max(stop.asked) <= longest
+        assert all(wait >= spread for wait in stop.asked[6:])
+
+
+def test_a_watch_that_worked_begins_the_waits_anew(tmp_path: Path) -> None:
+    refusal = refused("503 Service Unavailable", 503)
+    for worked in (dropped(bookmark(41)), streamed(bookmark(41))):
+        watches = [*[refusal] * 10, worked, *[refusal] * 3]
+        scripted = Scripted(tmp_path, [pods(40)], watches, SAME_ETCD)
+        stop = Waits(len(watches))
+        with scripted.server:
+            scripted.watch.run(stop)
+        assert all(wait >= 15 for wait in stop.asked[6:10])
+        assert all(wait <= 15.5 for wait in stop.asked[10:12])
+
+
+def test_a_server_is_not_asked_again_before_it_wants_to_be(tmp_path: Path) -> None:
+    date = "Date: Thu, 01 Jan 2026 12:00:00 GMT"
+    for lines, seconds in (
+        (["Retry-After: 40"], 40),
+        (["Retry-After:  7 "], 7),
+        ([date, "Retry-After: Thu, 01 Jan 2026 12:00:50 GMT"], 50),
+        (["Retry-After: 3600"], 120),
+        ([date, "Retry-After: Fri, 02 Jan 2026 12:00:50 GMT"], 120),
+        ([date, "Retry-After: Thu, 01 Jan 2026 11:00:00 GMT"], 0),
+        *(([f"Retry-After: {odd}"], 0) for odd in (
+            "", "soon", "-5", "1e9", "\u0663", "9" * 5000, "Thu, 99 Jan 2026 12:00:00 GMT", "1.5",
+            "Thu, 01 Jan 1970 00:00:00 -0000", "Fri, 31 Dec 9999 23:59:59",
+        )),
+    ):  # fmt: skip
+        for status in ("429 Too Many Requests", "503 Service Unavailable"):
+            answer = with_header(http('{"message": "slow down"}', status), *lines)
+            with FakeServer(lambda _, answer=answer: [answer]) as server:  # type: ignore[misc]
+                config = kubeconfig(tmp_path / "kubeconfig", server.url)
+                waits = failing_for_ever(config, waits=20)
+            assert all(seconds <= wait <= seconds + 45 for wait in waits)
+            assert min(waits) < seconds + 15.5
+            assert max(waits) - min(waits) > 5, "the agents of all nodes do not meet"
+
+
+# The connection
+
+
+def test_a_list_and_its_watch_share_a_connection_and_a_refusal_keeps_it(tmp_path: Path) -> None:
+    watches = [
+        *[refused("429 Too Many Requests"), refused("403 Forbidden"), refused("410 Gone")],
+        *[streamed(bookmark(41)), lasting()],
+    ]
+    scripted = Scripted(tmp_path, [pods(40, A), pods(41, A)], watches, SAME_ETCD, keep_alive=True)
+    stop = Hurry()
+    with running([scripted.watch], stop), scripted.server:
+        scripted.until_requested(
+            "list 0, watch 40, watch 40, watch 40, list 40, watch 41, watch 41"
+        )
+        scripted.until_seen("a")
+        stop.set()
+    assert isinstance(scripted.server, KeepAliveServer)
+    main, beside = scripted.server.connections
+    assert len(main) == 7
+    # In the second watch, because connections failed before it.
+    assert [one.path for one in beside] == ["/version", "/api/v1/nodes"]
+
+
+def test_a_refusal_that_lasts_reads_the_credentials_again_with_a_new_connection(
+    tmp_path: Path,
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("other")
+
+    def answers(request: Request) -> Answer:
+        if request.headers["authorization"] == "Bearer other":
+            token.write_text("right")
+            return [http('{"message": "not for you"}', "403 Forbidden")]
+        return [http(listed("PodList", 40))] if not request.watches else hang(server)
+
+    server = KeepAliveServer(answers)
+    config = kubeconfig(tmp_path / "kubeconfig", server.url, user=f"{{tokenFile: {token}}}")
+    _, watch = watch_of(config)
+    stop = Hurry()
+    with running([watch], stop), server:
+        until(lambda: any(one.watches for one in server.requests), "it is let in")
+        stop.set()
+        server.closing.set()
+    assert len(server.connections[0]) == 10
+    for status in ("401 Unauthorized", "500 Internal Server Error", "503 Service Unavailable"):
+        other = KeepAliveServer(lambda _, status=status: [http("{}", status)])  # type: ignore[misc]
+        with other:
+            failing_for_ever(kubeconfig(tmp_path / "config", other.url), waits=5)
+        assert len(other.connections) == 5, "another server may be well, or other credentials good"
 
 
 def test_a_watch_asks_whether_etcd_was_restored_every_ten_minutes_or_once_a_minute_after_failures(
@@ -529,21 +684,7 @@ def test_a_watch_asks_whether_etcd_was_restored_every_ten_minutes_or_once_a_minu
     assert max(waits) <= 30
 
 
-def test_waits_between_tries_are_random_keep_data_fresh_and_end_at_once(tmp_path: Path) -> None:
-    for stale_after, least, longest in (
-        ("120s", 0.5, 15),
-        ("600s", 0.5, 15),
-        ("40s", 0.5, 5),
-        ("2s", 0.25, 0.25),
-    ):
-        stop, path = Waits(400), kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1")
-        _, watch = watch_of(path, stale_after)
-        path.unlink()
-        watch.run(stop)
-        waits, spread = stop.asked, longest - least
-        assert least <= min(waits) <= least + spread / 10
-        assert longest - spread / 10 <= max(waits) <= longest
-
+def test_the_first_failure_is_told_before_the_wait(tmp_path: Path) -> None:
     class Dawdle(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
             return super().wait(timeout and timeout * 100)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from agent.model.snapshot import Known
 from agent.model.watches import Evidence
-from agent.sources.kube.client import Api, ApiError, Query
+from agent.sources.kube.client import Api, Query
+from agent.sources.kube.errors import ApiError
 from agent.sources.source_error import SourceError
 from tests.sources.kube.connections import read, watching_in_memory
 from tests.sources.kube.old_server import Etcd, Server, bookmark, line, listed
@@ -77,6 +78,14 @@ class World(Api):
         assert version >= self._highest, "a version was lowered"
         self._highest = version
         return self._shown(version)
+
+    @contextmanager
+    def beside(self) -> Iterator[Api]:
+        yield self
+
+    @property
+    def has_expired(self) -> bool:
+        return False
 
     def request_version(self) -> None: ...
     def close(self) -> None: ...
