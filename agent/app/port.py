@@ -1,6 +1,5 @@
 """Wiring of the daemon's port: what it serves, over which transport."""
 
-import os
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from agent.app import cleaning, loop
-from agent.cleanup.journal import JournalStore
+from agent.cleanup.journal import JournalFile, JournalStore
 from agent.config import Config, UsageError, option, variable
 from agent.exporters.json.scan import status_document
 from agent.exporters.log import Logger
@@ -92,10 +91,10 @@ class _ShownJournal(JournalStore):
 
     def __init__(self, state_dir: Path) -> None:
         super().__init__(state_dir)
-        self._path = state_dir / "journal"
+        self._shown = state_dir / "journal"
         self._seen: tuple[int, int] | None = None
         self._is_settled = False
-        self._files: list[tuple[Path, os.stat_result]] | None = None
+        self._files: list[JournalFile] | None = None
 
     def look(self) -> None:
         """Look for a change, once a sync, and once more in the next one: two may have the same time."""
@@ -105,14 +104,14 @@ class _ShownJournal(JournalStore):
         self._is_settled = seen == self._seen
         self._seen = seen
 
-    def _listed(self) -> list[tuple[Path, os.stat_result]]:
+    def files(self) -> list[JournalFile]:
         if self._files is None:
-            self._files = super()._listed()
+            self._files = super().files()
         return self._files
 
     def _identity(self) -> tuple[int, int] | None:
         try:
-            found = self._path.stat()
+            found = self._shown.stat()
         except OSError:
             return None
         return found.st_ino, found.st_mtime_ns

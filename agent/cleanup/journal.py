@@ -207,7 +207,7 @@ class Journal:
         }
 
 
-class _File(NamedTuple):
+class JournalFile(NamedTuple):
     """A file of the journal as it was listed. An entry is never changed in place."""
 
     path: Path
@@ -222,7 +222,7 @@ class JournalStore:
     def __init__(self, state_dir: Path, max_entries: int = MAX_ENTRIES) -> None:
         self._state, self._directory = state_dir, state_dir / "journal"
         self._max_entries = max_entries
-        self._parsed: dict[_File, Entry | str] = {}
+        self._parsed: dict[JournalFile, Entry | str] = {}
 
     @contextmanager
     def exclusive(self, seconds: float) -> Iterator[None]:
@@ -257,7 +257,7 @@ class JournalStore:
     def size(self) -> int | None:
         """Return the bytes of all files; None if there is none, or if that cannot be told."""
         try:
-            return sum(file.size for file in self._listed()) or None
+            return sum(file.size for file in self.files()) or None
         except OSError:
             return None
 
@@ -320,7 +320,7 @@ class JournalStore:
     def _path(self, name: str) -> Path:
         return self._directory / f"{name}.json"
 
-    def _listed(self) -> list[_File]:
+    def files(self) -> list[JournalFile]:
         """Return the files of the entries, oldest first. Raises OSError."""
         try:
             names = sorted(name for name in os.listdir(self._directory) if name.endswith(".json"))
@@ -328,13 +328,13 @@ class JournalStore:
             return []
         paths = [self._directory / name for name in names]
         found = [(path, path.lstat()) for path in paths]
-        return [_File(path, at.st_ino, at.st_size, at.st_mtime_ns) for path, at in found]
+        return [JournalFile(path, at.st_ino, at.st_size, at.st_mtime_ns) for path, at in found]
 
-    def _load(self) -> dict[_File, Entry | str]:
+    def _load(self) -> dict[JournalFile, Entry | str]:
         """Return each file's entry, or why it has none. Only new files are read. Raises OSError."""
         self._parsed = {
             file: self._parsed[file] if file in self._parsed else _parse_file(file.path)
-            for file in self._listed()
+            for file in self.files()
         }
         return self._parsed
 
@@ -343,7 +343,7 @@ class JournalStore:
 
         None: there is room. Raises JournalFull if nothing may go, and OSError.
         """
-        if len(self._listed()) < self._max_entries:
+        if len(self.files()) < self._max_entries:
             return None
         parsed = self._load()
         superfluous = [
