@@ -149,12 +149,7 @@ def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
     def docker() -> Runtime:
         from agent.sources.runtime.docker import Docker
 
-        try:
-            return Docker(config.docker_host or None, timeout, partial(processes.require, DOCKER))
-        except SourceError as error:
-            raise UsageError(
-                f"{option('docker_host')} ({variable('docker_host')}, DOCKER_HOST): {error}"
-            ) from error
+        return Docker(config.docker_host or None, timeout, partial(processes.require, DOCKER))
 
     def cri(path: Path) -> Runtime:
         from agent.sources.runtime.cri import Cri
@@ -163,7 +158,11 @@ def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
 
     docker_socket: Path | None = DOCKER_SOCKET
     if docker_host := config.docker_host or os.environ.get("DOCKER_HOST", ""):
-        docker()  # a wrong host is wrong usage
+        try:
+            docker()
+        except SourceError as error:  # a wrong host is wrong usage
+            setting = f"{option('docker_host')} ({variable('docker_host')}, DOCKER_HOST)"
+            raise UsageError(f"{setting}: {error}") from error
         socket = Path(docker_host.removeprefix("unix://"))
         docker_socket = (
             _RUN / socket.relative_to(config.run_dir)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeAlias, TypeGuard, TypeVar
 
+from agent.model.bug import Bug
 from agent.model.devices import DevicePlugins
 from agent.model.ranges import RangeSets
 from agent.model.registration import Autoscaler, Registration, Taint
@@ -482,6 +483,8 @@ class Snapshot:
     timings: tuple[tuple[str, float], ...] = field(
         default=(), compare=False
     )  # of each source, in seconds
+    bugs: tuple[Bug, ...] = field(default=(), compare=False)
+    """What failed while it was taken because of a bug of the agent. It is not recorded."""
 
     @property
     def api_time(self) -> datetime:
