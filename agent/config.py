@@ -84,6 +84,7 @@ def duration_between(least: str, most: str) -> Callable[[str], timedelta]:
 
 
 short_duration = duration_between("1ms", "1h")
+age = duration_between("0s", "36500d")  # as long as any duration of a snapshot
 
 
 def matching(pattern: str, expected: str, convert: Callable[[str], _T]) -> Callable[[str], _T]:
@@ -203,7 +204,7 @@ class Config:
         "maximum number of files in the directories of all networks; the reservations of the network that exceeds it "
         "count as unavailable. A leaked one takes about 2 KiB of memory: to raise it in a pod, raise the container's "
         "memory limit as well")
-    grace: timedelta = _setting("5m", duration, DETECTION, "DURATION", common=True, help=
+    grace: timedelta = _setting("5m", age, DETECTION, "DURATION", common=True, help=
         "minimum age of a reservation without an owner before it counts as leaked. 0s is safe with docker, containerd "
         "(since 1.5.15 and 1.6.9) and CRI-O, which record the sandbox before its address is reserved")
     confirm_after: timedelta = _setting("", duration_between("0s", "1d"), DETECTION, "DURATION", help=

@@ -86,15 +86,20 @@ def is_missing(reading: Reading[object]) -> TypeGuard[Unavailable]:
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+EARLIEST: Final = datetime(1000, 1, 1, tzinfo=UTC)
+LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
+"""Times of a snapshot lie between these: nearer to the ends of the calendar, adding a duration overflows."""
+LONGEST: Final = timedelta(days=36_500)
+"""No duration of a snapshot is longer, whatever its sign."""
 
 
 def from_mtime(ns: int) -> datetime:
-    """Return the modification time of a file, or the nearest time that the calendar has."""
+    """Return the modification time of a file, or the nearest time that a snapshot can have."""
     try:
-        return _EPOCH + timedelta(microseconds=ns // 1000)
+        at = _EPOCH + timedelta(microseconds=ns // 1000)
     except OverflowError:
-        return _LAST if ns > 0 else _FIRST
+        return LATEST if ns > 0 else EARLIEST
+    return min(max(at, EARLIEST), LATEST)
 
 
 class ReservationKey(NamedTuple):
