@@ -240,7 +240,9 @@ class Config:
     probe: str = _setting("on", one_of("on", "off"), CLEANUP, "on|off", commands=_CLEANING, help=
         "before a release, probe the address with a UDP datagram to port 9: if anything answers, it is not released. A "
         "network namespace that has no process left still answers. Only clean --apply and --cleanup=auto send it, only "
-        "on a link of the node, never through a gateway, and at most three times within 14 s. off: send nothing")
+        "on a link of the node, never through a gateway, and at most three times within 14 s. off: send nothing. An "
+        "address whose namespace only an open file descriptor holds is then released, although it still answers, and "
+        "the next pod shares it")
     lock_timeout: timedelta = _setting("5s", duration_between("0s", "1m"), CLEANUP, "DURATION", commands=_WRITING, help=
         "how long to wait for host-local's locks, or for another cleanup on this node to end")
     interval: timedelta = _setting("15s", short_duration, DAEMON, "DURATION", commands=_RUN, common=True, help=
