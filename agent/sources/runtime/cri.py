@@ -15,12 +15,17 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, version_numbers
 from agent.model.snapshot import SANDBOX_NOT_READY, SANDBOX_RECORDED, Container
 from agent.model.text import truncate
-from agent.sources.host.cni_config import DEFAULT_DIRECTORY, CniStatus, respelled
+from agent.sources.host.cni_config import (
+    DEFAULT_DIRECTORY,
+    PLUGIN_FILES,
+    CniStatus,
+    respelled,
+)
 from agent.sources.runtime.grpc import (
     NOT_FOUND,
     RESOURCE_EXHAUSTED,
@@ -271,6 +276,7 @@ def _cni_status(cniconfig: str, config: str) -> CniStatus:
         {
             "name": network["Name"],
             "plugins": [respelled(json.loads(plugin["Source"])) for plugin in network["Plugins"]],
+            PLUGIN_FILES: _has_plugin_files(network),
         }
         for network in configured
         if network["Name"] != "cni-loopback"
@@ -279,6 +285,12 @@ def _cni_status(cniconfig: str, config: str) -> CniStatus:
     classes = json.loads(config).get("containerd", {}).get("runtimes") or {}
     own = {Path(runtime["cniConfDir"]) for runtime in classes.values() if runtime.get("cniConfDir")}
     return CniStatus(loaded, directory, others=tuple(sorted(own - {directory})))
+
+
+def _has_plugin_files(network: Any) -> bool:
+    """Return whether containerd has loaded more plugins of a network than are in its file."""
+    source = json.loads(network.get("Source") or "{}")
+    return "name" in source and len(source.get("plugins") or ()) < len(network["Plugins"])
 
 
 def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
