@@ -238,7 +238,12 @@ class LastNetworks:
 def _directories(config: Config, is_missing: Callable[[Path], bool]) -> NetworkDirectories:
     mounted = partial(mounted_path, run_dir=config.run_dir)
     return NetworkDirectories(
-        config.network, config.cni_networks_dir, mounted, config.max_reservations, is_missing
+        settings=config.network,
+        networks_dir=config.cni_networks_dir,
+        mounted=mounted,
+        most=config.max_reservations,
+        local=config.local_filesystem,
+        is_missing=is_missing,
     )
 
 
