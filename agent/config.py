@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from agent.model.registration import Expected
 from agent.model.release import MAX_SHARE
 from agent.model.runtime import AUTO, endpoint_path
+from agent.model.snapshot import MAX_RESERVATIONS
 
 _T = TypeVar("_T")
 _Given: TypeAlias = str | list[str]
@@ -85,6 +86,7 @@ def duration_between(least: str, most: str) -> Callable[[str], timedelta]:
 
 
 short_duration = duration_between("1ms", "1h")
+age = duration_between("0s", "36500d")  # as long as any duration of a snapshot
 
 
 def matching(pattern: str, expected: str, convert: Callable[[str], _T]) -> Callable[[str], _T]:
@@ -98,6 +100,17 @@ def matching(pattern: str, expected: str, convert: Callable[[str], _T]) -> Calla
 
 path = matching("/.*", "an absolute path", Path)
 positive = matching(r"[1-9]\d{0,8}", "a whole number of 1 or more", int)
+
+
+def number_up_to(most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[1-9]\d{0,8}", text) or int(text) > most:
+            raise ValueError(f"expected a whole number from 1 to {most}")
+        return int(text)
+
+    return parse
+
+
 node_name = matching(
     r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?",
     "a node name: lower-case letters, digits, dots and dashes",
@@ -108,6 +121,9 @@ network_name = matching(
     r"[a-zA-Z0-9][a-zA-Z0-9_.-]*",
     "a CNI network name: letters, digits, dots, dashes and underscores",
     str,
+)
+filesystem = matching(
+    r"[a-zA-Z0-9][a-zA-Z0-9_.-]*", "a type of file system, such as virtiofs or fuse.sshfs", str
 )
 endpoint = matching(
     "(unix://)?/.*",
@@ -195,6 +211,10 @@ class Config:
         "directory of the sandbox checkpoints of dockershim or cri-dockerd. Repeat the option for more directories")
     run_dir: Path = _setting("/run", path, PATHS, "DIR", commands=_EVERYWHERE, help=
         "the node's /run, with the sockets of its container runtimes. A pod mounts it elsewhere")
+    local_filesystem: tuple[str, ...] = _setting("", filesystem, PATHS, "TYPE", many=True, help=
+        "type of file system, such as virtiofs, that counts as this node's own. A directory of reservations on a type "
+        "that other nodes may share is unavailable. Name a type only if no other node writes to that directory: the "
+        "addresses of its pods would look leaked. Repeat the option for more types")
     device_plugins_dir: Path | None = _setting("/var/lib/kubelet/device-plugins", path_or_off, PATHS, "DIR|off", help=
         "directory of the device plugin sockets; off: do not check device plugins. A missing directory is an error "
         "only on a node that has devices")
@@ -206,11 +226,11 @@ class Config:
     state_dir: Path = _setting("/var/lib/nodeleak", path, PATHS, "DIR", commands=_STATE, help=
         "directory where nodeleak keeps its own files: the journal of releases (journal/), the lock that allows one "
         "cleanup at a time, the device history, and the last known Node object")
-    max_reservations: int = _setting("16384", positive, PATHS, "N", help=
-        "maximum number of files in the directories of all networks; the reservations of the network that exceeds it "
-        "count as unavailable. A leaked one takes about 2 KiB of memory: to raise it in a pod, raise the container's "
-        "memory limit as well")
-    grace: timedelta = _setting("5m", duration, DETECTION, "DURATION", common=True, help=
+    max_reservations: int = _setting("16384", number_up_to(MAX_RESERVATIONS), PATHS, "N", help=
+        "maximum number of files in the directories of all networks, at most 65536; the reservations of the network "
+        "that exceeds it count as unavailable. A leaked one takes about 2 KiB of memory: to raise it in a pod, raise "
+        "the container's memory limit as well")
+    grace: timedelta = _setting("5m", age, DETECTION, "DURATION", common=True, help=
         "minimum age of a reservation without an owner before it counts as leaked. 0s is safe with docker, containerd "
         "(since 1.5.15 and 1.6.9) and CRI-O, which record the sandbox before its address is reserved")
     confirm_after: timedelta = _setting("", duration_between("0s", "1d"), DETECTION, "DURATION", help=
@@ -248,7 +268,9 @@ class Config:
     probe: str = _setting("on", one_of("on", "off"), CLEANUP, "on|off", commands=_CLEANING, help=
         "before a release, probe the address with a UDP datagram to port 9: if anything answers, it is not released. A "
         "network namespace that has no process left still answers. Only clean --apply and --cleanup=auto send it, only "
-        "on a link of the node, never through a gateway, and at most three times within 14 s. off: send nothing")
+        "on a link of the node, never through a gateway, and at most three times within 14 s. off: send nothing. An "
+        "address whose namespace only an open file descriptor holds is then released, although it still answers, and "
+        "the next pod shares it")
     lock_timeout: timedelta = _setting("5s", duration_between("0s", "1m"), CLEANUP, "DURATION", commands=_WRITING, help=
         "how long to wait for host-local's locks, or for another cleanup on this node to end")
     interval: timedelta = _setting("15s", short_duration, DAEMON, "DURATION", commands=_RUN, common=True, help=

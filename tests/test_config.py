@@ -60,6 +60,13 @@ def test_valid_text_is_parsed_and_invalid_text_rejected_with_what_was_expected()
             "expected one of: off, dry-run, auto",
             ("on", "yes", "true", "apply", "auto ", "Auto", "clean"),
         ),
+        (
+            "max_reservations",
+            "expected a whole number from 1 to 65536",
+            ("0", "65537", "100000", "-1", "1e3", "9" * 5000),
+        ),
+        ("local_filesystem", "expected a type of file system", ("a b", "/dev", "nfs4,")),
+        ("grace", "from 0s to 36500d", ("36501d", "999999999d")),
         ("listen", "expected HOST:PORT", ("9747", ":65536", ":", "::1:9747", "[banana]:9747")),
     ):
         for text in texts:
@@ -77,6 +84,8 @@ def test_valid_text_is_parsed_and_invalid_text_rejected_with_what_was_expected()
         ("network", "k8s-pod-network.1_a", ("k8s-pod-network.1_a",)),
         ("node", "10.12.97.31", "10.12.97.31"), ("node", "w" * 253, "w" * 253),
         *(("max_share", text, share) for text, share in (("50%", 0.5), ("0%", 0.0), ("100%", 1.0), ("12.5%", 0.125))),
+        ("max_reservations", "65536", 65_536), ("max_reservations", "1", 1),
+        ("local_filesystem", "", ()), ("local_filesystem", "virtiofs,fuse.sshfs", ("virtiofs", "fuse.sshfs")),
         ("max_per_sync", "1", 1), ("max_per_sync", "999999999", 999_999_999),
         ("listen", ":9747", ("", 9747)), ("listen", "127.0.0.1:0", ("127.0.0.1", 0)),
         ("listen", "[::1]:9747", ("::1", 9747)), ("listen", "localhost:65535", ("localhost", 65535)),

@@ -24,7 +24,6 @@ from agent.exporters.web.server import HttpExporter
 from agent.kube_events.condition import ConditionExporter
 from agent.kube_events.delivery import DeliveryMetrics, DeliveryQueue
 from agent.kube_events.events import EventExporter
-from agent.model.runtime import AUTO
 from agent.sources.collector import Sources
 from agent.state.directory import read_disk
 from agent.state.stores import DeviceHistoryStore, LastSeenExporter
@@ -143,13 +142,10 @@ def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) ->
 def _exporters(
     config: Config, registry: CollectorRegistry, watches: "Sequence[Reflector[Any]]", warn: Warn
 ) -> Exporters:
-    networks, size = (
-        [network for network in config.network if network != AUTO],
-        JournalStore(config.state_dir).size,
-    )
+    size = JournalStore(config.state_dir).size
     mode, build = MODES[config.cleanup], commit() or "unknown"
     return (
-        MetricsExporter(registry, networks, mode, watches, commit=build, journal_size=size),
+        MetricsExporter(registry, mode, watches, commit=build, journal_size=size),
         LastSeenExporter(config.state_dir, lambda why: warn("registration.write_failed", why=why)),
     )
 

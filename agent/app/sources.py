@@ -172,12 +172,7 @@ def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
     def docker() -> Runtime:
         from agent.sources.runtime.docker import Docker
 
-        try:
-            return Docker(config.docker_host or None, timeout, partial(processes.require, DOCKER))
-        except SourceError as error:
-            raise UsageError(
-                f"{option('docker_host')} ({variable('docker_host')}, DOCKER_HOST): {error}"
-            ) from error
+        return Docker(config.docker_host or None, timeout, partial(processes.require, DOCKER))
 
     def cri(path: Path) -> Runtime:
         from agent.sources.runtime.cri import Cri
@@ -186,7 +181,11 @@ def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
 
     docker_socket: Path | None = DOCKER_SOCKET
     if docker_host := config.docker_host or os.environ.get("DOCKER_HOST", ""):
-        docker()  # a wrong host is wrong usage
+        try:
+            docker()
+        except SourceError as error:  # a wrong host is wrong usage
+            setting = f"{option('docker_host')} ({variable('docker_host')}, DOCKER_HOST)"
+            raise UsageError(f"{setting}: {error}") from error
         socket = Path(docker_host.removeprefix("unix://"))
         docker_socket = (
             _RUN / socket.relative_to(config.run_dir)
@@ -262,7 +261,12 @@ class LastNetworks:
 def _directories(config: Config, is_missing: Callable[[Path], bool]) -> NetworkDirectories:
     mounted = partial(mounted_path, run_dir=config.run_dir)
     return NetworkDirectories(
-        config.network, config.cni_networks_dir, mounted, config.max_reservations, is_missing
+        settings=config.network,
+        networks_dir=config.cni_networks_dir,
+        mounted=mounted,
+        most=config.max_reservations,
+        local=config.local_filesystem,
+        is_missing=is_missing,
     )
 
 

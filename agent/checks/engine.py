@@ -12,6 +12,7 @@ from agent.checks.addresses.classify import classify
 from agent.checks.devices.state import with_history
 from agent.checks.registry import DETECTORS, Detector
 from agent.model.assessment import Assessment, State, or_none
+from agent.model.bug import Bug, bug_of
 from agent.model.finding import Finding, Key, LeakCause, SkippedCheck, TrackedFinding
 from agent.model.index import SnapshotIndex
 from agent.model.ranges import usable
@@ -46,6 +47,7 @@ class ConfirmationState:
 class Detected(NamedTuple):
     findings: tuple[Finding, ...]
     gaps: tuple[SkippedCheck, ...]
+    bugs: tuple[Bug, ...] = ()  # of detectors
 
 
 def clock_stepped(before: ConfirmationState, snapshot: Snapshot) -> bool:
@@ -126,6 +128,7 @@ def run(
         leak_causes=_known_causes(assessment, leaks),
         newly_confirmed=_newly_confirmed(leaks, before),
         clock_stepped=clock_stepped(before, snapshot),
+        bugs=(*snapshot.bugs, *suspects.bugs, *detected.bugs),
     )
     return report, ConfirmationState(assessment, {**observed, **others}, _pods(assessment, before))
 
@@ -134,6 +137,7 @@ def detect(assessment: Assessment, detectors: Iterable[Detector]) -> Detected:
     """Run each detector. If it lacks data, it leaves a gap beside what it could still find."""
     findings: list[Finding] = []
     gaps: list[SkippedCheck] = []
+    bugs: list[Bug] = []
     for detector in detectors:
         try:
             for finding in detector.find(assessment):
@@ -141,10 +145,11 @@ def detect(assessment: Assessment, detectors: Iterable[Detector]) -> Detected:
         except InsufficientData as missing:
             gaps.append(SkippedCheck(detector.NAME, str(missing), chosen=missing.chosen))
         except Exception as error:  # noqa: BLE001 (a broken detector must not silence the others; it is logged as a gap)
+            bugs.append(bug_of("detector", detector.NAME, error))
             gaps.append(
                 SkippedCheck(detector.NAME, f"{type(error).__name__}: {error}", broken=True)
             )
-    return Detected(tuple(findings), tuple(gaps))
+    return Detected(tuple(findings), tuple(gaps), tuple(bugs))
 
 
 def _with_memory(assessment: Assessment, before: ConfirmationState) -> Assessment:

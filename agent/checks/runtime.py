@@ -113,8 +113,13 @@ def unordered(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
 
 
 def deletes_at_start(snapshot: Snapshot) -> bool:
-    """Return whether the kubelet's runtime completes the teardown of a leak whose result is in libcni's cache."""
+    """Return whether the kubelet's runtime completes the teardown of a leak whose result is in libcni's cache.
+
+    If plugins are in files of their own, no result names them, and the DEL of one may go by the address.
+    """
     runtimes = of_the_kubelet(snapshot)
+    if any(network.plugin_files for network in known_or(snapshot.networks, ())):
+        return False
     return bool(runtimes) and all(runtime.deletes_at_start for runtime in runtimes)
 
 

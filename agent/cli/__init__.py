@@ -43,6 +43,7 @@ def exit_code_of(
     """Execute a command, report what went wrong, and return the exit code."""
     _prepare_output()
     try:
+        _require_docstrings()
         parsed = parse(sys.argv[1:] if arguments is None else arguments)
         code: int = parsed.execute(parsed)
         sys.stdout.flush()
@@ -62,6 +63,12 @@ def exit_code_of(
     except Exception as error:  # noqa: BLE001 (Python's own exit code for a bug is 1, which means findings here)
         return _report(error)
     return code
+
+
+def _require_docstrings() -> None:
+    if sys.flags.optimize > 1:
+        why = "python -OO (PYTHONOPTIMIZE=2) removes docstrings, which are the text of help and advice"
+        raise UsageError(f"{why}: use -O, or neither")
 
 
 def _report(error: Exception) -> int:

@@ -13,7 +13,7 @@ examples:
 exit codes:
   0  every check ran
   1  with --exit-code: every check ran, and there are findings
-  2  wrong usage or configuration
+  2  wrong usage or configuration, or a recording that is damaged
   3  incomplete: some checks could not run
 """
 
@@ -26,7 +26,7 @@ from pathlib import Path
 from agent.cli.node import assess, record_node
 from agent.cli.output import DONE, FOUND, UNAVAILABLE, as_json, has_color, has_unicode, warn, write
 from agent.cli.parser import add_address_table, config_of, view_of
-from agent.config import UsageError, duration, invalid, option, quote, settings_of
+from agent.config import UsageError, age, invalid, option, quote, settings_of
 from agent.exporters.json.scan import scan_document
 from agent.exporters.summary import incomplete
 from agent.exporters.text.layout import TableView
@@ -115,7 +115,7 @@ def _load(name: str, arguments: argparse.Namespace) -> Recording:
     if arguments.grace is None:
         return recording
     try:
-        return replace(recording, grace=duration(arguments.grace))
+        return replace(recording, grace=age(arguments.grace))
     except ValueError as error:
         raise UsageError(invalid("--grace", arguments.grace, error)) from error
 

@@ -30,11 +30,11 @@ from agent.checks.devices import rejected_pod
 from agent.checks.devices.state import resource_states
 from agent.checks.registry import DETECTORS
 from agent.exporters.metric_help import HELP, PREFIX
+from agent.model.assessment import State
 from agent.model.devices import ResourceState
 from agent.model.finding import LeakCause, Severity
 from agent.model.release import MISSED, Outcome, Reason, Verdict
 from agent.model.report import Report
-from agent.model.runtime import AUTO
 from agent.model.snapshot import InsufficientData, NotRequested, Snapshot, Unavailable, known_or
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ _PROCESS: Final = frozenset(
     }
 )
 
+_ALWAYS_EXPORTED: Final = frozenset({State.IN_USE, State.LEAKED})
+"""The states of which a network exports 0 as well: an alert compares it, or it shows that the states are known."""
 _MOST_RESOURCES: Final = 32
 _OTHER: Final = "other"
 """Resources beyond the first 32 by name, and invalid names. No resource has this name: theirs have a `/`."""
@@ -68,7 +70,6 @@ class MetricsExporter(Collector):
     def __init__(
         self,
         registry: CollectorRegistry,
-        networks: Iterable[str],
         mode: str,
         watches: "Sequence[Reflector[Any]]",
         *,
@@ -106,25 +107,26 @@ class MetricsExporter(Collector):
         self._held = _histogram(
             of_releases, "lock_held_seconds", (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.02, 0.1)
         )
-        self._begin(networks)
         for stage in ("read", "check"):
             self._failures.labels(stage)
         self._process = ProcessCollector(registry=None)
         registry.register(self)
 
     def _begin(self, networks: Iterable[str]) -> None:
+        """Start the counters of these networks at 0: what appears with another value has no increase."""
         for network in networks:
-            self._released.labels(network)
-            for verdict in MISSED:
-                self._failed.labels(network, verdict.value)
-            for reason in Reason if self._mode == CLEAN else ():
-                self._refused.labels(network, reason.value)
             for cause in LeakCause:
                 self._confirmed.labels(network, cause.value)
+            if self._mode == CLEAN:
+                self._released.labels(network)
+                for verdict in MISSED:
+                    self._failed.labels(network, verdict.value)
+                for reason in Reason:
+                    self._refused.labels(network, reason.value)
 
     def export(self, report: Report, seconds: float) -> None:
         snapshot = report.assessment.snapshot
-        self._begin(_in_use(report))
+        self._begin(_with_suspects(report))
         sources_up = _sources_up(snapshot)
         for source, took in snapshot.timings:
             if source in sources_up:
@@ -235,13 +237,15 @@ def _sources_up(snapshot: Snapshot) -> dict[str, bool]:
     return requested
 
 
-def _in_use(report: Report) -> Iterator[str]:
-    # `auto` is no network's name.
-    return (
-        network.name
-        for network in report.networks
-        if not network.not_in_use and network.name != AUTO
-    )
+def _with_suspects(report: Report) -> Iterator[str]:
+    """Yield the networks with a reservation that has no owner: it is one before its leak is confirmed.
+
+    A node may have a hundred networks, of which each would have 37 counters for ever.
+    """
+    for network in report.networks:
+        states = network.states or {}
+        if states.get(State.CANDIDATE) or states.get(State.LEAKED):
+            yield network.name
 
 
 def _networks(report: Report) -> Iterator[Metric]:
@@ -250,6 +254,7 @@ def _networks(report: Report) -> Iterator[Metric]:
         (network.name, state.value): n
         for network in networks
         for state, n in (network.states or {}).items()
+        if n or state in _ALWAYS_EXPORTED
     }
     yield _gauge("reservations", states, "network", "state")
     yield _gauge(

@@ -18,9 +18,19 @@ from typing import Any, Final, TypeVar, Union, cast, get_args, get_origin, get_t
 
 from agent.model.devices import DeviceTransition
 from agent.model.registration import LastSeen
-from agent.model.snapshot import Known, NotRequested, Reading, Snapshot, Unavailable
+from agent.model.snapshot import (
+    EARLIEST,
+    LATEST,
+    LONGEST,
+    Known,
+    NotRequested,
+    Reading,
+    Snapshot,
+    Unavailable,
+)
 
 D = TypeVar("D")
+T = TypeVar("T", datetime, timedelta)
 
 _type_hints: Final[Callable[[Any], dict[str, Any]]] = cache(get_type_hints)
 _GREATEST: Final = 2**63 * 10**9
@@ -46,7 +56,7 @@ class Recording:
 @dataclass(frozen=True, slots=True)
 class StoredHistory:
     transitions: tuple[DeviceTransition, ...] = ()  # oldest first
-    trouble: str = ""  # why it could not be read; empty: it could
+    trouble: str = ""  # why it, or an entry of it, could not be read; empty: all of it could
 
 
 def dumps(recording: Recording) -> str:
@@ -72,12 +82,24 @@ def dump_history(transitions: Iterable[DeviceTransition]) -> str:
 
 
 def load_history(text: str | bytes) -> StoredHistory:
-    """Read a history. Never raises, whatever the text."""
+    """Read a history, without the entries that are damaged. Never raises, whatever the text."""
     try:
         listed = parse_document(text, HISTORY_SCHEMA).get("transitions")
-        return build(StoredHistory, {"transitions": listed}, "history")
     except Damaged as damaged:
         return StoredHistory(trouble=str(damaged))
+    if not isinstance(listed, list):
+        return StoredHistory(
+            trouble=f"history.transitions: expected a list, found {_short(listed)}"
+        )
+    transitions: list[DeviceTransition] = []
+    damages: list[str] = []
+    for index, entry in enumerate(listed):
+        try:
+            transitions.append(build(DeviceTransition, entry, f"history.transitions[{index}]"))
+        except Damaged as damaged:
+            damages.append(str(damaged))
+    others = f" (ignored, like {len(damages) - 1} others)" if damages[1:] else " (ignored)"
+    return StoredHistory(tuple(transitions), f"{damages[0]}{others}" if damages else "")
 
 
 def dump_last_seen(last: LastSeen) -> str:
@@ -191,16 +213,18 @@ def _value(kind: Any, tree: Any, path: str) -> Any:
         return build(cast("type[Any]", kind), tree, path)
     try:
         return _scalar(kind, tree)
-    except (TypeError, ValueError, OverflowError) as error:
+    except OverflowError as error:
+        raise Damaged(f"{path}: {_short(tree)} is out of range") from error
+    except (TypeError, ValueError) as error:
         raise Damaged(f"{path}: expected {kind.__name__}, found {_short(tree)}") from error
 
 
 def _scalar(kind: Any, tree: Any) -> Any:
     """Read a value without parts; raises TypeError, ValueError or OverflowError."""
     if kind is datetime and (moment := datetime.fromisoformat(tree)).tzinfo is not None:
-        return moment.astimezone(UTC)
+        return _bounded(moment.astimezone(UTC), EARLIEST, LATEST)
     if kind is timedelta and not isinstance(tree, bool):
-        return timedelta(seconds=tree)
+        return _bounded(timedelta(seconds=tree), -LONGEST, LONGEST)
     if issubclass(kind, StrEnum):
         return kind(tree)
     if isinstance(tree, kind) and not (
@@ -208,6 +232,13 @@ def _scalar(kind: Any, tree: Any) -> Any:
     ):
         return tree
     raise TypeError(kind.__name__)
+
+
+def _bounded(value: T, first: T, last: T) -> T:
+    """Return a time or a duration of a snapshot; raises OverflowError for one that it cannot have."""
+    if not first <= value <= last:
+        raise OverflowError
+    return value
 
 
 def _reading(kind: Any, tree: Any, path: str) -> Reading[Any]:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeAlias, TypeGuard, TypeVar
 
+from agent.model.bug import Bug
 from agent.model.devices import DevicePlugins
 from agent.model.ranges import RangeSets
 from agent.model.registration import Autoscaler, Registration, Taint
@@ -85,15 +86,20 @@ def is_missing(reading: Reading[object]) -> TypeGuard[Unavailable]:
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+EARLIEST: Final = datetime(1000, 1, 1, tzinfo=UTC)
+LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
+"""Times of a snapshot lie between these: nearer to the ends of the calendar, adding a duration overflows."""
+LONGEST: Final = timedelta(days=36_500)
+"""No duration of a snapshot is longer, whatever its sign."""
 
 
 def from_mtime(ns: int) -> datetime:
-    """Return the modification time of a file, or the nearest time that the calendar has."""
+    """Return the modification time of a file, or the nearest time that a snapshot can have."""
     try:
-        return _EPOCH + timedelta(microseconds=ns // 1000)
+        at = _EPOCH + timedelta(microseconds=ns // 1000)
     except OverflowError:
-        return _LAST if ns > 0 else _FIRST
+        return LATEST if ns > 0 else EARLIEST
+    return min(max(at, EARLIEST), LATEST)
 
 
 class ReservationKey(NamedTuple):
@@ -158,6 +164,9 @@ class LeftOver:
     newest_ns: int
     pods: int  # how many of its IDs are those of pods, as far as libcni's cache knows
 
+
+MAX_RESERVATIONS: Final = 65_536
+"""Files in the directories of all networks: the most that the setting --max-reservations can allow."""
 
 DEFAULT_DATA_DIR: Final = (
     "/var/lib/cni/networks"  # host-local's `dataDir` where a configuration names none
@@ -484,6 +493,8 @@ class Snapshot:
     timings: tuple[tuple[str, float], ...] = field(
         default=(), compare=False
     )  # of each source, in seconds
+    bugs: tuple[Bug, ...] = field(default=(), compare=False)
+    """What failed while it was taken because of a bug of the agent. It is not recorded."""
 
     @property
     def api_time(self) -> datetime:
@@ -495,7 +506,7 @@ class Snapshot:
         try:
             return self.taken_at + skew
         except OverflowError:
-            return _LAST if skew > timedelta(0) else _FIRST
+            return LATEST if skew > timedelta(0) else EARLIEST
 
     def readings(self) -> Iterator[tuple[str, Reading[object]]]:
         """Yield every reading with the name of its source, in the order of `SOURCES`; each network has a reading."""

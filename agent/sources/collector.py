@@ -8,13 +8,26 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from agent.checks import detached_volume
 from agent.checks.devices.state import with_history
 from agent.checks.waiting_pods import waiting_pods
+from agent.model.bug import bug_of
 from agent.model.index import named_sandboxes
-from agent.model.snapshot import SOURCES, Known, NotRequested, Snapshot, Unavailable, known_or
+from agent.model.runtime import AUTO
+from agent.model.snapshot import (
+    SOURCES,
+    Known,
+    NetworkStore,
+    NotRequested,
+    Snapshot,
+    Unavailable,
+    known_or,
+)
 from agent.sources import crosscheck
 from agent.sources.source_error import NotFound, SourceError
 
 Reader: TypeAlias = Callable[[Snapshot], Any]
-"""Reads one source, given what was read before it. Returns the value, or a `Reading`; raises SourceError."""
+"""Reads one source, given what was read before it. Returns the value, or a `Reading`; raises SourceError.
+
+Anything else that it raises is a bug, and makes its source unavailable.
+"""
 Sources: TypeAlias = Mapping[str, Reader]
 """The readers of a node, by the field of `Snapshot` that they fill. A source without a reader is not requested."""
 
@@ -52,10 +65,8 @@ def take_snapshot(
     for name in _ALWAYS:
         snapshot = _read(name, snapshot, sources, clock)
     snapshot = crosscheck.all_sources(snapshot)
-    for name, why_not in _WHERE_NEEDED.items():
-        why = why_not(snapshot)
-        given: dict[str, Any] = {name: NotRequested(name, why)}
-        snapshot = replace(snapshot, **given) if why else _read(name, snapshot, sources, clock)
+    for name in _WHERE_NEEDED:
+        snapshot = _read_where_needed(name, snapshot, sources, clock)
     return with_history(crosscheck.namespaces(snapshot))
 
 
@@ -64,15 +75,51 @@ def _read(name: str, snapshot: Snapshot, sources: Sources, clock: Callable[[], f
     if name not in sources:
         return snapshot
     start = clock()
+    bugs = snapshot.bugs
     try:
         value = sources[name](snapshot)
     except SourceError as error:
         value = Unavailable(name, str(error), isinstance(error, NotFound))
+    except Exception as error:  # noqa: BLE001 (the bug of one reader must not end the others)
+        bug = bug_of("source", name, error)
+        value = Unavailable(name, bug.reason)
+        bugs = (*bugs, bug)
     if name not in SOURCES:
-        return replace(snapshot, **{name: value})
-    is_reading = name == "reservations" or isinstance(value, (Known, Unavailable, NotRequested))
-    read: dict[str, Any] = {name: value if is_reading else Known(value)}
-    return replace(snapshot, timings=(*snapshot.timings, (name, clock() - start)), **read)
+        return replace(snapshot, bugs=bugs, **_beside_sources(name, value))
+    read = {name: _reading(name, value)}
+    timings = (*snapshot.timings, (name, clock() - start))
+    return replace(snapshot, timings=timings, bugs=bugs, **read)
+
+
+def _reading(name: str, value: Any) -> Any:
+    """Return what a reader returned as its field of the snapshot has it."""
+    is_unread = isinstance(value, (Unavailable, NotRequested))
+    if name == "reservations":  # a store for each network; `auto` is no network's name
+        return (NetworkStore(AUTO, value, discovered=True),) if is_unread else value
+    return value if is_unread or isinstance(value, Known) else Known(value)
+
+
+def _beside_sources(name: str, value: Any) -> dict[str, Any]:
+    """Return the changes by what is no source. A clock and a version that are unavailable stay unknown."""
+    if not isinstance(value, Unavailable):
+        return {name: value}
+    # The cache is not known to be complete without the list of its damaged files.
+    is_of_cache = name == "damaged_results"
+    return {"cni_results": Unavailable("cni_results", value.why)} if is_of_cache else {}
+
+
+def _read_where_needed(
+    name: str, snapshot: Snapshot, sources: Sources, clock: Callable[[], float]
+) -> Snapshot:
+    """Return the snapshot with a source that only some nodes need, or why it was not requested."""
+    try:
+        why = _WHERE_NEEDED[name](snapshot)
+    except Exception as error:  # noqa: BLE001 (it is not known whether this source is needed)
+        bug = bug_of("source", name, error)
+        unread: dict[str, Any] = {name: Unavailable(name, bug.reason)}
+        return replace(snapshot, bugs=(*snapshot.bugs, bug), **unread)
+    not_needed: dict[str, Any] = {name: NotRequested(name, why)}
+    return replace(snapshot, **not_needed) if why else _read(name, snapshot, sources, clock)
 
 
 def unowned(snapshot: Snapshot) -> frozenset[str]:

@@ -4,15 +4,17 @@ Runtimes give wrong answers: an empty list after a restart, a list without the c
 wrong list that is believed once makes every address of the node look leaked.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from agent.checks import runtime as runtimes
 from agent.checks.devices.state import DeviceView
+from agent.model.bug import Bug, bug_of
 from agent.model.devices import DevicePlugins
 from agent.model.registration import evidence_of_node
+from agent.model.runtime import RuntimeNetwork
 from agent.model.snapshot import (
     Checkpoint,
     CniResult,
@@ -42,27 +44,61 @@ _THROUGH_PROC: Final = (
 
 
 def all_sources(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot with every reading that another reading contradicts made unavailable."""
-    containers = _with_running_pods(runtime(snapshot), snapshot.pods)
+    """Return the snapshot with every reading that another reading contradicts made unavailable.
+
+    So does a check that raises, which is a bug: what it did not judge is not known.
+    """
+    bugs: list[Bug] = []
+    believed = replace(
+        snapshot,
+        containers=_judged("containers", bugs, _runtimes_list, snapshot),
+        pods=_judged("pods", bugs, _pods, snapshot),
+        checkpoints=_judged("checkpoints", bugs, _checkpoints_of_docker, snapshot),
+        networks=_judged("networks", bugs, _networks, snapshot),
+    )
+    if not isinstance(believed.networks, Unavailable):
+        believed = replace(believed, networks=_judged("networks", bugs, of_pods, believed))
+    stores = tuple(_judged_store(store, bugs, believed) for store in snapshot.reservations)
+    compared = replace(believed, reservations=stores)
+    return replace(
+        compared,
+        checkpoints=_judged("checkpoints", bugs, _checkpoints, compared),
+        cni_results=_judged("cni_results", bugs, _cni_results, compared),
+        device_plugins=_judged("device_plugins", bugs, _device_plugins, compared),
+        bugs=(*snapshot.bugs, *bugs),
+    )
+
+
+def _judged(
+    source: str, bugs: list[Bug], judge: Callable[[Snapshot], Reading[Any]], snapshot: Snapshot
+) -> Reading[Any]:
+    """Return what a check makes of a source; unavailable, with a bug more, if the check raises."""
+    try:
+        return judge(snapshot)
+    except Exception as error:  # noqa: BLE001 (what no check has judged is not believed)
+        bugs.append(bug_of("source", source, error))
+        return Unavailable(source, bugs[-1].reason)
+
+
+def _judged_store(store: NetworkStore, bugs: list[Bug], snapshot: Snapshot) -> NetworkStore:
+    """Return what the check makes of a network's directory, like `_judged`."""
+    try:
+        return attributed(store, snapshot)
+    except Exception as error:  # noqa: BLE001 (as above)
+        bugs.append(bug_of("source", "reservations", error))
+        unread = Unavailable("reservations", bugs[-1].reason)
+        return replace(store, reading=unread, unrecognized=(), left_over=None)
+
+
+def _runtimes_list(snapshot: Snapshot) -> _Containers:
+    return _with_running_pods(runtime(snapshot), snapshot.pods)
+
+
+def _networks(snapshot: Snapshot) -> Reading[tuple[RuntimeNetwork, ...]]:
     rejected = (
         _of_another_runtime("networks", snapshot) if isinstance(snapshot.networks, Known) else None
     )
-    believed = replace(
-        snapshot,
-        containers=containers,
-        pods=_pods(snapshot),
-        checkpoints=_checkpoints_of_docker(snapshot),
-        networks=rejected or snapshot.networks,
-    )
-    believed = replace(believed, networks=of_pods(believed))
-    stores = tuple(attributed(store, believed) for store in snapshot.reservations)
-    return replace(
-        believed,
-        checkpoints=_checkpoints(believed.checkpoints, containers, stores),
-        reservations=stores,
-        cni_results=_cni_results(snapshot, stores),
-        device_plugins=_device_plugins(believed),
-    )
+    return rejected or snapshot.networks
 
 
 def namespaces(snapshot: Snapshot) -> Snapshot:
@@ -126,10 +162,9 @@ def _with_running_pods(reading: _Containers, pods: Reading[tuple[Pod, ...]]) -> 
     return Unavailable("containers", why)
 
 
-def _cni_results(
-    snapshot: Snapshot, stores: Sequence[NetworkStore]
-) -> Reading[tuple[CniResult, ...]]:
+def _cni_results(snapshot: Snapshot) -> Reading[tuple[CniResult, ...]]:
     """Do not report a missing cache where no pod had an address from any of the networks."""
+    stores = snapshot.reservations
     if not is_missing(snapshot.cni_results):
         return snapshot.cni_results
     unused = [store.reading for store in stores if isinstance(store.reading, NotRequested)]
@@ -148,15 +183,14 @@ def _checkpoints_of_docker(snapshot: Snapshot) -> _Checkpoints:
     return NotRequested("checkpoints", f"a kubelet with {name} has none")
 
 
-def _checkpoints(
-    reading: _Checkpoints, containers: _Containers, stores: Iterable[NetworkStore]
-) -> _Checkpoints:
+def _checkpoints(snapshot: Snapshot) -> _Checkpoints:
     """Accept missing checkpoints only where nothing could have a checkpoint."""
     # A directory without any of the running sandboxes (left over from another kubelet, or created by a mount) is not
     # the kubelet's.
+    reading = snapshot.checkpoints
     if is_missing(reading):
-        return _missing_checkpoints(reading, containers, stores)
-    running = running_sandboxes(containers)
+        return _missing_checkpoints(reading, snapshot.containers, snapshot.reservations)
+    running = running_sandboxes(snapshot.containers)
     written = {checkpoint.container_id for checkpoint in known_or(reading, ())}
     if not isinstance(reading, Known) or not running or running & written:
         return reading

@@ -163,6 +163,17 @@ def test_where_an_address_is_not_asked_a_namespace_of_nobody_objects(
         ("dockerd", "/run/netns/cni-9", False),  # of a sandbox
         ("dockerd", "/run/docker/netns/default", False),
         ("dockerd", "/run/docker/netns/a1", False),
+        ("dockerd", "/run/snap.docker/netns/1e6b0a2f9c3d", False),
+        ("dockerd", "/run/snap.docker/netns/default", False),
+        ("dockerd", "/run/user/1000/docker/netns/1e6b0a2f9c3d", False),
+        ("dockerd", "/srv/engine/exec/netns/1e6b0a2f9c3d", False),  # any --exec-root
+        ("dockerd", "/srv/engine/exec/netns/default", False),
+        ("dockerd", "/run/netns/1e6b0a2f9c3d", True),  # whoever ran `ip netns add`
+        ("dockerd", "/var/run/netns/docker", True),
+        ("dockerd", "/srv/engine/exec/netns/cni-10", True),
+        ("containerd", "/run/snap.docker/netns/1e6b0a2f9c3d", True),
+        ("containerd", "/srv/engine/exec/netns/default", True),
+        ("containerd", "/run/snap.docker/netns/default", False),
         ("dockerd", "", False),
         ("containerd", "/run/docker/netns/a1", True),
         (

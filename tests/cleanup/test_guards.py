@@ -636,8 +636,12 @@ def test_a_cached_result_stays_for_a_runtime_that_deletes_at_its_start() -> None
     for name, version, kept in (
         (CRI_O, "1.32.0", True), (CRI_O, "1.31.9", False), (CRI_O, "", False), (CONTAINERD, "2.1.9", False),
     ):  # fmt: skip
-        (request,) = release_requests(b.assessment(with_runtime(node(LEAK), name, version)))
+        snapshot = with_runtime(node(LEAK), name, version)
+        (request,) = release_requests(b.assessment(snapshot))
         assert request.keeps_results is kept
+        beside = RuntimeNetwork("kubenet", ("bridge", "firewall"), plugin_files=True)
+        (request,) = release_requests(b.assessment(replace(snapshot, networks=Known((beside,)))))
+        assert not request.keeps_results, "no result names the plugins in files of their own"
 
 
 def test_the_oldest_are_released_first_whatever_the_order_of_the_directory() -> None:

@@ -263,6 +263,18 @@ def test_other_characters_are_escaped_on_an_ascii_terminal(node: SmallNode) -> N
     assert "\x1b" not in done.out
 
 
+def test_without_docstrings_every_command_is_refused_in_one_sentence() -> None:
+    """They are the text of help and advice. With -O alone, everything works."""
+    refused = (
+        "nodeleak: python -OO (PYTHONOPTIMIZE=2) removes docstrings, which are the text of help and advice: "
+        "use -O, or neither\n"
+    )
+    for command in (("--help",), ("version",), ("scan", "--api=off"), ("run",)):
+        done = nodeleak(*command, prefix=("env", "PYTHONOPTIMIZE=2"))
+        assert (done.code, done.out, done.err) == (2, "", refused), command
+        assert nodeleak("version", prefix=("env", "PYTHONOPTIMIZE=1")).code == DONE
+
+
 # The daemon
 
 

@@ -57,6 +57,27 @@ def test_host_ports_that_no_cached_result_has_are_not_known(tmp_path: Path) -> N
             assert warnings(stand) == expected
 
 
+def test_a_result_without_ports_proves_nothing_if_plugins_are_in_files_of_their_own(
+    tmp_path: Path,
+) -> None:
+    """libcni's cache has the configuration of those in the list only."""
+    unknown = [f"rules that forward host ports to 1 address are not known; {SHOWN}"]
+    for name, chain, expected in (
+        ("a", cniconfig(BRIDGE, PORTMAP, name="cbr0"), []),
+        ("b", cniconfig(BRIDGE, PORTMAP, name="cbr0", inlined=1), unknown),
+        ("c", cniconfig(BRIDGE, {"type": "tuning"}, name="cbr0", inlined=1), []),
+    ):
+        with standing(tmp_path / name, on(CONTAINERD), chain) as stand:
+            more = {
+                "cniArgs": OF_A_POD,
+                "capabilityArgs": {"portMappings": [{"hostPort": 8080}]},
+            }
+            leak(stand, cached=False)
+            config = {"plugins": [BRIDGE]}
+            cache_result(stand.host.cache, "cbr0", LEAKED, IP, "eth0", config, **more)
+            assert warnings(stand) == expected, name
+
+
 def test_one_command_shows_the_rules_of_all_addresses() -> None:
     text = describe_rules(dict.fromkeys(("10.42.0.2", "10.42.0.33", "10.42.1.4", "fd00::9")))
     assert "4 addresses are not known; such" in text

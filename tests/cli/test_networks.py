@@ -223,15 +223,17 @@ def test_a_podman_container_does_not_put_a_drained_node_out_of_use(tmp_path: Pat
 
 
 def test_the_leaks_of_a_secondary_network_are_found_while_no_pod_uses_it(tmp_path: Path) -> None:
-    with standing(tmp_path, a_node()) as stand:
-        leave_over(stand.host.networks / "storage", ["10.99.0.7"])
-        (stand.host.networks / "storage/10.99.0.7").write_text(f"{'9' * 64}\r\nnet1")
-        os.utime(stand.host.networks / "storage/10.99.0.7", (NINETY_DAYS_AGO, NINETY_DAYS_AGO))
-        cached = json.dumps({"ip4": {"ip": "10.99.0.7/24"}})
-        (stand.host.cache / f"storage-{'9' * 64}-net1").write_text(cached)
-        assert "leaked_reservation storage/10.99.0.7" in subjects(
-            stand.scan("--network=kubenet,storage", api="off")
-        )
+    for ifname in ("net1", "storage-if"):
+        with standing(tmp_path / ifname, a_node()) as stand:
+            leak = stand.host.networks / "storage/10.99.0.7"
+            leave_over(leak.parent, [leak.name])
+            leak.write_text(f"{'9' * 64}\r\n{ifname}")
+            os.utime(leak, (NINETY_DAYS_AGO, NINETY_DAYS_AGO))
+            cached = json.dumps({"ip4": {"ip": "10.99.0.7/24"}})
+            (stand.host.cache / f"storage-{'9' * 64}-{ifname}").write_text(cached)
+            assert "leaked_reservation storage/10.99.0.7" in subjects(
+                stand.scan("--network=kubenet,storage", api="off")
+            )
 
 
 @pytest.mark.parametrize(("api", "code"), [("on", 0), ("off", 3)])

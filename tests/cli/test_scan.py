@@ -110,6 +110,12 @@ def test_recordings_need_no_node_and_no_setting_but_grace_and_of_several_the_wor
         nodeleak("scan", "-o", "json", "--recording", file).out for file in files
     )
     assert nodeleak("scan", "--recording", files[0], "gone.json").err.count("gone.json") == 1
+    tree = json.loads(Path(path).read_text())
+    tree["snapshots"][1]["uptime"] = 1e13
+    absurd = nodeleak("scan", "--recording=-", given=json.dumps(tree))
+    complaint = "recording.snapshots[1].uptime: 10000000000000.0 is out of range"
+    assert (absurd.code, absurd.out) == (USAGE, "")
+    assert absurd.err == f'nodeleak: cannot read recording "-": {complaint}\n'
 
 
 def test_exit_codes(recorded: Recorded) -> None:

@@ -106,7 +106,7 @@ class Kubelet:
     def _cri(self, method: str, request: Any = None, timeout: float = 10.0) -> bytes:
         encoded = request.SerializeToString() if request else b""
         with self._connected(timeout) as connection:
-            return connection.call(f"/runtime.v1.RuntimeService/{method}", encoded)
+            return bytes(connection.call(f"/runtime.v1.RuntimeService/{method}", encoded))
 
     def _connected(self, timeout: float) -> GrpcConnection:
         return GrpcConnection(self.socket, timeout, time.perf_counter)

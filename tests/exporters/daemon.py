@@ -34,7 +34,7 @@ class Stream:
 class Daemon:
     """Each sync is 15 s after the last; a finding is confirmed after 30 s."""
 
-    def __init__(self, *networks: str, mode: str = "observe", journal: int | None = None) -> None:
+    def __init__(self, *, mode: str = "observe", journal: int | None = None) -> None:
         self.registry, self._capture = CollectorRegistry(), structlog.testing.LogCapture()
         watches: list[Any] = [Stream()]
         logger = structlog.wrap_logger(None, processors=[self._capture])
@@ -43,7 +43,6 @@ class Daemon:
             BugReporter(self.registry, logger),
             MetricsExporter(
                 self.registry,
-                networks or ("kubenet",),
                 mode,
                 watches,
                 commit="577acf9",

@@ -11,7 +11,7 @@ from agent.model.devices import TransitionKind
 from agent.model.finding import Finding, LeakCause, SkippedCheck, TrackedFinding
 from agent.model.rejections import PodOutcome, RejectedPod, RejectionCause
 from agent.model.release import Cleaning, Reason, Refusal, Verdict
-from agent.model.snapshot import Snapshot
+from agent.model.snapshot import Reservation, Snapshot
 from tests import builders as b
 from tests.builders import NOW, node, reservation, without
 from tests.exporters import cleanings as c
@@ -59,8 +59,8 @@ def everything() -> Daemon:
     )
 
 
-def cleaned(done: Cleaning, *networks: str, mode: str = "clean") -> Daemon:
-    return Daemon(*networks, mode=mode).sync(node(LOST), cleaning=done)
+def cleaned(done: Cleaning, mode: str = "clean") -> Daemon:
+    return Daemon(mode=mode).sync(node(LOST), cleaning=done)
 
 
 def test_the_oldest_confirmed_finding_of_a_detector_is_exported_and_none_without() -> None:
@@ -97,25 +97,39 @@ def test_a_leak_is_counted_when_it_is_confirmed_and_once_even_across_a_gap() -> 
 MISSED = ("changed", "gone", "busy", "interrupted", "failed")
 
 
-def test_counters_of_releases_start_with_zeros_only_where_addresses_are_released() -> None:
-    daemon = Daemon("storage", mode="clean").sync(node())
-    for network in ("kubenet", "storage"):
-        assert {
-            daemon.get("leaks_confirmed_total", network=network, cause=cause.value)
-            for cause in LeakCause
-        } == {0}
-        assert daemon.get("releases_total", network=network) == 0
-        failures = {
-            reason: daemon.get("release_failures_total", network=network, reason=reason)
-            for reason in MISSED
-        }
-        assert failures == dict.fromkeys(MISSED, 0)
-        # The dashboard shows their increase by reason, which a series without a 0 hides once.
-        refusals = {
-            daemon.get("releases_refused_total", network=network, reason=reason.value)
-            for reason in Reason
-        }
-        assert refusals == {0}
+def in_use(network: str) -> Reservation:
+    return reservation("10.244.1.2", b.WEB_ID, network=network)
+
+
+def test_counters_of_a_network_start_with_zeros_when_it_first_has_a_suspect() -> None:
+    """So that their first increase is seen: a leak is a candidate before it is confirmed, refused or released."""
+    quiet = in_use("quiet"), in_use("storage")
+    daemon = Daemon(mode="clean").sync(node(*quiet))
+    counters = ("leaks_confirmed_total", "releases_total", "release_failures_total")
+    for name in (*counters, "releases_refused_total"):
+        assert daemon.labels(name) == [], name
+    daemon.sync(node(*quiet, replace(LOST, network="storage")))
+    assert daemon.get("reservations", network="storage", state="candidate") == 1
+    for name in (*counters, "releases_refused_total"):
+        assert {one["network"] for one in daemon.labels(name)} == {"storage"}, name
+    assert {
+        daemon.get("leaks_confirmed_total", network="storage", cause=cause.value)
+        for cause in LeakCause
+    } == {0}
+    assert daemon.get("releases_total", network="storage") == 0
+    failures = {
+        reason: daemon.get("release_failures_total", network="storage", reason=reason)
+        for reason in MISSED
+    }
+    assert failures == dict.fromkeys(MISSED, 0)
+    # The dashboard shows their increase by reason, which a series without a 0 hides once.
+    refusals = {
+        daemon.get("releases_refused_total", network="storage", reason=reason.value)
+        for reason in Reason
+    }
+    assert refusals == {0}
+    daemon.sync(node(*quiet))
+    assert daemon.get("releases_total", network="storage") == 0, "a counter does not end"
     assert daemon.get("lock_wait_seconds_count") == daemon.get("lock_held_seconds_count") == 0
     for mode in ("observe", "dry-run"):
         text = cleaned(
@@ -126,7 +140,29 @@ def test_counters_of_releases_start_with_zeros_only_where_addresses_are_released
             for name in ("releases_total", "release_failures", "lock_wait", "lock_held")
             if name in text
         ] == []
-        assert Daemon(mode=mode).sync(node()).labels("releases_refused_total") == []
+        assert Daemon(mode=mode).sync(node(LOST)).labels("releases_refused_total") == []
+
+
+def test_a_node_with_a_hundred_networks_has_few_series() -> None:
+    names = [f"tenant-{number:02}" for number in range(99)]
+    ranges = [b.cni_result(b.WEB_ID, "shop/web", b.CIDR, network=name) for name in names]
+    for mode in ("observe", "clean"):
+        healthy: list[b.Thing] = [*ranges, *map(in_use, names)]
+        daemon = Daemon(mode=mode).syncs(3, node(*healthy))
+        assert len(daemon.labels("range_free_addresses")) == 100
+        assert len(samples(daemon)) < 500
+        leaks = (replace(LOST, network=name) for name in names[:10])
+        daemon.syncs(4, node(*healthy, *leaks))
+        assert len(daemon.labels("leaks_confirmed_total")) == 10 * len(LeakCause)
+        assert len(samples(daemon)) < 1000
+
+
+def test_states_without_reservations_are_absent_but_for_the_two_that_show_that_all_are_known() -> (
+    None
+):
+    states = {one["state"] for one in Daemon().sync(node()).labels("reservations")}
+    assert states == {"in_use", "leaked"}
+    assert Daemon().sync(node()).get("reservations", network="kubenet", state="leaked") == 0
 
 
 def test_a_refusal_counts_once_per_sync_by_its_first_reason() -> None:
@@ -143,11 +179,11 @@ def test_a_refusal_counts_once_per_sync_by_its_first_reason() -> None:
     assert dry.get("releases_refused_total", network="kubenet", reason="not_confirmed") == 1
     seen = Refusal(Reason.CONTAINER_EXISTS, "docker has it")
     exists = refused(seen, of=(reservation("10.9.0.2", network="storage"),))
-    recheck = cleaned(cleaning(replace(exists, waited=0.2, held=0.001)), "storage")
+    recheck = cleaned(cleaning(replace(exists, waited=0.2, held=0.001)))
     assert recheck.get("releases_refused_total", network="storage", reason="container_exists") == 1
     assert recheck.get("lock_wait_seconds_count") == recheck.get("lock_held_seconds_count") == 1
     assert {
-        recheck.get("release_failures_total", network="storage", reason=one) for one in MISSED
+        recheck.get("release_failures_total", network="kubenet", reason=one) for one in MISSED
     } == {0}
 
 
@@ -255,6 +291,10 @@ def test_a_plugin_that_cannot_register_is_not_registered() -> None:
         )
         daemon = Daemon().sync(node(device_plugins=plugins))
         assert daemon.get("device_plugin_registered", resource=b.KVM) == value
+
+
+def samples(daemon: Daemon) -> list[str]:
+    return [line for line in daemon.scrape().splitlines() if not line.startswith("#")]
 
 
 def test_the_text_can_be_parsed_holds_each_sample_once_and_is_accepted_by_promtool() -> None:

@@ -203,7 +203,7 @@ def test_no_output_falls_silent_at_an_odd_name_or_has_control_characters(tmp_pat
     names = {"a\nb": r"a\nb", "a\x1b[2Jb": r"a\x1b[2Jb", "\u202e": r"\u202e"}
     for name, shown in (names | {odd: odd for odd in ('{}"\\', "-o", "x" * 255)}).items():
         snapshot = node(reservation("10.9.0.9", network=name))
-        report, daemon = scanned(snapshot), Daemon("kubenet")
+        report, daemon = scanned(snapshot), Daemon()
         with serving(tmp_path) as server:
             page = unescape(server.page(report))
         for text in (page, scan(snapshot, "-v"), scan(snapshot, "--map")):

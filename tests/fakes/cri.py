@@ -256,16 +256,25 @@ def of_node(node: FakeNode, info: Mapping[str, str] | None = None) -> FakeRuntim
     return FakeRuntime(name, version, sandboxes=listed, containers=within, info=dict(info or {}))
 
 
-def cniconfig(*plugins: dict[str, Any], name: str = "cbr0") -> str:
-    """Write the networks as containerd does: its own loopback, and one."""
+def cniconfig(*plugins: dict[str, Any], name: str = "cbr0", inlined: int | None = None) -> str:
+    """Write the networks as containerd does: its own loopback, and one.
+
+    `inlined`: how many of the plugins its file has; None: all of them.
+    """
 
     def network(name: str, *plugins: dict[str, Any]) -> dict[str, Any]:
+        source = {"cniVersion": "1.0.0", "name": name, "plugins": plugins[:inlined]}
         sources = [
             {"Network": {"type": one.get("type"), "ipam": {}, "dns": {}}, "Source": json.dumps(one)}
             for one in plugins
         ]
         return {
-            "Config": {"Name": name, "CNIVersion": "1.0.0", "Plugins": sources, "Source": "{}"},
+            "Config": {
+                "Name": name,
+                "CNIVersion": "1.0.0",
+                "Plugins": sources,
+                "Source": json.dumps(source),
+            },
             "IFName": "eth0",
         }
 

@@ -41,7 +41,7 @@ def test_any_history_is_read_back_to_the_microsecond(history: list[DeviceTransit
     assert load_history(dump_history(history).encode()) == StoredHistory(tuple(history))
 
 
-def test_a_damaged_history_is_empty_and_reported() -> None:
+def test_what_is_damaged_in_a_history_is_ignored_and_reported() -> None:
     other_version = '{"schema": "nodeleak.device-plugins/v2", "transitions": []}'
     for why, texts in {
         "not JSON": ("", dump_history([KNOWN])[:-9], b"\xff\xfe\x00", "[" * 9000),
@@ -52,8 +52,15 @@ def test_a_damaged_history_is_empty_and_reported() -> None:
             assert load_history(damaged) == StoredHistory((), why)
     wrong: dict[str, tuple[Any, ...]] = {
         "what": ("exploded", 7),
-        "at": ("soon", None, NOW.replace(tzinfo=None).isoformat(), "0001-01-01T00:00:00+14:00"),
-        "uptime": ("long", True, float("nan"), 1e300),
+        "at": (
+            "soon",
+            None,
+            NOW.replace(tzinfo=None).isoformat(),
+            "0001-01-01T00:00:00+14:00",
+            "0001-01-01T00:00:00+00:00",
+            "9999-12-31T23:59:59+00:00",
+        ),
+        "uptime": ("long", True, float("nan"), 1e300, 1e13, -1e13),
         "boot_id": (7,),
         "resource": (None,),
         "socket": ([],),
@@ -62,13 +69,20 @@ def test_a_damaged_history_is_empty_and_reported() -> None:
     for field, values in wrong.items():
         for value in values:
             found = load_history(text(STARTED, KNOWN, **{field: value}))
-            assert found.transitions == ()
-            assert found.trouble.startswith("history.transitions[1]")
+            assert found.transitions == (STARTED,), "one bad entry does not cost the others"
+            assert found.trouble.startswith(f"history.transitions[1].{field}: ")
+            assert found.trouble.endswith(" (ignored)")
     # A missing field is damage, and a new one is not.
     tree = json.loads(dump_history([KNOWN]))
     del tree["transitions"][0]["what"]
-    assert load_history(json.dumps(tree)).trouble == "history.transitions[0].what: missing"
+    assert (
+        load_history(json.dumps(tree)).trouble == "history.transitions[0].what: missing (ignored)"
+    )
     assert load_history(text(KNOWN, colour="green")) == StoredHistory((KNOWN,))
+    tree["transitions"] *= 3
+    assert load_history(json.dumps(tree)).trouble == (
+        "history.transitions[0].what: missing (ignored, like 2 others)"
+    )
 
 
 @given(st.binary(max_size=80) | st.text(max_size=80))

@@ -68,9 +68,16 @@ def test_a_damaged_recording_is_reported_with_the_position() -> None:
                 (("snapshots", 0), 7, "recording.snapshots[0]: expected an object, found 7"),
                 (("grace",), "5m", 'recording.grace: expected timedelta, found "5m"'),
                 (("grace",), True, "recording.grace: expected timedelta, found true"),
+                (("grace",), float("nan"), "recording.grace: expected timedelta"),
                 *(
-                    (("grace",), number, "recording.grace: expected timedelta")
-                    for number in (1e300, float("nan"))
+                    (path, number, f"{path[-1]}: {number!r} is out of range")
+                    for path in (("grace",), (*FIRST, "uptime"), (*HISTORY, "uptime"))
+                    for number in (1e300, 1e13, -1e13)
+                ),
+                *(
+                    (path, at, f'{path[-1]}: "{at}" is out of range')
+                    for path in ((*FIRST, "taken_at"), (*HISTORY, "at"))
+                    for at in ("0001-01-01T00:00:00+00:00", "9999-12-31T23:59:59+00:00")
                 ),
                 ((*FILE, "inode"), "7", 'reading[2].inode: expected int, found "7"'),
                 ((*FILE, "inode"), True, "reading[2].inode: expected int, found true"),
@@ -80,7 +87,7 @@ def test_a_damaged_recording_is_reported_with_the_position() -> None:
                     'taken_at: expected datetime, found "yesterday"',
                 ),
                 ((*FIRST, "taken_at"), "2026-03-26T20:00:00", "taken_at: expected datetime"),
-                ((*FIRST, "taken_at"), "0001-01-01T00:00:00+14:00", "taken_at: expected datetime"),
+                ((*FIRST, "taken_at"), "0001-01-01T00:00:00+14:00", "taken_at:"),
                 ((*FIRST, "taken_at"), 5, "taken_at: expected datetime, found 5"),
                 (
                     (*FILE, "ip"),

@@ -1,5 +1,6 @@
 """The history on disk: written when it changes, completely or not at all, and errors never end the daemon."""
 
+import json
 import os
 import resource
 import subprocess
@@ -74,6 +75,20 @@ def test_a_private_file_is_read_once_after_a_start_and_no_temporary_file_is_left
     for _ in range(2):
         assert following.read() == StoredHistory(derive(SEEN))
         path.unlink(missing_ok=True)
+
+
+@pytest.mark.usefixtures("store")
+def test_a_stored_time_that_cannot_be_costs_one_entry_and_no_sync(path: Path) -> None:
+    tree = json.loads(path.read_text())
+    tree["transitions"][-1]["uptime"] = 86400.0 * 999999999
+    path.write_text(json.dumps(tree))
+    found = DeviceHistoryStore(path.parent).read()
+    assert found.transitions == derive(SEEN)[:-1]
+    assert f"transitions[{len(found.transitions)}].uptime: " in found.trouble
+    assert "is out of range" in found.trouble
+    devices = replace(SEEN.device_plugins.known(), history=found.transitions, trouble=found.trouble)
+    following = with_history(replace(SEEN, device_plugins=Known(devices)))
+    assert following.device_plugins.known().history == derive(SEEN)
 
 
 def test_only_changes_replace_the_file_and_without_a_kubelet_none_is_written(

@@ -54,22 +54,26 @@ def forwarded(
     silent = {network.name for network in networks} - {
         network.name for network in networks if network.forwards_ports
     }
+    # What a plugin in a file of its own forwards is in no result: a result without ports proves nothing then.
+    incomplete = {network.name for network in networks if network.plugin_files} - silent
     for reservation in reservations:
         unrecorded = () if reservation.network in silent else None
         ports = assessment.host_ports.get(reservation.container_id, unrecorded)
         # A reboot removes the rules, and an ADD that died before it wrote the file has not come to make any.
         rebooted = processes is not None and processes.booted > reservation.mtime
         gone = rebooted or not reservation.container_id
-        found[reservation] = (
-            () if gone else _cached(reservation, assessment.index, ports, by_runtime)
-        )
+        may_lack = by_runtime or reservation.network in incomplete
+        found[reservation] = () if gone else _cached(reservation, assessment.index, ports, may_lack)
     return found
 
 
 def _cached(
-    reservation: Reservation, index: SnapshotIndex, otherwise: Ports | None, by_runtime: bool
+    reservation: Reservation, index: SnapshotIndex, otherwise: Ports | None, may_lack: bool
 ) -> Ports | None:
-    """Return the ports in libcni's results. Those of kubenet, and of libcni before 0.8, name neither ports nor pod."""
+    """Return the ports in libcni's results. Those of kubenet, and of libcni before 0.8, name neither ports nor pod.
+
+    `may_lack`: a result without ports may lack some.
+    """
     results = [
         result
         for result in index.results.get(reservation.container_id, ())
@@ -78,7 +82,7 @@ def _cached(
     named = [
         result.port_mappings
         for result in results
-        if result.port_mappings or (result.pod and not by_runtime)
+        if result.port_mappings or (result.pod and not may_lack)
     ]
     return tuple(dict.fromkeys(chain.from_iterable(named))) if named else otherwise
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
+from agent.model.bug import bug_of
 from agent.model.devices import (
     ENDPOINT_GRACE,
     KUBELET_SOCKET,
@@ -399,7 +400,13 @@ def with_history(snapshot: Snapshot) -> Snapshot:
     """Add the transitions of a snapshot to the history in it. Doing it again adds nothing."""
     if not isinstance(snapshot.device_plugins, Known) or snapshot.device_plugins.value.complete:
         return snapshot
-    completed = replace(snapshot.device_plugins.value, history=derive(snapshot), complete=True)
+    try:
+        history = derive(snapshot)
+    except Exception as error:  # noqa: BLE001 (of every source, only this one is unavailable then)
+        bug = bug_of("source", "device_plugins", error)
+        unread = Unavailable("device_plugins", bug.reason)
+        return replace(snapshot, device_plugins=unread, bugs=(*snapshot.bugs, bug))
+    completed = replace(snapshot.device_plugins.value, history=history, complete=True)
     return replace(snapshot, device_plugins=Known(completed))
 
 

@@ -1,7 +1,9 @@
 """Reads the CNI configuration as the runtimes do: the first file that libcni accepts is the default network."""
 
 import json
+import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -27,6 +29,10 @@ _KEYS: Final = (
 )  # fmt: skip
 _SPELLING: Final = {key.casefold(): key for key in _KEYS}
 _SUFFIXES: Final = frozenset({".conf", ".conflist", ".json"})
+_LIST: Final = ".conflist"
+_PLUGIN: Final = ".conf"  # of a plugin in a file of its own
+PLUGIN_FILES: Final = "nodeleak/plugin-files"
+"""A key beside those of the file: whether plugins were in files of their own."""
 _REMEDY: Final = (
     "(it must be mounted; if the runtime reads another directory, set --cni-config-dir)"
 )
@@ -71,13 +77,71 @@ def read_directory(directory: Path) -> dict[str, Configuration]:
 
 def _read(name: str, handle: int, directory: Path) -> Configuration:
     """Return what libcni accepts; raises ValueError for anything else, and SourceError if it cannot be read."""
+    tree = _read_object(name, handle, directory)
+    if not name.endswith(_LIST):  # it is for a single plugin
+        plugin = _checked_plugin(tree)
+        return {"name": plugin.get("name") or name, "plugins": [plugin], PLUGIN_FILES: False}
+    # The keys of the list itself count as they are.
+    network = tree.get("name")
+    if not isinstance(network, str):
+        raise ValueError("it has no name")  # noqa: TRY004 (one kind for all that libcni refuses)
+    inlined = tree.get("plugins")
+    if "plugins" in tree and not (isinstance(inlined, list) and inlined):
+        raise ValueError("its plugins are no list, or an empty one")
+    plugins = [_checked_plugin(plugin) for plugin in inlined or ()]
+    beside = [] if _is_true(tree, "loadOnlyInlinedPlugins") else _read_plugins(directory, network)
+    if not plugins and not beside:
+        raise ValueError("it has no plugins")
+    return {**tree, "plugins": [*plugins, *beside], PLUGIN_FILES: bool(beside)}
+
+
+def _read_plugins(directory: Path, network: str) -> list[Configuration]:
+    """Return the plugins of a network in files of their own: `NETWORK/*.conf`, since libcni 1.3.
+
+    An older one takes no notice of them. Raises as `_read`.
+    """
+    if not is_part_of_path(network, ""):
+        return []
+    above = directory / network
+    try:
+        with open_directory(above) as handle:
+            names = sorted(name for name in names_in(handle, above) if Path(name).suffix == _PLUGIN)
+            return [
+                _checked_plugin(_read_object(name, handle, above))
+                for name in names
+                if not stat.S_ISDIR(os.lstat(name, dir_fd=handle).st_mode)
+            ]
+    except NotFound:
+        return []
+
+
+def _read_object(name: str, handle: int, directory: Path) -> Configuration:
+    """Return a file of an open directory; raises ValueError if it is no JSON object, and SourceError."""
     try:
         content, _ = read_file(name, handle, follow=True)  # as libcni follows links
     except OSError as error:
         raise SourceError(cannot_read(directory / escape(name), error)) from error
     except SourceError as error:
         raise ValueError(error) from error
-    return _checked(json.loads(content), name)
+    tree = json.loads(content)
+    if not isinstance(tree, dict):
+        raise ValueError("not a JSON object")  # noqa: TRY004 (one kind for all that libcni refuses)
+    return tree
+
+
+def _checked_plugin(tree: Any) -> Configuration:
+    plugin = respelled(tree)
+    if not isinstance(plugin, dict) or not plugin.get("type"):
+        raise ValueError("a plugin has no type")
+    return plugin
+
+
+def _is_true(tree: Configuration, key: str) -> bool:
+    """Return a switch of a list, which libcni also takes as text; raises ValueError for anything else."""
+    written = str(tree.get(key, False)).lower()
+    if written not in {"true", "false"}:
+        raise ValueError(f"{key} is neither true nor false")
+    return written == "true"
 
 
 def respelled(tree: Any) -> Any:
@@ -90,20 +154,6 @@ def respelled(tree: Any) -> Any:
     if not isinstance(tree, dict):
         return tree
     return {_SPELLING.get(key.casefold(), key): respelled(tree[key]) for key in sorted(tree)}
-
-
-def _checked(tree: Configuration, name: str) -> Configuration:
-    if not isinstance(tree, dict):
-        raise ValueError("not a JSON object")  # noqa: TRY004 (one kind for all that libcni refuses)
-    if not name.endswith(".conflist"):  # it is for a single plugin
-        tree = respelled(tree)
-        tree = {"name": tree.get("name") or name, "plugins": [tree]}
-    plugins = respelled(tree.get("plugins"))  # the keys of the list itself count as they are
-    if not isinstance(tree.get("name"), str) or not isinstance(plugins, list) or not plugins:
-        raise ValueError("it has no name or no plugins")
-    if not all(isinstance(plugin, dict) and plugin.get("type") for plugin in plugins):
-        raise ValueError("a plugin has no type")
-    return {**tree, "plugins": plugins}
 
 
 def default_networks(directory: Path, default: str = "") -> tuple[RuntimeNetwork, ...]:
@@ -125,16 +175,18 @@ def default_networks(directory: Path, default: str = "") -> tuple[RuntimeNetwork
                 if file["name"] != first["name"]
             )
     # A pod may name another network than the delegates.
-    changed = (
-        _changed(directory, name) if first["name"] in {network.name for network in networks} else 0
-    )
+    is_its_own = first["name"] in {network.name for network in networks}
+    changed = _changed(directory, name, first["name"]) if is_its_own else 0
     return tuple(replace(network, later=tuple(later), changed_ns=changed) for network in networks)
 
 
-def _changed(directory: Path, name: str) -> int:
+def _changed(directory: Path, name: str, network: str) -> int:
     """Return when this file became the first, or was written, whatever its own time says (`cp -p`)."""
+    plugins = directory / network
     try:
-        return max(directory.stat().st_mtime_ns, (directory / name).stat().st_ctime_ns)
+        files = [directory / name, *plugins.glob(f"*{_PLUGIN}")]
+        changes = [directory.stat().st_mtime_ns, *(file.stat().st_ctime_ns for file in files)]
+        return max(*changes, plugins.stat().st_mtime_ns if files[1:] else 0)
     except OSError as error:
         raise SourceError(cannot_read(directory / escape(name), error)) from error
 
@@ -146,10 +198,16 @@ def loaded_networks(loaded: Iterable[Configuration], directory: Path) -> tuple[R
     return found or default_networks(directory)  # it cannot read the first file, perhaps
 
 
-def networks_of(
+def networks_of(configuration: Configuration, files: Files) -> Iterator[RuntimeNetwork]:
+    """Yield the networks of a configuration, one for each directory of host-local; raises SourceError."""
+    has_files = bool(configuration.get(PLUGIN_FILES))
+    for network in _networks_of(configuration, files):
+        yield replace(network, plugin_files=has_files)
+
+
+def _networks_of(
     configuration: Configuration, files: Files, depth: int = 0, *, forwards: bool = False
 ) -> Iterator[RuntimeNetwork]:
-    """Yield the networks of a configuration, one for each directory of host-local; raises SourceError."""
     # A plugin such as Multus gives pods the networks of its delegates, which may be in the files.
     # `forwards`: it, or a plugin beside it, is told of host ports.
     name = configuration.get("name")
@@ -163,7 +221,7 @@ def networks_of(
         delegates = [delegate for plugin in plugins for delegate in _delegates(plugin, files)]
         if delegates and depth < _DEEPEST:
             for delegate in delegates:
-                yield from networks_of(
+                yield from _networks_of(
                     {"name": name, **delegate}, files, depth + 1, forwards=forwards
                 )
         else:

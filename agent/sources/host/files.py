@@ -9,15 +9,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from agent.model.snapshot import MAX_RESERVATIONS
 from agent.sources.source_error import NotFound, SourceError, cannot_read
 
 LARGEST_FILE: Final = 1024 * 1024  # bytes of a file that a program wrote: it has some thousand
 LARGEST_TABLE: Final = (
     16 * 1024 * 1024
 )  # bytes of a table of the kernel: more than 50,000 mounts or 200,000 routes
-MAX_ENTRIES: Final = (
-    65536  # Of a directory. A node has some hundred pods, and a file or two for each.
-)
+MAX_ENTRIES: Final = 4 * MAX_RESERVATIONS
+"""Of a directory. For a reservation, libcni's cache has a result or two; a node has some hundred pods."""
 _PIECE: Final = 64 * 1024
 
 
@@ -50,7 +50,7 @@ def names_in(directory: int, path: object) -> list[str]:
         names = [entry.name for entry in islice(entries, MAX_ENTRIES + 1)]
     if len(names) > MAX_ENTRIES:
         raise SourceError(
-            f"{path} has more than {MAX_ENTRIES} entries and was not read: find out what fills it"
+            f"{path} has more than {MAX_ENTRIES:,} entries and was not read: find out what fills it"
         )
     return names
 

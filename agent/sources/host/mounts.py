@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,9 +20,15 @@ _OCTAL: Final = re.compile(r"\\([0-7]{3})")  # how the kernel writes a space, or
 _DELETED: Final = "//deleted"
 _PROC: Final = Path("/proc")  # of this process
 _LOCAL: Final = re.compile(
-    r"ext[234]|xfs|btrfs|bcachefs|f2fs|jfs|zfs|tmpfs|ramfs|overlay|aufs|fuse\.fuse-overlayfs"
+    r"ext[234]|xfs|btrfs|bcachefs|f2fs|jfs|zfs|nilfs2|reiserfs|ubifs|jffs2|tmpfs|ramfs|rootfs|overlay|aufs"
+    r"|fuse\.fuse-overlayfs|erofs|squashfs"
 )
-"""Types of file systems that only one node has at a time. Any other may be shared."""
+"""Types of file systems that only one node has at a time. Any other may be shared.
+
+`rootfs` is the memory of a node that runs from its initramfs. An image of `erofs` or `squashfs` is read-only, so that
+no other node can write reservations there. `virtiofs`, like 9p, is a directory of the machine that the node's VM runs
+on, which may give it to other VMs as well.
+"""
 
 
 class _Entry(NamedTuple):
@@ -63,13 +69,17 @@ def read_namespaces(proc: Path, runtimes: Iterable[int]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(mounted))
 
 
-def shared_storage(path: Path) -> str:
-    """Return the type of a directory's file system if other nodes may have it as well. Raises OSError, SourceError."""
+def shared_storage(path: Path, local: Collection[str]) -> str:
+    """Return the type of a directory's file system if other nodes may have it as well; empty: it is the node's own.
+
+    `local`: further types that are. Raises OSError, SourceError.
+    """
     device = path.stat().st_dev
     name = f"{os.major(device)}:{os.minor(device)}"
     # A device that no entry has is a subvolume of btrfs.
     kinds = (entry.kind for entry in _read_table(_PROC, "self") if entry.device == name)
-    return next((kind for kind in kinds if not _LOCAL.fullmatch(kind)), "")
+    shared = (kind for kind in kinds if kind not in local and not _LOCAL.fullmatch(kind))
+    return next(shared, "")
 
 
 def is_missing_on_node(path: Path, proc: Path) -> bool:

@@ -1,6 +1,6 @@
 """Which directories of host-local are read: those that settings name, and, with `auto`, all that can be found."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from posixpath import normpath
@@ -43,6 +43,7 @@ class NetworkDirectories(NamedTuple):
     networks_dir: Path
     mounted: Callable[[Path], Path]  # where a path of the node is for this process
     most: int  # files of all directories together
+    local: Collection[str]  # types of file systems that settings call the node's own
     is_missing: Callable[[Path], bool]
     """Whether what does not exist for this process is known not to exist on the node."""
 
@@ -68,7 +69,7 @@ class NetworkDirectories(NamedTuple):
         stores, files = list[NetworkStore](), 0
         for directory in found.values():
             store = read_reservations(directory.above, directory.network, self.most, files)
-            stores.append(self._placed(_own(store, directory.path), directory))
+            stores.append(self._placed(self._own(store, directory.path), directory))
             files += len(known_or(store.reading, ())) + len(store.unrecognized)
         if unlisted:
             reading = Unavailable("reservations", unlisted)
@@ -136,17 +137,19 @@ class NetworkDirectories(NamedTuple):
                 return replace(store, reading=Unavailable("reservations", why, missing=True))
         return store
 
-
-def _own(store: NetworkStore, path: Path) -> NetworkStore:
-    """Return the store if the reservations in it are of this node's pods only: no record says which of them are."""
-    if not isinstance(store.reading, Known):
-        return store
-    try:
-        kind = shared_storage(path)
-    except (OSError, SourceError) as error:
-        return _unavailable(store, f"it is unknown whether other nodes share {path}: {error}")
-    shared = f"{path} is on {kind}, which other nodes may share: it is unknown which reservations are theirs"
-    return _unavailable(store, shared) if kind else store
+    def _own(self, store: NetworkStore, path: Path) -> NetworkStore:
+        """Return the store if only this node can have written reservations in it: no record says whose they are."""
+        if not isinstance(store.reading, Known):
+            return store
+        try:
+            kind = shared_storage(path, self.local)
+        except (OSError, SourceError) as error:
+            return _unavailable(store, f"it is unknown whether other nodes share {path}: {error}")
+        if not kind:
+            return store
+        why = f"{path} is on {kind}, which other nodes may share: it is unknown which reservations are theirs"
+        remedy = f"if no other node writes to it, set --local-filesystem={kind}"
+        return _unavailable(store, f"{why} ({remedy})")
 
 
 def _unavailable(store: NetworkStore, why: str) -> NetworkStore:

@@ -13,6 +13,7 @@ from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, endpoint_path
 from agent.model.snapshot import PluginProcess, ProcessStartTimes
 from agent.model.text import escape, truncate
 from agent.sources.host.files import read_file
+from agent.sources.host.kubelet_config import configured_endpoint
 from agent.sources.source_error import SourceError, cannot_read
 
 _KUBELET: Final = frozenset({"kubelet", "k3s-server", "k3s-agent", "kubelite"})
@@ -217,9 +218,7 @@ class ProcessTable:
             (process.pid, _command_line(self.proc, process.pid)) for process in self._of(_KUBELET)
         )
         return {
-            named_runtime(words, self.proc / f"{pid}/root")
-            for pid, words in lines
-            if words is not None
+            named_runtime(words, self.proc / f"{pid}") for pid, words in lines if words is not None
         }
 
     def _of(self, names: frozenset[str]) -> list[_Process]:
@@ -316,33 +315,30 @@ def read_of(proc: Path, pid: int, name: str) -> str:
     return content.decode(errors="backslashreplace")
 
 
-# Which container runtime a kubelet uses, by its command line and its configuration file.
+# Which container runtime a kubelet uses, by its command line and its configuration files.
 
 _DOCKERS_SOCKETS: Final = ("dockershim", "cri-docker")
 """How they begin: `cri-dockerd-mke.sock` is docker's, and the socket of docker's own containerd is not."""
-_ENDPOINT: Final = re.compile(
-    r"""(?:^[ \t]*|[{,][ \t\r\n]{0,64})["']?containerRuntimeEndpoint["']?[ \t]*:[ \t]*["']?([^"'\s,}#]+)""",
-    re.MULTILINE,
-)
-"""The field in YAML or JSON. A parser would cost every command its import.
-
-Anyone can name a process kubelet and choose its file: space that crosses lines without a bound would make the time for
-blank lines quadratic.
-"""
 
 
 def flag(name: str, words: Sequence[str]) -> str | None:
-    """Return the value of a flag, which follows as an argument or after `=`; the last value counts."""
+    """Return the value of a flag, which follows as an argument or after `=`; the last value counts.
+
+    The kubelet takes underscores for dashes, as in `--container_runtime_endpoint`.
+    """
     found = None
     for index, word in enumerate(words):
         given, equals, value = word.partition("=")
-        if given == f"--{name}":
+        if given.replace("_", "-") == f"--{name}":
             found = value if equals else next(iter(words[index + 1 : index + 2]), "")
     return None if found is None else escape(found)
 
 
-def named_runtime(words: Sequence[str], root: Path) -> str:
-    """Return `docker`, or the endpoint of another runtime; empty: neither place names one. `root`: of the kubelet."""
+def named_runtime(words: Sequence[str], process: Path) -> str:
+    """Return `docker`, or the endpoint of another runtime; empty: neither flags nor files name one.
+
+    `process`: of the kubelet, in the process table.
+    """
     # Without a name it is not docker: a kubelet without any of these flags uses containerd (>= 1.24), or docker without
     # a network. With `--container-runtime=docker`, dockershim listens at the endpoint.
     runtime, endpoint = flag("container-runtime", words), flag("container-runtime-endpoint", words)
@@ -350,8 +346,9 @@ def named_runtime(words: Sequence[str], root: Path) -> str:
     has_default = runtime is None and flag("network-plugin", words) is not None
     if runtime == DOCKER or (has_default and not endpoint):
         return DOCKER
-    endpoint = endpoint or _configured(flag("config", words), root)
-    path = _without_link(endpoint_path(endpoint), root)
+    if not endpoint:
+        endpoint = configured_endpoint(flag("config", words), flag("config-dir", words), process)
+    path = _without_link(endpoint_path(endpoint), process / "root")
     return DOCKER if path.rpartition("/")[2].startswith(_DOCKERS_SOCKETS) else path
 
 
@@ -364,18 +361,3 @@ def _without_link(path: str, root: Path) -> str:
     except OSError:  # it is no link, or cannot be read
         return path
     return escape(endpoint_path(str(Path(path).parent / target)))
-
-
-def _configured(path: str | None, root: Path) -> str:
-    """Return the endpoint in the configuration file (>= 1.27); empty where it has none, or cannot be read."""
-    if not path:
-        return ""
-    try:
-        content, _ = read_file(root / path.lstrip("/"), follow=True)
-    except (
-        OSError,
-        SourceError,
-    ):  # anyone can name a process kubelet, and a device or FIFO as its file
-        return ""
-    found = _ENDPOINT.search(content.decode(errors="replace"))
-    return escape(found[1]) if found else ""

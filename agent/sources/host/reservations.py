@@ -16,7 +16,14 @@ from itertools import filterfalse
 from pathlib import Path
 from typing import Final
 
-from agent.model.snapshot import Known, NetworkStore, Reservation, Unavailable, UnrecognizedEntry
+from agent.model.snapshot import (
+    MAX_RESERVATIONS,
+    Known,
+    NetworkStore,
+    Reservation,
+    Unavailable,
+    UnrecognizedEntry,
+)
 from agent.model.text import escape
 from agent.sources.host.files import names_in, open_directory
 from agent.sources.source_error import NotFound, SourceError
@@ -56,6 +63,8 @@ def read_reservations(
             if len(names) > most - others:
                 together = f", together with the {others:,} of other networks" if others else ""
                 remedy = "raise --max-reservations, and the memory limit of its container"
+                if most >= MAX_RESERVATIONS:
+                    remedy = "--max-reservations cannot be higher: find out what fills it"
                 why = f"{directory} has more than {most:,} files{together}: {remedy}"
                 return NetworkStore(network, Unavailable("reservations", why))
             entries = [

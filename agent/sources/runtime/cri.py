@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, version_numbers
 from agent.model.snapshot import (
@@ -25,11 +25,18 @@ from agent.model.snapshot import (
     Container,
 )
 from agent.model.text import truncate
-from agent.sources.host.cni_config import DEFAULT_DIRECTORY, CniStatus, respelled
+from agent.sources.host.cni_config import (
+    DEFAULT_DIRECTORY,
+    PLUGIN_FILES,
+    CniStatus,
+    respelled,
+)
 from agent.sources.runtime.grpc import (
     NOT_FOUND,
+    RESOURCE_EXHAUSTED,
     UNIMPLEMENTED,
     DecodedMessage,
+    Encoded,
     GrpcConnection,
     GrpcError,
     encode_texts,
@@ -53,6 +60,8 @@ _LARGEST_CONFIGURATION: Final = 1024 * 1024  # bytes of CRI-O's: it has some tho
 _BATCH: Final = (
     32  # sandboxes asked for at once: an answer has room for 512 KiB of each, a pod has 256
 )
+_MOST_FILTERED: Final = 200
+"""Of more sandboxes, all records are listed at once: some thousand leaks would need as many hundred calls."""
 _SANDBOX_STATES: Final = ("running", SANDBOX_NOT_READY)
 _CONTAINER_STATES: Final = ("created", "running", "exited")
 _BEING_CREATED: Final = "being created"
@@ -175,7 +184,7 @@ class _Session:
         (answer,) = self._cri(method, [request])
         return _message(answer)
 
-    def _cri(self, method: str, requests: Sequence[bytes]) -> list[bytes | GrpcError]:
+    def _cri(self, method: str, requests: Sequence[bytes]) -> list[Encoded | GrpcError]:
         """Call CRI, in the first version that is implemented."""
         for api in self._apis:
             answers = self._connection.calls(f"/runtime.{api}.RuntimeService/{method}", requests)
@@ -233,20 +242,33 @@ class _Session:
             version = version_numbers(runtime.version)
             if error.code != UNIMPLEMENTED or version is None or version >= _FIRST_WITH_SANDBOXES:
                 raise
-        return {record.id: record for record in found if record.id in ids}.values()
+        return {record.id: record for record in found}.values()
 
     def _records(
         self, method: str, namespace: str, ids: Sequence[str], fields: _Fields, state: str
     ) -> Iterator[Container]:
+        wanted = frozenset(ids)
+        for answer in self._record_lists(method, namespace, ids):
+            for item in DecodedMessage(answer).messages(1):
+                if item.text(1) in wanted:
+                    seconds = item.message(fields.created).integer(1)
+                    labels = item.text_map(fields.labels)
+                    yield labeled_container(item.text(1), state, seconds, labels, sandbox=True)
+
+    def _record_lists(self, method: str, namespace: str, ids: Sequence[str]) -> Iterator[Encoded]:
+        """Yield lists that have the records of these ids, and perhaps others."""
+        of_namespace = {"containerd-namespace": namespace}
+        if len(ids) > _MOST_FILTERED:
+            try:
+                yield self._connection.call(method, metadata=of_namespace)
+            except GrpcError as error:
+                if error.code != RESOURCE_EXHAUSTED:
+                    raise
+            else:
+                return
         for batch in _batches(ids):
             request = encode_texts(*(f"id=={container_id}" for container_id in batch))
-            answer = self._connection.call(method, request, {"containerd-namespace": namespace})
-            for item in DecodedMessage(answer).messages(1):
-                seconds, labels = (
-                    item.message(fields.created).integer(1),
-                    item.text_map(fields.labels),
-                )
-                yield labeled_container(item.text(1), state, seconds, labels, sandbox=True)
+            yield self._connection.call(method, request, of_namespace)
 
 
 def _cni_status(cniconfig: str, config: str) -> CniStatus:
@@ -256,6 +278,7 @@ def _cni_status(cniconfig: str, config: str) -> CniStatus:
         {
             "name": network["Name"],
             "plugins": [respelled(json.loads(plugin["Source"])) for plugin in network["Plugins"]],
+            PLUGIN_FILES: _has_plugin_files(network),
         }
         for network in configured
         if network["Name"] != "cni-loopback"
@@ -266,17 +289,23 @@ def _cni_status(cniconfig: str, config: str) -> CniStatus:
     return CniStatus(loaded, directory, others=tuple(sorted(own - {directory})))
 
 
+def _has_plugin_files(network: Any) -> bool:
+    """Return whether containerd has loaded more plugins of a network than are in its file."""
+    source = json.loads(network.get("Source") or "{}")
+    return "name" in source and len(source.get("plugins") or ()) < len(network["Plugins"])
+
+
 def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     return (ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH))
 
 
-def _message(answer: bytes | GrpcError) -> DecodedMessage:
+def _message(answer: Encoded | GrpcError) -> DecodedMessage:
     if isinstance(answer, GrpcError):
         raise answer
     return DecodedMessage(answer)
 
 
-def _found(container_id: str, answer: bytes | GrpcError) -> DecodedMessage | None:
+def _found(container_id: str, answer: Encoded | GrpcError) -> DecodedMessage | None:
     """Return the status of this container; None only where the runtime denies it by the id."""
     if (
         isinstance(answer, GrpcError)
@@ -297,7 +326,7 @@ def _denies(message: str, container_id: str) -> bool:
     return message.removesuffix(": not found") == _DENIAL_WITHOUT_ID
 
 
-def _status(container_id: str, answer: bytes | GrpcError) -> Container | None:
+def _status(container_id: str, answer: Encoded | GrpcError) -> Container | None:
     """Return a sandbox by its status; None: it does not exist."""
     if (
         isinstance(answer, GrpcError)

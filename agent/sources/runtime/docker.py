@@ -1,12 +1,14 @@
 """Lists docker's containers, all of them, in one request. Changes nothing; no other module knows docker."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar, cast
 
 import docker
 from docker.constants import DEFAULT_UNIX_SOCKET
-from docker.errors import DockerException, NotFound
+from docker.errors import DockerException, NotFound, create_api_error_from_http_exception
 from docker.utils import kwargs_from_env, parse_host
+from docker.utils.config import load_general_config
+from requests.exceptions import HTTPError as RequestsHTTPError
 from requests.exceptions import RequestException
 from urllib3.exceptions import HTTPError
 
@@ -14,10 +16,17 @@ from agent.model.runtime import DOCKER, ContainerRuntime
 from agent.model.snapshot import Container
 from agent.model.text import truncate
 from agent.sources.host.cni_config import CniStatus
+from agent.sources.json_list import objects_of
 from agent.sources.runtime.runtime import labeled_container
 from agent.sources.source_error import SourceError, why_not_connected
 
 _T = TypeVar("_T")
+
+_PIECE: Final = 64 * 1024
+_LARGEST_CONTAINER: Final = 4 * 1024 * 1024
+"""Characters: the labels have a pod's annotations, 256 KiB that Go may escape to six times."""
+_LARGEST_LIST: Final = 256 * 1024 * 1024
+"""Bytes: 5,000 exited sandboxes of 50 KB."""
 
 
 class Docker:
@@ -81,6 +90,8 @@ class Docker:
                 self._client = docker.APIClient(
                     version="auto", timeout=cast("int", self._timeout), **self._where
                 )
+                # The client adds them to its own requests only.
+                self._client.headers.update(load_general_config().get("HttpHeaders") or {})
             return question(self._client)
         except (DockerException, RequestException, HTTPError) as error:
             self.close()  # an upgraded engine may speak another API version: negotiate again
@@ -104,11 +115,26 @@ class Docker:
 
 
 def _list(client: docker.APIClient) -> tuple[Container, ...]:
-    # Not `docker.containers.list()`, which inspects each container, and fails where one is removed meanwhile.
-    listed = client.containers(all=True)
-    if not isinstance(listed, list):
-        raise TypeError(f"expected a list, found {listed!r}")
-    return tuple(map(_container, listed))
+    # Not `docker.containers.list()`, which inspects each container, and fails where one is removed meanwhile; and not
+    # `client.containers()`, which holds the whole answer three times: an exited sandbox keeps its annotations.
+    url = f"{client.base_url}/v{client.api_version}/containers/json"
+    query = {"all": 1, "size": 0}
+    with client.get(url, params=query, timeout=client.timeout, stream=True) as response:
+        try:
+            response.raise_for_status()
+        except RequestsHTTPError as error:
+            create_api_error_from_http_exception(error)  # it raises one with docker's message
+        pieces = _bounded(response.iter_content(_PIECE))
+        return tuple(map(_container, objects_of(pieces, _LARGEST_CONTAINER)))
+
+
+def _bounded(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    size = 0
+    for piece in pieces:
+        size += len(piece)
+        if size > _LARGEST_LIST:
+            raise ValueError(f"the list is larger than {_LARGEST_LIST:,} bytes")
+        yield piece
 
 
 def _container(item: Mapping[str, Any]) -> Container:

@@ -7,10 +7,10 @@ whoever reads a message knows their names and types.
 import os
 import re
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 from urllib.parse import unquote
 
 from h2 import events
@@ -25,7 +25,13 @@ from agent.sources.source_error import SourceError, describe_os_error
 LARGEST_MESSAGE: Final = (
     16 * 1024 * 1024
 )  # bytes of an answer, or of all at once: the kubelet takes as much
-OK, NOT_FOUND, UNIMPLEMENTED = 0, 5, 12  # the status codes that the agent distinguishes
+OK: Final = 0
+NOT_FOUND: Final = 5
+RESOURCE_EXHAUSTED: Final = 8  # such as an answer that is larger than the server may send
+UNIMPLEMENTED: Final = 12
+"""The status codes that the agent distinguishes."""
+Encoded: TypeAlias = bytes | memoryview
+"""A message as it arrived. A view, because a copy of the largest one would be 16 MiB more."""
 _PREFIX: Final = 5  # before a message: whether it is compressed, and its length in four bytes
 
 
@@ -70,7 +76,7 @@ class GrpcConnection:
 
     def call(
         self, method: str, request: bytes = b"", metadata: Mapping[str, str] | None = None
-    ) -> bytes:
+    ) -> Encoded:
         """Call `/package.Service/Method` and return the encoded response; raises SourceError or GrpcError."""
         (answer,) = self.calls(method, [request], metadata)
         if isinstance(answer, GrpcError):
@@ -79,7 +85,7 @@ class GrpcConnection:
 
     def calls(
         self, method: str, requests: Sequence[bytes], metadata: Mapping[str, str] | None = None
-    ) -> list[bytes | GrpcError]:
+    ) -> list[Encoded | GrpcError]:
         """Send all requests before the first answer is awaited; return the answers in order. Raises SourceError."""
         where, limit = (
             f"{self._path}: {method.rpartition('/')[2]}",
@@ -174,7 +180,7 @@ class _Answer:
         if len(self._received) > self._limit + _PREFIX:
             raise _InvalidAnswer(f"the response is larger than {self._limit:,} bytes")
 
-    def result(self, where: str) -> bytes | GrpcError:
+    def result(self, where: str) -> Encoded | GrpcError:
         """Return the message, or the error that the server answered; raises _InvalidAnswer."""
         http_status, status = (
             self.headers.get(b":status", b""),
@@ -189,7 +195,8 @@ class _Answer:
         if int(status) != OK:
             text = self.headers.get(b"grpc-message", b"").decode(errors="replace")
             return GrpcError(where, int(status), unquote(text))
-        prefix, message = self._received[:_PREFIX], bytes(self._received[_PREFIX:])
+        prefix = self._received[:_PREFIX]
+        message = memoryview(self._received)[_PREFIX:]
         if len(prefix) < _PREFIX or prefix[0] or int.from_bytes(prefix[1:]) != len(message):
             raise _InvalidAnswer(
                 f"the response is not one uncompressed message ({len(self._received)} bytes)"
@@ -209,7 +216,7 @@ _LONGEST_VARINT: Final = 10
 class DecodedMessage:
     """One message. An absent field has the default value of its type, as in proto3."""
 
-    def __init__(self, encoded: bytes) -> None:
+    def __init__(self, encoded: Encoded) -> None:
         """Find the fields; raises ValueError if they are no message, as does every method for another type."""
         self._fields: dict[int, list[tuple[int, Any]]] = {}
         at = 0
@@ -224,15 +231,17 @@ class DecodedMessage:
         return value - (1 << 64) if value >> 63 else value
 
     def text(self, number: int) -> str:
-        value: bytes = (self._values(number, _LENGTH_DELIMITED) or [b""])[-1]
-        return value.decode()
+        value: Encoded = (self._values(number, _LENGTH_DELIMITED) or [b""])[-1]
+        return bytes(value).decode()
 
     def message(self, number: int) -> "DecodedMessage":
         """Return an embedded message; several are merged, which means to read one after the other."""
         return DecodedMessage(b"".join(self._values(number, _LENGTH_DELIMITED)))
 
-    def messages(self, number: int) -> list["DecodedMessage"]:
-        return [DecodedMessage(value) for value in self._values(number, _LENGTH_DELIMITED)]
+    def messages(self, number: int) -> Iterator["DecodedMessage"]:
+        """Return a list's messages, of which each is decoded when its turn comes, and raises ValueError then."""
+        values = self._values(number, _LENGTH_DELIMITED)
+        return (DecodedMessage(bytes(value)) for value in values)
 
     def text_map(self, number: int) -> dict[str, str]:
         """Return a `map<string, string>`, which is a list of entries of a key (1) and a value (2)."""
@@ -253,7 +262,7 @@ def encode_texts(*texts: str) -> bytes:
     )
 
 
-def _value(encoded: bytes, at: int, tag: int) -> tuple[int | bytes, int]:
+def _value(encoded: Encoded, at: int, tag: int) -> tuple[int | Encoded, int]:
     """Decode the value at a position, and return it with the position behind it."""
     number, wire_type = tag >> 3, tag & 7
     if wire_type == _VARINT:
@@ -269,7 +278,7 @@ def _value(encoded: bytes, at: int, tag: int) -> tuple[int | bytes, int]:
     return encoded[at : at + length], at + length
 
 
-def _varint(encoded: bytes, at: int) -> tuple[int, int]:
+def _varint(encoded: Encoded, at: int) -> tuple[int, int]:
     """Decode the integer at a position, and return it with the position behind it."""
     if at < len(encoded) and encoded[at] < 0x80:  # noqa: PLR2004 (nearly every one is a single byte)
         return encoded[at], at + 1

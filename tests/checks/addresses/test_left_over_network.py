@@ -23,7 +23,7 @@ def test_it_says_what_is_left_over_and_since_when() -> None:
     )
     left = replace(LEFT, files=1, oldest_ns=-(10**30), pods=1)
     (finding,) = findings_of(DETECTOR, beside(replace(OLD, left_over=left), node()))
-    assert "1 reservation of an earlier setup, from 1-01-01 00:00:00Z to" in finding.message
+    assert "1 reservation of an earlier setup, from 1000-01-01 00:00:00Z to" in finding.message
 
 
 def test_a_directory_that_is_empty_or_in_use_is_no_finding_and_unread_is_neither() -> None:

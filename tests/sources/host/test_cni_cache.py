@@ -263,6 +263,38 @@ def test_both_directories_are_read_for_every_network_but_the_loopback(tmp_path: 
     assert found == {("kubenet", "a" * 64), ("kubenet", ID), ("k8s-pod-network", "b" * 64)}
 
 
+def test_networks_and_interfaces_of_any_name_are_told_apart_in_the_name_of_a_file(
+    cache: Cache,
+) -> None:
+    other = "c" * 64
+    names = [
+        ("storage", ID, "net1"),
+        ("storage", ID, "net-1"),
+        ("storage", ID, "storage-if"),
+        ("storage", ID, "-"),
+        ("storage", ID, "a-fifteen-chars"),  # the longest of Linux
+        ("k8s-pod-network", ID, "eth0"),
+        (f"net-{other}-1", ID, "net-1"),  # a network may be named like this, no interface may
+    ]
+    for network, container_id, ifname in names:
+        path = cache.directory / file_of(network, container_id, ifname)
+        path.write_bytes(cached(SUBNET, network=network, ifName=ifname))
+        (cache.directory / file_of(network, "a" * 64, ifname)).write_text(json.dumps(RESULT_02))
+        (cache.directory / file_of(network, "b" * 64, ifname)).touch()
+    found = {(result.network, result.container_id, result.ifname) for result in cache.read()}
+    bare = {(network, "a" * 64, ifname) for network, _, ifname in names}
+    assert found == {*names, *bare}
+    assert {*cache.damage()} == {file_of(name, "b" * 64, ifname) for name, _, ifname in names}
+    for no_result in (
+        f"storage-{ID}-sixteen-characte",
+        f"storage-{ID}",
+        f"storage-{ID}-",
+        f"-{ID}-a",
+    ):
+        (cache.directory / no_result).write_text(json.dumps(RESULT_02))
+    assert len(cache.read()) == len(found)
+
+
 def test_what_cannot_be_read_is_unavailable_and_one_directory_may_be_missing(
     open_dir: Path,
 ) -> None:

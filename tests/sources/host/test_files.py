@@ -27,7 +27,7 @@ def test_a_directory_with_too_many_entries_is_not_read_in_part(
         )
 
     monkeypatch.setattr(os, "scandir", endless)
-    why = f"{tmp_path} has more than 65536 entries and was not read: find out what fills it"
+    why = f"{tmp_path} has more than 262,144 entries and was not read: find out what fills it"
     for source, option in (
         ("cni_results", "cni_cache_dir"),
         ("checkpoints", "checkpoint_dir"),
@@ -38,7 +38,7 @@ def test_a_directory_with_too_many_entries_is_not_read_in_part(
     several = {
         "cni_networks_dir": tmp_path.parent,
         "network": tmp_path.name,
-        "max_reservations": 100_000,
+        "max_reservations": 65_536,
     }
     (store,) = read("reservations", **several)
     assert store.reading.why == why

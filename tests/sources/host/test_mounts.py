@@ -165,18 +165,24 @@ def test_reservations_on_storage_that_other_nodes_may_have_are_a_gap(tmp_path: P
     directory.mkdir(parents=True)
     device = directory.stat().st_dev
 
-    def why_not() -> str:
-        (store,) = read("reservations", network="cbr0", cni_networks_dir=tmp_path / "networks")
+    def why_not(**more: str) -> str:
+        where = tmp_path / "networks"
+        (store,) = read("reservations", network="cbr0", cni_networks_dir=where, **more)
         return store.reading.why if isinstance(store.reading, Unavailable) else ""
 
     assert why_not() == "", "this machine's own table"
-    for kind in ("ext4", "xfs", "overlay", "tmpfs", "fuse.fuse-overlayfs"):
+    for kind in (
+        "ext4", "xfs", "overlay", "tmpfs", "ramfs", "rootfs", "erofs", "squashfs", "ubifs", "fuse.fuse-overlayfs",
+    ):  # fmt: skip
         with own_mounts("/anywhere", kind=kind, device=device):
             assert why_not() == ""
-    for kind in ("nfs4", "ceph", "gpfs", "9p", "fuse.glusterfs", "newfs"):
+    for kind in ("nfs4", "ceph", "gpfs", "9p", "virtiofs", "fuse.glusterfs", "newfs"):
         with own_mounts("/anywhere", kind=kind, device=device):
             why = f"{directory} is on {kind}, which other nodes may share: it is unknown which reservations are theirs"
-            assert why_not() == why
+            remedy = f"if no other node writes to it, set --local-filesystem={kind}"
+            assert why_not() == f"{why} ({remedy})"
+            assert why_not(local_filesystem=f"other,{kind}") == ""
+            assert why_not(local_filesystem="other,ext4") == f"{why} ({remedy})"
         with own_mounts("/anywhere", kind=kind, device=device + 1):
             assert why_not() == ""
     with own_mounts():

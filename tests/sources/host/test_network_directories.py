@@ -2,8 +2,10 @@
 
 import errno
 import os
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -73,6 +75,29 @@ def test_auto_reads_what_is_there_and_what_the_runtime_names_up_to_a_limit(tmp_p
                 )
             else:
                 assert len(store.reading.known()) == expected[name]
+
+
+def test_the_highest_limit_that_can_be_set_is_read_and_one_file_more_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "networks/cbr0"
+    scandir = os.scandir
+    listed = 65_536
+
+    def listing(path: Any) -> Any:
+        """List names in what is read through an open handle. Their files have just vanished."""
+        if not isinstance(path, int):
+            return scandir(path)
+        return closing(SimpleNamespace(name=f"10.1.{n >> 8}.{n & 255}") for n in range(listed))
+
+    monkeypatch.setattr(os, "scandir", listing)
+    highest = {"network": "cbr0", "max_reservations": 65_536}
+    assert read(tmp_path, CBR0, **highest)["cbr0"].reading == Known(())
+    listed += 1
+    remedy = "--max-reservations cannot be higher: find out what fills it"
+    assert read(tmp_path, CBR0, **highest)["cbr0"].reading == Unavailable(
+        "reservations", f"{store} has more than 65,536 files: {remedy}"
+    )
 
 
 def test_a_data_directory_of_the_runtime_is_read_where_it_is_mounted(tmp_path: Path) -> None:

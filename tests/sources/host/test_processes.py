@@ -210,6 +210,86 @@ def test_a_configuration_file_names_the_runtime_if_the_command_line_does_not_and
         assert read(proc).runtime == endpoint
 
 
+def test_drop_ins_are_merged_over_the_configuration_file_in_their_order(proc: Path) -> None:
+    """As `mergeKubeletConfigurations` of cmd/kubelet/app/server.go does."""
+    etc = proc / "80/root/etc"
+    drop_ins = etc / "kubelet.conf.d"
+    (drop_ins / "50-more").mkdir(parents=True)
+    (etc / "kubelet.yaml").write_text("containerRuntimeEndpoint: /base.sock\n")
+    (etc / "elsewhere").mkdir()
+    (etc / "elsewhere/99-last.conf").write_text("containerRuntimeEndpoint: /elsewhere.sock\n")
+    process(
+        proc,
+        80,
+        "kubelet",
+        31,
+        "kubelet",
+        "--config=/etc/kubelet.yaml",
+        "--config-dir",
+        "/etc/kubelet.conf.d",
+    )
+    named = "containerRuntimeEndpoint: unix://{}\n"
+    for name, text, runtime in (
+        ("README", named.format("/readme.sock"), "/base.sock"),
+        ("10-other.conf.bak", named.format("/backup.sock"), "/base.sock"),
+        ("10-other.conf", "maxPods: 20\n", "/base.sock"),
+        ("20-crio.conf", named.format("/crio.sock"), "/crio.sock"),
+        ("15-earlier.conf", named.format("/earlier.sock"), "/crio.sock"),
+        ("50-more/a.conf", named.format("/below.sock"), "/below.sock"),
+        ("60-reset.conf", 'containerRuntimeEndpoint: ""\n', ""),
+        ("61-null.conf", '{"kind": "X", "containerRuntimeEndpoint": null}', ""),
+        ("9-last.conf", named.format("/run/cri-dockerd.sock"), "docker"),
+    ):  # fmt: skip
+        (drop_ins / name).write_text(text)
+        assert read(proc).runtime == runtime, name
+    (drop_ins / "99-link").symlink_to("../elsewhere")
+    assert read(proc).runtime == "docker", "links to directories are not walked"
+    (drop_ins / "99-link.conf").symlink_to("../elsewhere/99-last.conf")
+    assert read(proc).runtime == "/elsewhere.sock", "links to files are read"
+    for words, runtime in (
+        (["--config-dir=/etc/kubelet.conf.d"], "/elsewhere.sock"),
+        (["--config_dir=/etc/kubelet.conf.d"], "/elsewhere.sock"),
+        (["--config-dir=/etc/kubelet.conf.d", "--container-runtime-endpoint=/b.sock"], "/b.sock"),
+        (["--config-dir=/etc/kubelet.conf.d", "--container_runtime_endpoint=/b.sock"], "/b.sock"),
+        (["--config=/etc/kubelet.yaml", "--config-dir="], "/base.sock"),
+        (["--config=/etc/kubelet.yaml", "--config-dir=/etc/kubelet.conf.d/99-link"], "/base.sock"),
+    ):
+        process(proc, 80, "kubelet", 31, "kubelet", *words)
+        assert read(proc).runtime == runtime, words
+    (proc / "80/cwd").symlink_to("root/etc")
+    process(proc, 80, "kubelet", 31, "kubelet", "--config-dir=kubelet.conf.d")
+    assert read(proc).runtime == "/elsewhere.sock", "of the kubelet's working directory"
+
+
+def test_with_a_drop_in_that_cannot_be_read_the_files_before_it_name_nothing(proc: Path) -> None:
+    drop_ins = proc / "80/root/d"
+    drop_ins.mkdir(parents=True)
+    (proc / "80/root/base.yaml").write_text("containerRuntimeEndpoint: /base.sock\n")
+    process(proc, 80, "kubelet", 31, "kubelet", "--config=/base.yaml", "--config-dir=/d")
+    assert read(proc).runtime == "/base.sock"
+    unreadable = drop_ins / "10-some.conf"
+    for make in (
+        lambda: unreadable.symlink_to("missing"),
+        lambda: os.mkfifo(unreadable),
+        lambda: unreadable.symlink_to("."),
+        lambda: unreadable.write_bytes(b"#" * (1024 * 1024 + 1)),
+    ):
+        make()
+        assert read(proc).runtime == ""
+        unreadable.unlink()
+    for number in range(65):
+        (drop_ins / f"{number}.conf").write_text("maxPods: 20\n")
+    assert read(proc).runtime == "", "too many to read"
+    for number in range(65):
+        (drop_ins / f"{number}.conf").unlink()
+    (drop_ins / "a/b/c").mkdir(parents=True)
+    assert read(proc).runtime == "/base.sock"
+    (drop_ins / "a/b/c/d").mkdir()
+    assert read(proc).runtime == "", "too deep"
+    process(proc, 80, "kubelet", 31, "kubelet", "--config=/base.yaml", "--config-dir=/missing")
+    assert read(proc).runtime == "", "it was removed since the kubelet read it"
+
+
 def test_a_kubelet_flag_is_read_as_given_and_no_other_argument_is_kept(proc: Path) -> None:
     table = ProcessTable(proc)
     for pid, command, unreadable in (

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from agent.model.registration import (
     Removal,
     Taint,
 )
-from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, Unavailable
+from agent.model.snapshot import LATEST, Known, Node, NotRequested, Pod, Reading, Unavailable
 from agent.sources.host.registration import RegistrationTracker
 from agent.sources.source_error import SourceError
 from tests.builders import INSTANCE, NOW, PODS, WORKER_UID, last_seen, pod, worker
@@ -93,7 +93,7 @@ def test_a_healthy_node_is_recorded_without_flags_and_a_deleted_one_keeps_its_re
 def test_the_record_of_an_earlier_agent_is_read_and_an_unreadable_one_reported(
     tmp_path: Path,
 ) -> None:
-    before, endless = last_seen(provider_id="kind://a"), datetime.max.replace(tzinfo=UTC)
+    before, endless = last_seen(provider_id="kind://a"), LATEST
     drained = last_seen(removal=Removal.DRAINED, in_use=10 * MINUTE)
     for stored, read in (
         (before, replace(before, gone=NOW)),

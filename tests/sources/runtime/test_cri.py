@@ -165,12 +165,12 @@ def test_a_record_of_containerd_is_a_sandbox_being_created_unless_it_is_another_
 def test_many_ids_are_asked_in_batches_and_never_one_of_another_form(
     serve: Serve, cri: Cri
 ) -> None:
-    ids = [f"{number:064x}" for number in range(250)]
-    with serve(FakeRuntime(records={"k8s.io": [record(ids[5]), record(ids[249])]})) as server:
-        assert {one.id for one in cri.containers(ids)} == {ids[5], ids[249]}
+    ids = [f"{number:064x}" for number in range(200)]
+    with serve(FakeRuntime(records={"k8s.io": [record(ids[5]), record(ids[199])]})) as server:
+        assert {one.id for one in cri.containers(ids)} == {ids[5], ids[199]}
     lists = [call for call in server.calls if call.method in {CONTAINERS, STORE}]
     filters = [len(fake.PROTO["Filters"].FromString(call.request).filters) for call in lists]
-    assert filters == [*[32] * 7, 26] * 2
+    assert filters == [*[32] * 6, 8] * 2
     assert all(len(call.body) < 16384 for call in lists), "a request is one frame"
     for asked in ("", "default-" + A, A[:12], A.upper(), A + "0", 'a"||id==b', A + "\n"):
         with serve(FakeRuntime(records={"k8s.io": [record(B)]}, sandboxes=[sandbox(A)])) as server:
@@ -178,6 +178,47 @@ def test_many_ids_are_asked_in_batches_and_never_one_of_another_form(
             assert "is no id of a container" in error_of(lambda: cri.has(asked))  # noqa: B023 (called at once)
             assert len(server.calls) == 2
             assert [one.id for one in cri.containers([asked, B])] == [A, B]
+
+
+def test_of_very_many_ids_containerd_lists_all_of_its_records_at_once(
+    serve: Serve, cri: Cri
+) -> None:
+    ids = [f"{number:064x}" for number in range(16_000)]
+    runtime = FakeRuntime(
+        records={"moby": [record(ids[9], {}), record(B)], "default": [], "k8s.io": [record(A)]},
+        stored=[stored(ids[15_000]), stored(C)],
+    )
+    for asked in (254, 4_094, 16_000):
+        with serve(runtime) as server:
+            found = {one.id: one.state for one in cri.containers(ids[:asked])}
+        assert found.pop(ids[15_000], "recorded but not listed") == "recorded but not listed"
+        assert found == {ids[9]: "in another namespace of containerd"}, "and nothing else"
+        assert server.methods == [
+            *("ListPodSandbox", "ListContainers", "Version"),
+            *("List",) * 5,
+        ], "the namespaces, the containers in each, and the sandboxes"
+        assert all(call.body == b"\0\0\0\0\0" for call in server.calls), "without a filter"
+
+
+def test_a_list_that_containerd_finds_too_large_to_send_is_asked_in_batches(
+    serve: Serve, cri: Cri
+) -> None:
+    ids = [f"{number:064x}" for number in range(201)]
+    runtime = FakeRuntime(records={"k8s.io": [record(ids[200])]})
+
+    def limited(call: Call) -> None:
+        if call.request:
+            FakeRuntime(records=runtime.records).answer(call)
+        else:
+            call.fail(8, "trying to send message larger than max (16777217 vs. 16777216)")
+
+    runtime.instead[CONTAINERS] = limited
+    with serve(runtime) as server:
+        assert [one.id for one in cri.containers(ids)] == [ids[200]]
+    assert [call.method for call in server.calls].count(CONTAINERS) == 1 + 7
+    runtime.instead[CONTAINERS] = failing(14, "the database is closed")
+    with serve(runtime):
+        assert "the database is closed" in error_of(lambda: cri.containers(ids))
 
 
 def test_cri_o_tells_what_is_being_created_of_many_sandboxes_in_whatever_order_it_answers(

@@ -129,6 +129,34 @@ def test_an_answer_that_is_no_container_list_is_unavailable(
     assert 'key "ApiVersion" is missing' in error_of(client.containers)
 
 
+def test_a_long_list_is_read_in_the_pieces_in_which_it_comes_and_an_endless_container_refused(
+    server: FakeServer, client: Docker
+) -> None:
+    ids = [f"{number:064x}" for number in range(300)]
+    notes = {"annotation.example.com/injected": "é" * 5_000}
+    listed = json.dumps([item(one, "exited", LABELS | notes) for one in ids], ensure_ascii=False)
+    text = listed.encode()
+    pieces = (text[at : at + 9_999] for at in range(0, len(text), 9_999))
+    server.answers = engine(CHUNKED + b"".join(map(chunk, pieces)) + b"0\r\n\r\n")
+    assert [one.id for one in client.containers()] == ids
+    server.answers = engine([item(labels={"x": "x" * (5 << 20)}), item("f" * 64)])
+    assert "an object is longer than" in error_of(client.containers)
+    server.answers = engine([item()])
+    assert len(client.containers()) == 1
+
+
+def test_headers_that_docker_s_configuration_adds_are_sent_for_the_list_too(
+    monkeypatch: pytest.MonkeyPatch, server: FakeServer, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text('{"HttpHeaders": {"X-Meta": "agent"}}')
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    client = Docker(server.url, 5)
+    server.answers = engine([])
+    client.containers()
+    client.close()
+    assert [request.headers["x-meta"] for request in server.requests] == ["agent"] * 2
+
+
 def test_after_a_restart_or_an_upgrade_the_same_client_reads_the_engine_again(
     server: FakeServer, client: Docker, tmp_path: Path
 ) -> None:

@@ -31,7 +31,7 @@ def connection(path: Path, timeout: float = 10.0) -> GrpcConnection:
 
 def ask(path: Path, timeout: float = 10.0, request: bytes = b"") -> bytes:
     with connection(path, timeout) as connected:
-        return connected.call(METHOD, request)
+        return bytes(connected.call(METHOD, request))
 
 
 def error_of(path: Path, timeout: float = 10.0) -> SourceError:

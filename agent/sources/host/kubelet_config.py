@@ -1,0 +1,78 @@
+"""What a kubelet's configuration files name as its container runtime: `--config`, and `--config-dir` over it.
+
+The directory (KEP-3983) is walked like `cmd/kubelet/app/server.go` does: every `*.conf` in it and below, in lexical
+order, each merged over what came before; other files and links to directories are left out. Flags win over all files.
+Anyone can name a process kubelet and choose its files, so there is a bound on everything.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from agent.model.text import escape
+from agent.sources.host.files import names_in, open_directory, read_file
+from agent.sources.source_error import SourceError
+
+_ENDPOINT: Final = re.compile(
+    r"""(?:^[ \t]*|[{,][ \t\r\n]{0,64})["']?containerRuntimeEndpoint["']?[ \t]*:[ \t]*["']?([^"'\s,}#]*)""",
+    re.MULTILINE,
+)
+"""The field in YAML or JSON. A parser would cost every command its import.
+
+Space that crosses lines without a bound would make the time for blank lines quadratic.
+"""
+_NULLS: Final = frozenset({"null", "Null", "NULL", "~"})
+_SUFFIX: Final = ".conf"
+_MAX_DROP_INS: Final = 64  # files that are read; some tools write one for each setting
+_MAX_LEVELS: Final = 4  # of directories
+
+
+def configured_endpoint(config: str | None, config_dir: str | None, process: Path) -> str:
+    """Return the endpoint that the files name; empty: none, or what they name cannot be read.
+
+    `config` and `config_dir`: the values of these flags. `process`: of the kubelet, in the process table.
+    """
+    # A drop-in that cannot be read may name another endpoint than the files before it.
+    try:
+        endpoint = ""
+        for path in _files(config, config_dir, process):
+            content, _ = read_file(path, follow=True)
+            if found := _ENDPOINT.search(content.decode(errors="replace")):
+                endpoint = "" if found[1] in _NULLS else found[1]
+    except (OSError, SourceError):
+        return ""
+    return escape(endpoint)
+
+
+def _files(config: str | None, config_dir: str | None, process: Path) -> Iterator[str]:
+    if config:
+        yield _of_process(config, process)
+    if config_dir:
+        root = _of_process(config_dir, process)
+        if stat.S_ISDIR(os.lstat(root).st_mode):  # Go does not walk a link
+            for count, path in enumerate(_drop_ins(root, _MAX_LEVELS), start=1):
+                if count > _MAX_DROP_INS:
+                    raise SourceError(f"{root} has more than {_MAX_DROP_INS} drop-ins")
+                yield path
+
+
+def _drop_ins(directory: str, levels: int) -> Iterator[str]:
+    """Yield the drop-ins of a directory in the order of Go's `WalkDir`; raises SourceError."""
+    if not levels:
+        raise SourceError(f"{directory} is too deep")
+    with open_directory(Path(directory)) as handle:
+        names = sorted(names_in(handle, directory), key=os.fsencode)
+        is_directory = {name: stat.S_ISDIR(os.lstat(name, dir_fd=handle).st_mode) for name in names}
+    for name, is_below in is_directory.items():
+        if is_below:
+            yield from _drop_ins(f"{directory}/{name}", levels - 1)
+        elif name.endswith(_SUFFIX):
+            yield f"{directory}/{name}"
+
+
+def _of_process(path: str, process: Path) -> str:
+    """Return where a path of a process is; a relative one starts at its working directory."""
+    return f"{process}/root{path}" if path.startswith("/") else f"{process}/cwd/{path}"

@@ -1,0 +1,80 @@
+"""Parses a list in JSON as it arrives: of a long one, only the object that is being read is in memory."""
+
+import json
+import re
+from codecs import iterdecode
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
+
+
+def objects_of(pieces: Iterable[bytes], largest: int) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a list, which is all there is; raises ValueError or RecursionError.
+
+    `largest`: characters of one object.
+    """
+    text = _Arriving(pieces)
+    _expect("[", text.next())
+    text.at += 1
+    if text.next() != "]":
+        yield text.take_object(largest)
+        while text.next() == ",":
+            text.at += 1
+            yield text.take_object(largest)
+    _expect("]", text.next())
+    text.at += 1
+    _expect("", text.next())
+
+
+def _expect(expected: str, found: str) -> None:
+    if found != expected:
+        raise ValueError(f"expected {expected!r} in a list of objects, found {found!r}")
+
+
+class _Arriving:
+    """A text of which the next piece is read only when it is needed."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._texts = iterdecode(pieces, "utf-8")
+        self._decode = json.JSONDecoder().raw_decode
+        self._text = ""
+        self.at = 0
+        """Where the part begins that has not been parsed."""
+
+    def next(self) -> str:
+        """Return the next character that is no space, and stop before it; empty: the text has ended."""
+        while True:
+            gap = _SPACE.match(self._text, self.at)
+            self.at = gap.end() if gap else self.at
+            if self.at < len(self._text):
+                return self._text[self.at]
+            if not self._read(1):
+                return ""
+
+    def take_object(self, largest: int) -> dict[str, Any]:
+        """Return the object that comes next, and stop behind it."""
+        _expect("{", self.next())
+        while True:
+            try:
+                found, self.at = self._decode(self._text, self.at)
+            except json.JSONDecodeError:
+                available = len(self._text) - self.at
+                if available > largest:
+                    raise ValueError(f"an object is longer than {largest:,} characters") from None
+                # Twice as much each time: to parse a long object anew with each piece would be quadratic.
+                if not self._read(min(2 * available, largest + 1)):
+                    raise
+            else:
+                return dict(found)
+
+    def _read(self, wanted: int) -> bool:
+        """Read until so many characters are available, or all; return whether there are more than before."""
+        parts = [self._text[self.at :]]
+        available = before = len(parts[0])
+        while available < wanted and (more := next(self._texts, "")):
+            parts.append(more)
+            available += len(more)
+        self._text = "".join(parts)
+        self.at = 0
+        return available > before
