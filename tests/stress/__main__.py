@@ -130,7 +130,7 @@ def _parse(arguments: Sequence[str] | None) -> Options:
         "--reclaim",
         type=float,
         metavar="SECONDS",
-        help="time for the cleaners after the churn (30; node 240)",
+        help="time for the cleaners after the churn (30; node 720)",
     )
     add(
         "--release",
