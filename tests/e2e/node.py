@@ -103,7 +103,7 @@ def _checked(check: Callable[[], T], equal: object) -> T:
 def stress(report: Path, *options: str) -> tuple[int, str, dict[str, Any]]:
     """Run the stress test; return its exit code, what it printed, and its report."""
     # SIGTERM first: it puts back what it has changed on the node.
-    ended = ("timeout", "--kill-after=90", "480")
+    ended = ("timeout", "--kill-after=90", "1500")
     done = run(
         *ended,
         sys.executable,
@@ -113,7 +113,7 @@ def stress(report: Path, *options: str) -> tuple[int, str, dict[str, Any]]:
         *options,
         codes=(0, 1),
         cwd=ROOT,
-        seconds=580,
+        seconds=1600,
     )
     output = done.stdout + done.stderr
     assert report.exists(), output
