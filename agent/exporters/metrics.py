@@ -52,8 +52,9 @@ _PROCESS: Final = frozenset(
     }
 )
 
-_ALWAYS_EXPORTED: Final = frozenset({State.IN_USE, State.LEAKED})
-"""The states of which a network exports 0 as well: an alert compares it, or it shows that the states are known."""
+_ALWAYS_EXPORTED: Final = frozenset({State.IN_USE, State.LEAKED, State.UNKNOWN})
+"""The states of which a network exports 0 as well: an alert or `kubectl nodeleak status` compares it, or it shows that
+the states are known."""
 _MOST_RESOURCES: Final = 32
 _OTHER: Final = "other"
 """Resources beyond the first 32 by name, and invalid names. No resource has this name: theirs have a `/`."""
