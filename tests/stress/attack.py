@@ -1,8 +1,8 @@
 """Attacks an agent's port from another address: slow requests, floods, and resets at every moment.
 
-    attack.py HOST PORT SECONDS
+    attack.py HOST PORT SECONDS SOURCE
 
-It prints how many connections it made. It imports nothing of this project, to run in any namespace.
+SOURCE is the address that it comes from. It prints how many connections it made.
 """
 
 import random
@@ -18,8 +18,9 @@ REQUEST = b"GET /metrics HTTP/1.1\r\n"
 
 
 class Attack:
-    def __init__(self, address: tuple[str, int], seconds: float) -> None:
+    def __init__(self, address: tuple[str, int], seconds: float, source: str) -> None:
         self._address = address
+        self._source = (source, 0)
         self._end = time.monotonic() + seconds
         self._random = random.Random(1)  # noqa: S311 (no secret)
         self.connections = 0
@@ -29,7 +30,7 @@ class Attack:
 
     def connect(self) -> socket.socket:
         """Return a connection whose close is a reset."""
-        connection = socket.create_connection(self._address, timeout=5)
+        connection = socket.create_connection(self._address, 1, self._source)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.connections += 1
         return connection
@@ -50,17 +51,19 @@ class Attack:
         for connection in held:
             connection.close()
 
-    def flood(self, count: int) -> None:
+    def flood(self, seconds: float) -> None:
         """Connect, send a part of a request, and reset."""
-        for _ in range(count):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
             with suppress(OSError):
                 connection = self.connect()
                 connection.sendall((REQUEST + b"\r\n")[: self._random.randrange(26)])
                 connection.close()
 
-    def leave_in_the_answer(self, count: int) -> None:
+    def leave_in_the_answer(self, seconds: float) -> None:
         """Ask for the whole report, read little of it, and reset."""
-        for _ in range(count):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
             with suppress(OSError):
                 connection = self.connect()
                 connection.sendall(b"GET /api/v1/report HTTP/1.1\r\n\r\n")
@@ -74,11 +77,11 @@ class Attack:
                 connection.sendall(content)
 
 
-def main(host: str, port: str, seconds: str) -> None:
-    attack = Attack((host, int(port)), float(seconds))
+def main(host: str, port: str, seconds: str, source: str) -> None:
+    attack = Attack((host, int(port)), float(seconds), source)
     while attack.goes_on():
-        attack.flood(300)
-        attack.leave_in_the_answer(100)
+        attack.flood(3)
+        attack.leave_in_the_answer(3)
         attack.complete_late()
     print(attack.connections, flush=True)
 

@@ -1,4 +1,4 @@
-"""A real Prometheus misses no scrape of a node while another machine attacks the agent's port."""
+"""A real Prometheus misses no scrape of a node while another address attacks the agent's port."""
 
 import sys
 from collections.abc import Iterator
@@ -21,20 +21,16 @@ _JOB: Final = "nodeleak"
 
 
 @contextmanager
-def _other_machine(address: str, bridge: str = "nodeleak0") -> Iterator[tuple[str, ...]]:
-    """Yield what runs a command on another machine of the nodes' network: a namespace."""
-    name, link = "nodeleak-e2e-other", "nl-e2e-other"
-    run("ip", "netns", "delete", name, codes=(0, 1))  # of a run that was killed
-    run("ip", "netns", "add", name)
+def _another_address(address: str, bridge: str = "nodeleak0") -> Iterator[None]:
+    """Have another address in the nodes' network, as another machine has.
+
+    It is not a namespace on the bridge: docker's firewall drops what goes from one port to another.
+    """
+    run("ip", "address", "replace", f"{address}/24", "dev", bridge)
     try:
-        run("ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", name)
-        run("ip", "link", "set", link, "master", bridge, "up")
-        inside = ("ip", "netns", "exec", name)
-        run(*inside, "ip", "address", "add", f"{address}/24", "dev", "eth0")
-        run(*inside, "ip", "link", "set", "eth0", "up")
-        yield inside
+        yield
     finally:
-        run("ip", "netns", "delete", name)
+        run("ip", "address", "delete", f"{address}/24", "dev", bridge)
 
 
 def _scrapes(prometheus: Prometheus, expression: str) -> float:
@@ -43,7 +39,7 @@ def _scrapes(prometheus: Prometheus, expression: str) -> float:
     return float(found[0]["value"][1])
 
 
-def test_no_scrape_is_missed_while_another_machine_attacks_the_port(
+def test_no_scrape_is_missed_while_another_address_attacks_the_port(
     node: ModernNode, tmp_path: Path
 ) -> None:
     only_with(node.profile == "containerd", "one runtime, which makes no difference here")
@@ -59,21 +55,21 @@ def test_no_scrape_is_missed_while_another_machine_attacks_the_port(
             _JOB,
             [{"targets": [f"{daemon.address}:{daemon.port}"]}],
         ) as prometheus,
-        _other_machine(address) as inside,
+        _another_address(address),
     ):
         eventually(
             lambda: _scrapes(prometheus, f"count_over_time(up{{job='{_JOB}'}}[1h])") > 3, equal=True
         )
         command = (
-            *inside,
             sys.executable,
             str(_ATTACK),
             daemon.address,
             str(daemon.port),
             str(_SECONDS),
+            address,
         )
-        made = int(run(*command).stdout)
-        assert made > 1000
+        made = int(run(*command, seconds=_SECONDS + 180).stdout)
+        assert made > 100
         missed = f"count_over_time(up{{job='{_JOB}'}}[1h])-sum_over_time(up{{job='{_JOB}'}}[1h])"
         assert _scrapes(prometheus, missed) == 0
         assert _scrapes(prometheus, f"sum_over_time(up{{job='{_JOB}'}}[1h])") > _SECONDS
