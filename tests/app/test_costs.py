@@ -22,7 +22,7 @@ from tests.fakes.nodes import healthy
 from tests.sources.kube.connections import read, running
 from tests.wire import established, kubeconfig, until
 
-MOST_SERIES = 85
+MOST_SERIES = 75
 CHECKPOINT = b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"nvidia.com/gpu":["GPU-a"]}},"Checksum":1}'
 
 
