@@ -195,6 +195,15 @@ class ContainerdNode:
             else:
                 knob.write_text(value)
 
+    def held(self) -> str:
+        """Return the container of an ADD that waited (`hold_before_add`, `hold_after_add`)."""
+        file = self.home / "knobs/held"
+        return file.read_text().strip() if file.exists() else ""
+
+    def deleted(self, container_id: str) -> bool:
+        """Return whether a DEL of a container has ended."""
+        return (self.home / f"knobs/deleted-{container_id}").exists()
+
     @property
     def reserved(self) -> dict[str, str]:
         """The ids by address, read without the agent's code."""
