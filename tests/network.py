@@ -41,6 +41,14 @@ class Network:
             f"-n {name} addr add fd00:244::{number}/64 dev eth0 nodad",
         )  # fmt: skip
 
+    def forget_namespaces(self) -> None:
+        """Unmount here what this machine has mounted: the table of mounts shows these namespaces too."""
+        mounts = self.run("findmnt", "--noheadings", "--raw", "--output=TARGET,FSTYPE").splitlines()
+        for mount in mounts:
+            target, _, kind = mount.rpartition(" ")
+            if kind == "nsfs":
+                self.run("umount", "--lazy", target)
+
     def python(self, code: str, *arguments: str, within: tuple[str, ...] = ()) -> str:
         """Run code that may import the tests' modules: in another mount namespace the working directory is another."""
         return self.run(
@@ -70,6 +78,7 @@ def network() -> Iterator[Network]:
                 "unshare has become sleep",
             )
             made = Network(process.pid)
+            made.forget_namespaces()
             made.run("mkdir", "-p", "/run/netns")
             made.run("mount", "-t", "tmpfs", "tmpfs", "/run/netns")
             # A bridge without an address of its own changes it with its ports, and the kernel forgets all neighbors.
