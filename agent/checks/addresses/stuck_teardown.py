@@ -97,7 +97,7 @@ def _state_of(reservation: Reservation, index: SnapshotIndex) -> str:
 
 
 def _not_running(entry: ClassifiedReservation, state: str, time: str) -> str:
-    """Describe a sandbox that does not run, and says since when."""
+    """Describe a sandbox that does not run, and say since when."""
     if state in ENDED:
         return (
             f"sandbox {entry.container}, which has not been ready since {time} and is not torn down"
