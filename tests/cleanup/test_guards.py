@@ -511,7 +511,9 @@ def test_most_of_a_range_is_released_where_the_api_server_confirms_that_it_is_le
     )
     # Pods of another network show nothing of this one.
     elsewhere = running_pods(6, network="storage")
-    assert "only 2 running pods in this network confirm the list (4 are needed)" in doubt(*elsewhere)
+    assert "only 2 running pods in this network confirm the list (4 are needed)" in doubt(
+        *elsewhere
+    )
     # No pod that may have a sandbox is missing: one that ends has its address until it is gone.
     alone = pod("shop/alone", "10.244.1.250")
     for unlisted in (
