@@ -174,7 +174,7 @@ class Config:
         "off: do not use the API server, for a node without credentials. Results then rest on the container runtime, "
         "sandbox checkpoints and network namespaces")
     api_timeout: timedelta = _setting("10s", short_duration, CONNECTIONS, "DURATION", help=
-        "how long to wait for one response of the API server")
+        "how long to wait for one response of the API server, or of a kubeconfig's exec plugin")
     runtime: str = _setting(
         "auto", one_of("auto", "docker", "cri"), CONNECTIONS, "auto|docker|cri",
         commands=_EVERYWHERE, help=
@@ -212,9 +212,9 @@ class Config:
     run_dir: Path = _setting("/run", path, PATHS, "DIR", commands=_EVERYWHERE, help=
         "the node's /run, with the sockets of its container runtimes. A pod mounts it elsewhere")
     local_filesystem: tuple[str, ...] = _setting("", filesystem, PATHS, "TYPE", many=True, help=
-        "type of file system, such as virtiofs, that counts as this node's own. A directory of reservations on a type "
-        "that other nodes may share is unavailable. Name a type only if no other node writes to that directory: the "
-        "addresses of its pods would look leaked. Repeat the option for more types")
+        "type of file system, such as virtiofs, to treat as local to this node. By default, reservations on a type "
+        "that nodes may share are unavailable. Name a type only if no other node writes to the directory: the "
+        "addresses of that node's pods would look leaked. Repeat the option for more types")
     device_plugins_dir: Path | None = _setting("/var/lib/kubelet/device-plugins", path_or_off, PATHS, "DIR|off", help=
         "directory of the device plugin sockets; off: do not check device plugins. A missing directory is an error "
         "only on a node that has devices")
@@ -280,13 +280,14 @@ class Config:
         "loopback. `scan`, `timeline` and `clean` ask it for names of pods that only the daemon has: for them, set the "
         "variable")
     tls_cert_file: Path | None = _setting("", optional(path), DAEMON, "FILE", commands=_RUN, help=
-        "serve HTTPS with this certificate, in PEM, the intermediate ones behind it. Needs --tls-key-file. The files "
-        "are read again when they change")
+        "serve HTTPS with this certificate (PEM, followed by its intermediate certificates). Needs "
+        "--tls-key-file. The files are read again when they change")
     tls_key_file: Path | None = _setting("", optional(path), DAEMON, "FILE", commands=_RUN, help=
-        "private key of --tls-cert-file, in PEM without a password")
-    tls_client_ca_file: Path | None = _setting("", optional(path), DAEMON, "FILE", commands=_RUN, help=
-        "answer other machines only with a client certificate of these authorities, in PEM. /healthz and /readyz need "
-        "none, because the kubelet has none. Needs --tls-cert-file")
+        "private key of --tls-cert-file (PEM, without a password)")
+    tls_client_ca_file: Path | None = _setting(
+        "", optional(path), DAEMON, "FILE", commands=_RUN, help=
+        "require other machines to show a client certificate signed by one of these authorities (PEM), except for "
+        "/healthz and /readyz, because the kubelet has none to show. Needs --tls-cert-file")
     page: str = _setting("on", one_of("on", "off"), DAEMON, "on|off", commands=_RUN, help=
         "the status page at /. It names pods, so only clients on this machine may read it, such as "
         "`kubectl port-forward`")

@@ -103,7 +103,10 @@ class _ApiServer:
 
     @contextmanager
     def inquire(self) -> Iterator[Get]:
-        """Open a connection for all requests of one snapshot, which have the time of one."""
+        """Open a connection for what one source asks in a snapshot.
+
+        No request begins after the time that one answer has.
+        """
         seconds = self._seconds
         end = loop.clock() + seconds
         with closing(self.connect()) as api:

@@ -122,9 +122,10 @@ def clean_once(
 def cleanup_status(
     config: Config, report: Report, journal: JournalStore | None = None
 ) -> dict[str, object]:
-    """Return whether anything could be released from here now. It promises no release: each is checked on its own.
+    """Return whether anything could be released from here now.
 
-    `journal`: a store that has parsed its entries before.
+    It promises no release: each is checked on its own. `journal`: a store that has parsed its
+    entries before.
     """
     journal = journal or JournalStore(config.state_dir)
     context = _context(config, report, journal)

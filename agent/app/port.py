@@ -86,7 +86,8 @@ def _status(
 class _ShownJournal(JournalStore):
     """The journal for display: its files are listed again only if the directory has changed.
 
-    That is so after any change, because entries are replaced as a whole. Who releases must not rely on it.
+    Entries are replaced as a whole, so each change also changes the directory. Whoever releases
+    must not rely on that.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -97,7 +98,11 @@ class _ShownJournal(JournalStore):
         self._files: list[JournalFile] | None = None
 
     def look(self) -> None:
-        """Look for a change, once a sync, and once more in the next one: two may have the same time."""
+        """Look for a change; called once in each sync.
+
+        After a change, the files are listed in the next sync as well: a second change may have the
+        same time.
+        """
         seen = self._identity()
         if seen != self._seen or not self._is_settled:
             self._files = None

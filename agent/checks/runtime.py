@@ -113,9 +113,10 @@ def unordered(snapshot: Snapshot) -> tuple[ContainerRuntime, ...]:
 
 
 def deletes_at_start(snapshot: Snapshot) -> bool:
-    """Return whether the kubelet's runtime completes the teardown of a leak whose result is in libcni's cache.
+    """Return whether the kubelet's runtime tears down leaks whose result is in libcni's cache.
 
-    If plugins are in files of their own, no result names them, and the DEL of one may go by the address.
+    If plugins are in files of their own, no result names them, and the DEL of one may go by the
+    address.
     """
     runtimes = of_the_kubelet(snapshot)
     if any(network.plugin_files for network in known_or(snapshot.networks, ())):

@@ -195,8 +195,8 @@ Decision = tuple[ReleaseRequest, tuple[Refusal, ...]]
 def decide(context: GuardContext) -> tuple[Decision, ...]:
     """Ask every guard about every request, the oldest first.
 
-    What passes and is paused keeps the refusal of the probe or the recheck. If its release failed,
-    it is left out.
+    What passes and is paused keeps the refusal that came after the guards, such as the probe's. If
+    its release failed, it is left out.
     """
     requests = sorted(release_requests(context.assessment, context.limits.only), key=_sort_key)
     due: list[Decision] = []

@@ -70,7 +70,7 @@ class Cleaner:
     """The release whose container reappeared, until the journal has recorded that."""
     _unrecovered: Mapping[str, str] = field(default_factory=dict, init=False)
     """Why entries stay unfinished, by name."""
-    _paused: dict[Reservation, "_Pause"] = field(default_factory=dict, init=False)
+    _paused: dict[Reservation, _Pause] = field(default_factory=dict, init=False)
     """The leaks that are left alone for a while."""
 
     def before_snapshot(self) -> None:

@@ -67,8 +67,8 @@ def exit_code_of(
 
 def _require_docstrings() -> None:
     if sys.flags.optimize > 1:
-        why = "python -OO (PYTHONOPTIMIZE=2) removes docstrings, which are the text of help and advice"
-        raise UsageError(f"{why}: use -O, or neither")
+        removed = "python -OO (PYTHONOPTIMIZE=2) removes docstrings"
+        raise UsageError(f"{removed}, which are the text of help and advice: use -O, or neither")
 
 
 def _report(error: Exception) -> int:

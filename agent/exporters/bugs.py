@@ -1,4 +1,4 @@
-"""Bugs of the agent that it survives: each is logged once, with its traceback, and all are counted."""
+"""Bugs that the agent survives: each is logged once, with its traceback, and all are counted."""
 
 from threading import Lock
 from typing import Final

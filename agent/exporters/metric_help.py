@@ -25,7 +25,8 @@ HELP: Final = {
     "source_read_seconds_total": "Time spent reading a source.",
     "sync_seconds": "Time of a sync: read the sources, run the checks, export the report.",
     "sync_failures_total": "Syncs in which a source was unavailable (read) or a detector failed (check).",
-    "internal_errors_total": "Exceptions that the agent survived, by the part that raised them. Each is a bug.",
+    "internal_errors_total": "Exceptions that the agent survived, by the part that raised them. "
+    "Each is a bug.",
     "last_sync_timestamp_seconds": "When the last sync started.",
     "releases_total": "Addresses released since the agent started.",
     "releases_refused_total": "Addresses that were refused, counted once per sync, by the first "

@@ -53,8 +53,8 @@ _PROCESS: Final = frozenset(
 )
 
 _ALWAYS_EXPORTED: Final = frozenset({State.IN_USE, State.LEAKED, State.UNKNOWN})
-"""The states of which a network exports 0 as well: an alert or `kubectl nodeleak status` compares it, or it shows that
-the states are known."""
+"""The states of which a network also exports 0: an alert or `kubectl nodeleak status` compares it,
+or it shows that the states are known."""
 _MOST_RESOURCES: Final = 32
 _OTHER: Final = "other"
 """Resources beyond the first 32 by name, and invalid names. No resource has this name: theirs have a `/`."""
@@ -114,7 +114,7 @@ class MetricsExporter(Collector):
         registry.register(self)
 
     def _begin(self, networks: Iterable[str]) -> None:
-        """Start the counters of these networks at 0: what appears with another value has no increase."""
+        """Start the counters of these networks at 0: Prometheus sees no increase without it."""
         for network in networks:
             for cause in LeakCause:
                 self._confirmed.labels(network, cause.value)
@@ -239,9 +239,9 @@ def _sources_up(snapshot: Snapshot) -> dict[str, bool]:
 
 
 def _with_suspects(report: Report) -> Iterator[str]:
-    """Yield the networks with a reservation that has no owner: it is one before its leak is confirmed.
+    """Yield the networks with a reservation that has no owner, as before a leak is confirmed.
 
-    A node may have a hundred networks, of which each would have 37 counters for ever.
+    Not all of them: a node may have a hundred networks, and each would have 37 counters for ever.
     """
     for network in report.networks:
         states = network.states or {}

@@ -235,7 +235,7 @@ def _scalar(kind: Any, tree: Any) -> Any:
 
 
 def _bounded(value: T, first: T, last: T) -> T:
-    """Return a time or a duration of a snapshot; raises OverflowError for one that it cannot have."""
+    """Return a time or a duration; raises OverflowError for one that no snapshot can have."""
     if not first <= value <= last:
         raise OverflowError
     return value

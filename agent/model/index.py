@@ -187,8 +187,8 @@ _DOCKER: Final = re.compile(
     r"/[^/]*docker[^/]*/netns/|^(?!/run/netns/|/var/run/netns/).*/netns/(?:[0-9a-f]{12}|default)$"
 )
 """In `netns` below docker's --exec-root: `/run/docker`, `/run/snap.docker`, of a rootless one
-`/run/user/1000/docker`, or any other. There a namespace has the first 12 digits of its container's ID. `ip netns`,
-containerd and CRI-O mount theirs in `/run/netns`.
+`/run/user/1000/docker`, or any other. There a namespace has the first 12 digits of its container's
+ID. `ip netns`, containerd and CRI-O mount theirs in `/run/netns`.
 """
 _NODES_OWN: Final = re.compile(r"/[^/]*docker[^/]*/netns/default$")
 

@@ -69,8 +69,8 @@ class Reason(StrEnum):
     Lifted by: nothing. It passes by itself, once all of them have run for --settle."""
     IMPLAUSIBLE_SHARE = "implausible_share"
     """So much of the range looks leaked that a faulty reading is more likely, and the API server
-    does not confirm it. It does if the runtime lists a running sandbox of every pod with an address
-    here, and four of them are in this network.
+    does not confirm it. It does if the runtime lists a running sandbox of every pod of this node
+    that has an address, and at least four of these pods are in the network.
     Lifted by: --max-share, after you have checked on the node that these containers are gone."""
     PLUGIN_FAILING = "plugin_failing"
     """A CNI plugin fails, and each retry of a pod takes another address of this network: what the daemon releases would
@@ -90,16 +90,15 @@ class Reason(StrEnum):
     Lifted by: --max, --max-per-sync, --max-per-hour. It passes by itself."""
     JOURNAL_FULL = "journal_full"
     """The journal has no room for more releases now. It keeps each for 24 hours, so that it can be
-    restored, and what is restored, unfinished, halted or damaged for good.
-    Lifted by: nothing. It passes by itself, unless all entries are of these kinds: then finish or
-    resume them, or move those that are not needed any more to another directory. A restored one is
-    not once its pod has ended."""
+    restored. It never drops an entry that is restored, unfinished, halted or damaged.
+    Lifted by: nothing. It passes by itself, unless all entries are of these kinds. Then move those
+    that are no longer needed to another directory, such as restored ones whose pod has ended."""
     ENTRY_TOO_LARGE = "entry_too_large"
-    """The journal entry of this sandbox would be too large to be read again, so it could not be
-    restored: its results in libcni's cache have megabytes.
+    """The journal could not read the entry of this release again, because the sandbox's results in
+    libcni's cache have megabytes. So the release could not be restored.
     Lifted by: nothing. Move the files that the message names to another directory."""
     GUARD_FAILED = "guard_failed"
-    """A guard failed because of a bug in nodeleak: it is not known whether it would have refused.
+    """A guard failed because of a bug in nodeleak, so it is unknown whether it would refuse.
     Lifted by: nothing. Report the bug with its traceback, which `nodeleak clean` prints and the
     agent logs."""
     SNAPSHOT_EXPIRED = "snapshot_expired"
@@ -217,7 +216,7 @@ class BlockedBy(StrEnum):
     Do: make --state-dir writable, with space left on its disk."""
     JOURNAL_FULL = "journal_full"
     """The journal has no room for another release. It keeps each for 24 hours, so that it can be
-    restored, and some for good.
+    restored, and some entries longer.
     Do: wait until its oldest entry is 24 hours old, or do what the message says."""
 
 

@@ -54,7 +54,8 @@ class RuntimeNetwork:
     ] = ()  # the sets of ranges: a sandbox gets an address from each
     forwards_ports: bool = True  # a plugin of it, or the kubelet, may forward host ports. An old recording does not say
     plugin_files: bool = False
-    """Plugins of it may be in files of their own (libcni >= 1.3): libcni's cache does not have their configuration."""
+    """Plugins of it may be in files of their own (libcni >= 1.3), whose configuration libcni's
+    cache does not have."""
     later: tuple["RuntimeNetwork", ...] = field(default=(), compare=False)
     """Those of later files, which CRI-O and docker use if a plugin of the first is not installed."""
     changed_ns: int = field(

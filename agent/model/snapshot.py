@@ -88,7 +88,8 @@ def is_missing(reading: Reading[object]) -> TypeGuard[Unavailable]:
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIEST: Final = datetime(1000, 1, 1, tzinfo=UTC)
 LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
-"""Times of a snapshot lie between these: nearer to the ends of the calendar, adding a duration overflows."""
+"""Times of a snapshot lie between these: nearer to the ends of the calendar, adding a duration
+overflows."""
 LONGEST: Final = timedelta(days=36_500)
 """No duration of a snapshot is longer, whatever its sign."""
 
@@ -166,7 +167,7 @@ class LeftOver:
 
 
 MAX_RESERVATIONS: Final = 65_536
-"""Files in the directories of all networks: the most that the setting --max-reservations can allow."""
+"""Files in the directories of all networks: the maximum of the setting --max-reservations."""
 
 DEFAULT_DATA_DIR: Final = (
     "/var/lib/cni/networks"  # host-local's `dataDir` where a configuration names none

@@ -24,9 +24,9 @@ from agent.sources import crosscheck
 from agent.sources.source_error import NotFound, SourceError
 
 Reader: TypeAlias = Callable[[Snapshot], Any]
-"""Reads one source, given what was read before it. Returns the value, or a `Reading`; raises SourceError.
+"""Reads one source, given what was read before it. Returns the value, or a `Reading`.
 
-Anything else that it raises is a bug, and makes its source unavailable.
+Raises SourceError. Anything else that it raises is a bug, and makes its source unavailable.
 """
 Sources: TypeAlias = Mapping[str, Reader]
 """The readers of a node, by the field of `Snapshot` that they fill. A source without a reader is not requested."""
@@ -100,7 +100,7 @@ def _reading(name: str, value: Any) -> Any:
 
 
 def _beside_sources(name: str, value: Any) -> dict[str, Any]:
-    """Return the changes by what is no source. A clock and a version that are unavailable stay unknown."""
+    """Return what changes by a reader of no source; an unavailable clock or version stays unknown."""
     if not isinstance(value, Unavailable):
         return {name: value}
     # The cache is not known to be complete without the list of its damaged files.

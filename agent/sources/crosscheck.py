@@ -257,7 +257,7 @@ def _device_plugins(snapshot: Snapshot) -> Reading[DevicePlugins]:
 def _doubt_about_directory(snapshot: Snapshot) -> str:
     """Return why it may not be the kubelet's; empty: it is, or the kubelet may yet start there."""
     found = known_or(snapshot.device_plugins, None)
-    if found is None or found.kubelet_socket or DeviceView.of(snapshot).is_running_kubelets:
+    if found is None or found.kubelet_socket or DeviceView.of(snapshot).is_of_running_kubelet:
         return ""
     if not found.sockets and not found.checkpoint_written:
         return "the device plugin directory is empty"

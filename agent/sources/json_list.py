@@ -1,4 +1,4 @@
-"""Parses a list in JSON as it arrives: of a long one, only the object that is being read is in memory."""
+"""Parses a list in JSON as it arrives, so that only one object of a long list is in memory."""
 
 import json
 import re
@@ -43,7 +43,7 @@ class _Arriving:
         """Where the part begins that has not been parsed."""
 
     def next(self) -> str:
-        """Return the next character that is no space, and stop before it; empty: the text has ended."""
+        """Return the next character that is no space, and stop before it; empty: there is none."""
         while True:
             gap = _SPACE.match(self._text, self.at)
             self.at = gap.end() if gap else self.at
@@ -62,14 +62,14 @@ class _Arriving:
                 available = len(self._text) - self.at
                 if available > largest:
                     raise ValueError(f"an object is longer than {largest:,} characters") from None
-                # Twice as much each time: to parse a long object anew with each piece would be quadratic.
+                # Twice as much each time: to parse it anew with each piece would be quadratic.
                 if not self._read(min(2 * available, largest + 1)):
                     raise
             else:
                 return dict(found)
 
     def _read(self, wanted: int) -> bool:
-        """Read until so many characters are available, or all; return whether there are more than before."""
+        """Read until so many characters are available, or all; return whether there are more."""
         parts = [self._text[self.at :]]
         available = before = len(parts[0])
         while available < wanted and (more := next(self._texts, "")):

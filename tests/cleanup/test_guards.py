@@ -506,12 +506,14 @@ def test_most_of_a_range_is_released_where_the_api_server_confirms_that_it_is_le
     """The healthy node has two pods of the network and one on the node's own."""
     assert doubt(*running_pods(2)) == ""
     assert (
-        "71% of network kubenet looks leaked, --max-share is 50%, and only 3 running pods have"
-        in (doubt(*running_pods(1)))
+        "71% of network kubenet looks leaked, --max-share is 50%, and only 3 running pods in this network"
+        in doubt(*running_pods(1))
     )
     # Pods of another network show nothing of this one.
     elsewhere = running_pods(6, network="storage")
-    assert "only 2 running pods have an address of the network" in doubt(*elsewhere)
+    assert "only 2 running pods in this network confirm the list (4 are needed)" in doubt(
+        *elsewhere
+    )
     # No pod that may have a sandbox is missing: one that ends has its address until it is gone.
     alone = pod("shop/alone", "10.244.1.250")
     for unlisted in (

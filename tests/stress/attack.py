@@ -61,12 +61,12 @@ class Attack:
                 connection.close()
 
     def leave_in_the_answer(self, seconds: float) -> None:
-        """Ask for the whole report, read little of it, and reset."""
+        """Ask for the metrics, read little of them, and reset."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             with suppress(OSError):
                 connection = self.connect()
-                connection.sendall(b"GET /api/v1/report HTTP/1.1\r\n\r\n")
+                connection.sendall(REQUEST + b"\r\n")
                 connection.recv(self._random.randrange(1, 200))
                 connection.close()
 

@@ -5,8 +5,8 @@ last address stay in `ContainerCreating` with `no IP addresses available in rang
 
 Means: no address is free, or fewer than `allocatable.pods` minus the pods on the node, and the node is not cordoned.
 Severity info: no address is free, but no more pods can be assigned, no pod waits, and no address
-may be leaked. Or it is a secondary network, as of Multus, no pod waits, and no address may be
-leaked: pods choose it, and no more need to. (Without the pods that is a warning.) Or the whole
+may be leaked. Or no pod waits for a secondary network, such as one of Multus, and no address of it
+may be leaked: other pods do not need it. (If the pods are unknown, this is a warning.) Or the whole
 range is smaller than the number of pods that the node accepts: the warning then begins when less
 than 10%, or fewer than 3, of its addresses are free.
 Do: while no address is free, keep new pods away (`kubectl cordon NODE`). Release what is leaked (`nodeleak clean`).
@@ -99,10 +99,10 @@ def _full(assessment: Assessment, network: str, reserved: str) -> Finding:
 
 
 def _full_secondary(assessment: Assessment, network: str, reserved: str) -> Finding | None:
-    """Return what a full network is of which no further pod need have an address; None: one waits.
+    """Return the finding for a full network that not every pod needs; None: a pod waits for it.
 
-    A pod uses it because it says so, which no source here tells. Without the pods it is unknown
-    whether one waits: that is less than critical, and more than no problem.
+    Which pods ask for it is in no source here. If the pods are unavailable, it is unknown whether
+    one waits: a warning.
     """
     snapshot = assessment.snapshot
     if not isinstance(snapshot.pods, Known):

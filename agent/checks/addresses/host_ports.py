@@ -54,7 +54,7 @@ def forwarded(
     silent = {network.name for network in networks} - {
         network.name for network in networks if network.forwards_ports
     }
-    # What a plugin in a file of its own forwards is in no result: a result without ports proves nothing then.
+    # No result has what a plugin in a file of its own forwards: one without ports proves nothing.
     incomplete = {network.name for network in networks if network.plugin_files} - silent
     for reservation in reservations:
         unrecorded = () if reservation.network in silent else None
@@ -70,9 +70,10 @@ def forwarded(
 def _cached(
     reservation: Reservation, index: SnapshotIndex, otherwise: Ports | None, may_lack: bool
 ) -> Ports | None:
-    """Return the ports in libcni's results. Those of kubenet, and of libcni before 0.8, name neither ports nor pod.
+    """Return the ports in libcni's results.
 
-    `may_lack`: a result without ports may lack some.
+    Those of kubenet, and of libcni before 0.8, name neither ports nor pod. `may_lack`: a result
+    without ports may lack some.
     """
     results = [
         result

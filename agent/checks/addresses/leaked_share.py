@@ -13,12 +13,14 @@ from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.ranges import usable
 from agent.model.snapshot import InsufficientData, Known, NotRequested, Pod, Snapshot
 
-MIN_SUSPECTS: Final = 8  # with fewer suspected sandboxes the share is not checked: half of a small range leaks quickly
+MIN_SUSPECTS: Final = 8
+"""With fewer suspected sandboxes the share is not checked: half of a small range leaks quickly."""
 MANY_SUSPECTS: Final = 32
 NEARLY_ALL: Final = 0.9
-"""Of the reservations. With so many suspects, and only the runtime to go by, the share is one of reservations."""
+"""Of the reservations. With so many suspects, and only the runtime to go by, the share is one of
+reservations."""
 MIN_WITNESSES: Final = 4
-"""Running pods of the network. That a list lacks most of a network and none of so few is no chance."""
+"""Running pods of the network. A list that has all of these does not lack the others by chance."""
 
 
 def share(assessment: Assessment, network: str) -> float:
@@ -40,7 +42,7 @@ def share(assessment: Assessment, network: str) -> float:
 
 
 def _sandboxes(entries: Iterable[ClassifiedReservation], states: Collection[State]) -> int:
-    """Count the sandboxes with a reservation in one of these states. An empty file counts as one."""
+    """Count the sandboxes with a reservation in one of these states; an empty file is one."""
     return len({entry.container_id or entry.name for entry in entries if entry.state in states})
 
 
@@ -64,8 +66,10 @@ def doubt(assessment: Assessment, network: str) -> str:
     witnesses = witnesses_of(assessment, network, sandboxes)
     if witnesses >= MIN_WITNESSES:
         return ""
-    count = f"{witnesses} running pods have" if witnesses != 1 else "1 running pod has"
-    return f"only {count} an address of the network, and {MIN_WITNESSES} are needed"
+    count = "1 running pod" if witnesses == 1 else f"{witnesses or 'no'} running pods"
+    confirm = "confirms" if witnesses == 1 else "confirm"
+    only = "only " if witnesses else ""
+    return f"{only}{count} in this network {confirm} the list ({MIN_WITNESSES} are needed)"
 
 
 def witnesses_of(

@@ -17,7 +17,8 @@ the sandbox with `ctr`: its address would leak. One that the runtime has recorde
 kubelet: restart the runtime, which loads its records again. If its creation or removal hangs, the
 runtime's log has the ID and the cause. If docker or nerdctl has the container, look there whether
 it is needed. With cri-dockerd and Kubernetes 1.36 or newer, check that no process has the address,
-move the checkpoint `/var/lib/cri-dockerd/sandbox/ID` to another directory, then release it: `nodeleak clean`.
+move the checkpoint `/var/lib/cri-dockerd/sandbox/ID` to another directory, then release it:
+`nodeleak clean`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -97,7 +98,7 @@ def _state_of(reservation: Reservation, index: SnapshotIndex) -> str:
 
 
 def _not_running(entry: ClassifiedReservation, state: str, time: str) -> str:
-    """Describe a sandbox that does not run, and says since when."""
+    """Describe a sandbox that does not run, and say since when."""
     if state in ENDED:
         return (
             f"sandbox {entry.container}, which has not been ready since {time} and is not torn down"

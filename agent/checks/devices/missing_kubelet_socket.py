@@ -8,9 +8,11 @@ devices, and rejects pods that request one.
 Means: the directory has no `kubelet.sock`, and it is that of the running kubelet. A snapshot saw
 this kubelet's socket in it, or this kubelet wrote the checkpoint there, or it still listens on the
 removed socket.
-Do: restart the kubelet (`systemctl restart kubelet`), which creates the socket again. With docker a
-restart can leak addresses: run `nodeleak scan` afterwards. A plugin that does not notice that the
-kubelet has started needs a restart of its pod, too. Then find out what removed the file.
+Do: if the kubelet is older than 1.28 (or 1.27.6), drain the node first, because after a restart it
+may reject running pods that use devices. Restart the kubelet (`systemctl restart kubelet`), which
+creates the socket again. With docker a restart can leak addresses: run `nodeleak scan` afterwards.
+A plugin that does not notice the restart needs a restart of its own pod. Then find out what removed
+the file.
 """
 
 from collections.abc import Iterator
@@ -31,7 +33,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     if view.plugins.kubelet_socket is not None:
         return
     processes = assessment.snapshot.processes.known()
-    if processes.kubelet is None or not view.is_running_kubelets:
+    if processes.kubelet is None or not view.is_of_running_kubelet:
         return
     states = resource_states(assessment.snapshot)
     missing = [state.resource for state in states if state.registered is False]

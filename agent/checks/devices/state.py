@@ -190,7 +190,7 @@ class DeviceView:
         return self.in_this_boot(bound) or seen
 
     @property
-    def is_running_kubelets(self) -> bool:
+    def is_of_running_kubelet(self) -> bool:
         """Whether the directory is certainly that of the running kubelet, without `kubelet.sock`.
 
         A snapshot saw this kubelet's socket in it, or this kubelet wrote the checkpoint, or it
@@ -450,7 +450,7 @@ def _resources(view: DeviceView) -> list[DeviceTransition]:
     The kubelet writes its checkpoint when a plugin reports devices or a pod is given some, not when it starts and not
     when a plugin disconnects. So it proves a registration only if the running kubelet wrote it.
     """
-    if view.plugins.kubelet_socket is None and view.is_running_kubelets:
+    if view.plugins.kubelet_socket is None and view.is_of_running_kubelet:
         return [*_losses(view, view.last)]
     if not view.kubelet_of_this_boot:
         return []

@@ -1,4 +1,7 @@
-"""Connections with bounds: how many, for how long, how large a request. A fault of one ends only that one."""
+"""Connections with bounds: how many, for how long, how large a request.
+
+A fault of one ends only that one.
+"""
 
 import errno
 import os

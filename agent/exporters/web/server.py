@@ -1,6 +1,7 @@
-"""HTTP: metrics and two probes; for this machine only, the report as a page and as JSON, and status.
+"""HTTP: metrics and two probes; for this machine only, the report (page and JSON) and the status.
 
-Every answer is rendered from memory, as of the last sync: no request waits for a file, or for another document.
+Every answer is rendered from memory, as of the last sync: no request waits for a file, or for
+another document.
 """
 
 import json
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 LINKS: Final = ("/metrics", "/healthz", "/readyz", "/api/v1/report", "/api/v1/status")
 PROBES: Final = ("/healthz", "/readyz")
 """The kubelet asks them, and has no client certificate."""
-_DOCUMENTS: Final = ("/metrics", "/", "/api/v1/report", "/api/v1/status")
+_PRIVATE: Final = ("/", "/api/v1/report", "/api/v1/status")
+"""They name pods and addresses: only this machine may read them."""
 _JSON, _HTML, _PLAIN = "application/json", "text/html; charset=utf-8", "text/plain; charset=utf-8"
 _ALWAYS: Final = (
     ("Server", "nodeleak"),
@@ -112,7 +114,7 @@ class HttpExporter:
         self._needs_certificate = transport.needs_client_certificate
         self._report_bug = report_bug
         self._metrics = make_wsgi_app(registry)
-        self._rendering = {path: Lock() for path in _DOCUMENTS}
+        self._rendering = {path: Lock() for path in ("/metrics", *_PRIVATE)}
         """Each document once at a time: many clients may not use many times the memory."""
         self._server = Server(
             transport.address,
@@ -177,11 +179,7 @@ class HttpExporter:
 
     def _private(self, path: str, environ: dict[str, Any], *, is_here: bool) -> Response | None:
         """Refuse other machines, and host names: anybody can point a name at this machine (DNS rebinding)."""
-        if (
-            path not in _DOCUMENTS
-            or path == "/metrics"
-            or (path == "/" and not self._documents.page)
-        ):
+        if path not in _PRIVATE or (path == "/" and self._documents.page is None):
             return None
         names = f"the {path.rpartition('/')[2] or 'page'} names pods and addresses"
         if not is_here:
@@ -218,10 +216,10 @@ class HttpExporter:
     def _view(self, query: str) -> Response:
         assert self._documents.page is not None  # noqa: S101 (else it is not found)
         refreshing = "refresh=off" not in query.split("&")
-        timeline = self._last and (self._last.facts.releases, self._last.facts.damage)
+        last = self._last  # of one sync, although another may end meanwhile
         body, headers = self._documents.page.render(
-            self._last and self._last.report,
-            timeline or ((), ()),
+            last.report if last else None,
+            (last.facts.releases, last.facts.damage) if last else ((), ()),
             alive=self._documents.alive(),
             refreshing=refreshing,
         )

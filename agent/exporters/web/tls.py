@@ -1,4 +1,4 @@
-"""The certificate of the port, read again when its files change: cert-manager, for one, renews it."""
+"""The certificate of the port, read again when its files change, as cert-manager changes them."""
 
 import ssl
 from collections.abc import Callable
@@ -58,7 +58,7 @@ class Certificates:
         return self._context
 
     def reload(self) -> None:
-        """Load the files if they have changed. Those that cannot be used change nothing, and are tried again."""
+        """Load the files if they have changed; if they cannot be used, keep what was loaded."""
         state = self._state()
         if state == self._loaded:
             return
@@ -74,7 +74,7 @@ class Certificates:
         self._info("tls.reloaded", certificate=str(self._files.certificate))
 
     def _state(self) -> tuple[object, ...]:
-        """Return what differs after any change; Kubernetes replaces the link that leads to a file."""
+        """Return what differs after any change; Kubernetes replaces a link on the way to a file."""
         return tuple(_identity(path) for path in self._files if path)
 
 

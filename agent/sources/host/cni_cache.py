@@ -27,7 +27,8 @@ LARGEST: Final = (
     4 * 1024 * 1024
 )  # bytes: CRI-O adds a pod's annotations, 256 KiB that Go may escape to six times
 _NAME: Final = re.compile(r"(?P<network>.+)-(?P<id>[0-9a-f]{64})-(?P<ifname>[^/]{1,15})")
-"""Networks and interfaces may have dashes in their names. An interface's is too short for an id in it (IFNAMSIZ)."""
+"""Names of networks and interfaces may have dashes. An interface's name is too short to have an id
+in it (IFNAMSIZ)."""
 _DELEGATES: Final = frozenset({"delegates", "clusterNetwork"})
 """Keys of a plugin (Multus) that calls other networks' plugins: its result says nothing of where an address is from."""
 _DELETED_BY_ID: Final = ("bridge", "ptp", "macvlan", "ipvlan", "portmap", "bandwidth", "tuning")

@@ -116,7 +116,7 @@ def _read_plugins(directory: Path, network: str) -> list[Configuration]:
 
 
 def _read_object(name: str, handle: int, directory: Path) -> Configuration:
-    """Return a file of an open directory; raises ValueError if it is no JSON object, and SourceError."""
+    """Return a file of an open directory; raises SourceError, and ValueError for no JSON object."""
     try:
         content, _ = read_file(name, handle, follow=True)  # as libcni follows links
     except OSError as error:
@@ -137,7 +137,7 @@ def _checked_plugin(tree: Any) -> Configuration:
 
 
 def _is_true(tree: Configuration, key: str) -> bool:
-    """Return a switch of a list, which libcni also takes as text; raises ValueError for anything else."""
+    """Return a switch of a list, which libcni also takes as text; raises ValueError."""
     written = str(tree.get(key, False)).lower()
     if written not in {"true", "false"}:
         raise ValueError(f"{key} is neither true nor false")
@@ -199,7 +199,10 @@ def loaded_networks(loaded: Iterable[Configuration], directory: Path) -> tuple[R
 
 
 def networks_of(configuration: Configuration, files: Files) -> Iterator[RuntimeNetwork]:
-    """Yield the networks of a configuration, one for each directory of host-local; raises SourceError."""
+    """Yield the networks of a configuration, one for each directory of host-local.
+
+    Raises SourceError.
+    """
     has_files = bool(configuration.get(PLUGIN_FILES))
     for network in _networks_of(configuration, files):
         yield replace(network, plugin_files=has_files)

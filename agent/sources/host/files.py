@@ -17,7 +17,7 @@ LARGEST_TABLE: Final = (
     16 * 1024 * 1024
 )  # bytes of a table of the kernel: more than 50,000 mounts or 200,000 routes
 MAX_ENTRIES: Final = 4 * MAX_RESERVATIONS
-"""Of a directory. For a reservation, libcni's cache has a result or two; a node has some hundred pods."""
+"""Of a directory. For a reservation, libcni's cache has a result or two."""
 _PIECE: Final = 64 * 1024
 
 

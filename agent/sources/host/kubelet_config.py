@@ -1,8 +1,9 @@
-"""What a kubelet's configuration files name as its container runtime: `--config`, and `--config-dir` over it.
+"""The container runtime in a kubelet's configuration: `--config`, and `--config-dir` over it.
 
-The directory (KEP-3983) is walked like `cmd/kubelet/app/server.go` does: every `*.conf` in it and below, in lexical
-order, each merged over what came before; other files and links to directories are left out. Flags win over all files.
-Anyone can name a process kubelet and choose its files, so there is a bound on everything.
+The directory (KEP-3983) is walked as in `cmd/kubelet/app/server.go`: every `*.conf` in it and below,
+in lexical order, each merged over what came before. Other files and links to directories are left
+out. Flags win over all files. Anyone can name a process kubelet and choose its files, so there is a
+bound on everything.
 """
 
 import os
@@ -17,7 +18,8 @@ from agent.sources.host.files import names_in, open_directory, read_file
 from agent.sources.source_error import SourceError
 
 _ENDPOINT: Final = re.compile(
-    r"""(?:^[ \t]*|[{,][ \t\r\n]{0,64})["']?containerRuntimeEndpoint["']?[ \t]*:[ \t]*["']?([^"'\s,}#]*)""",
+    r"""(?:^[ \t]*|[{,][ \t\r\n]{0,64})["']?containerRuntimeEndpoint["']?"""
+    r"""[ \t]*:[ \t]*["']?([^"'\s,}#]*)""",
     re.MULTILINE,
 )
 """The field in YAML or JSON. A parser would cost every command its import.
@@ -33,7 +35,8 @@ _MAX_LEVELS: Final = 4  # of directories
 def configured_endpoint(config: str | None, config_dir: str | None, process: Path) -> str:
     """Return the endpoint that the files name; empty: none, or what they name cannot be read.
 
-    `config` and `config_dir`: the values of these flags. `process`: of the kubelet, in the process table.
+    `config` and `config_dir`: the values of these flags. `process`: of the kubelet, in the process
+    table.
     """
     # A drop-in that cannot be read may name another endpoint than the files before it.
     try:

@@ -20,14 +20,14 @@ _OCTAL: Final = re.compile(r"\\([0-7]{3})")  # how the kernel writes a space, or
 _DELETED: Final = "//deleted"
 _PROC: Final = Path("/proc")  # of this process
 _LOCAL: Final = re.compile(
-    r"ext[234]|xfs|btrfs|bcachefs|f2fs|jfs|zfs|nilfs2|reiserfs|ubifs|jffs2|tmpfs|ramfs|rootfs|overlay|aufs"
-    r"|fuse\.fuse-overlayfs|erofs|squashfs"
+    r"ext[234]|xfs|btrfs|bcachefs|f2fs|jfs|zfs|nilfs2|reiserfs|ubifs|jffs2|tmpfs|ramfs|rootfs"
+    r"|overlay|aufs|fuse\.fuse-overlayfs|erofs|squashfs"
 )
 """Types of file systems that only one node has at a time. Any other may be shared.
 
-`rootfs` is the memory of a node that runs from its initramfs. An image of `erofs` or `squashfs` is read-only, so that
-no other node can write reservations there. `virtiofs`, like 9p, is a directory of the machine that the node's VM runs
-on, which may give it to other VMs as well.
+`rootfs` is the memory of a node that runs from its initramfs. An image of `erofs` or `squashfs` is
+read-only, so that no other node can write reservations there. `virtiofs`, like 9p, is a directory
+of the machine that the node's VM runs on, which may give it to other VMs as well.
 """
 
 
@@ -70,9 +70,9 @@ def read_namespaces(proc: Path, runtimes: Iterable[int]) -> tuple[str, ...]:
 
 
 def shared_storage(path: Path, local: Collection[str]) -> str:
-    """Return the type of a directory's file system if other nodes may have it as well; empty: it is the node's own.
+    """Return the type of a directory's file system if other nodes may share it; empty: none do.
 
-    `local`: further types that are. Raises OSError, SourceError.
+    `local`: other types that are this node's own. Raises OSError, SourceError.
     """
     device = path.stat().st_dev
     name = f"{os.major(device)}:{os.minor(device)}"

@@ -138,7 +138,10 @@ class NetworkDirectories(NamedTuple):
         return store
 
     def _own(self, store: NetworkStore, path: Path) -> NetworkStore:
-        """Return the store if only this node can have written reservations in it: no record says whose they are."""
+        """Return the store; unavailable, if other nodes may have written reservations in it.
+
+        No record says which are theirs.
+        """
         if not isinstance(store.reading, Known):
             return store
         try:
@@ -147,7 +150,8 @@ class NetworkDirectories(NamedTuple):
             return _unavailable(store, f"it is unknown whether other nodes share {path}: {error}")
         if not kind:
             return store
-        why = f"{path} is on {kind}, which other nodes may share: it is unknown which reservations are theirs"
+        shared = f"{path} is on {kind}, which other nodes may share"
+        why = f"{shared}: it is unknown which reservations are theirs"
         remedy = f"if no other node writes to it, set --local-filesystem={kind}"
         return _unavailable(store, f"{why} ({remedy})")
 

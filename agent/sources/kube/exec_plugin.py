@@ -96,18 +96,26 @@ def _output(
     timer.start()
     with process, _ended(process):
         output, errors = _read(process, late)
-        while process.poll() is None and not late.wait(_POLL):
+        while not _has_ended(process) and not late.wait(_POLL):
             pass  # it closed its outputs, and has yet to end
-        code = process.returncode
+        in_time = _has_ended(process)
+        if not late.is_set():
+            process.wait()  # then its group is left alone: nothing keeps its outputs open
     timer.cancel()
     if len(output) > _LARGEST_OUTPUT or len(errors) > _LARGEST_OUTPUT:
         raise PluginError(f"exec plugin {words[0]}: more output than {_LARGEST_OUTPUT:,} bytes")
-    if code is None:
+    if not in_time:
         raise PluginError(f"exec plugin {words[0]}: it did not end within {seconds:g} s")
-    if code:
+    if code := process.returncode:
         said = escape(truncate(errors.decode(errors="replace")))
         raise PluginError(f"exec plugin {words[0]}: exit code {code}{f': {said}' if said else ''}")
     return output
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether the plugin itself has ended; its number stays its own, and that of its group."""
+    options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, process.pid, options) is not None
 
 
 @contextmanager

@@ -61,7 +61,8 @@ _BATCH: Final = (
     32  # sandboxes asked for at once: an answer has room for 512 KiB of each, a pod has 256
 )
 _MOST_FILTERED: Final = 200
-"""Of more sandboxes, all records are listed at once: some thousand leaks would need as many hundred calls."""
+"""If more sandboxes are asked for, all records are listed at once: thousands of leaks would need
+hundreds of calls."""
 _SANDBOX_STATES: Final = ("running", SANDBOX_NOT_READY)
 _CONTAINER_STATES: Final = ("created", "running", "exited")
 _BEING_CREATED: Final = "being created"

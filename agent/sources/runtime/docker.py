@@ -115,8 +115,9 @@ class Docker:
 
 
 def _list(client: docker.APIClient) -> tuple[Container, ...]:
-    # Not `docker.containers.list()`, which inspects each container, and fails where one is removed meanwhile; and not
-    # `client.containers()`, which holds the whole answer three times: an exited sandbox keeps its annotations.
+    # Not `docker.containers.list()`, which inspects each container, and fails if one is removed
+    # meanwhile. And not `client.containers()`, which holds the whole answer three times: an exited
+    # sandbox keeps its annotations.
     url = f"{client.base_url}/v{client.api_version}/containers/json"
     query = {"all": 1, "size": 0}
     with client.get(url, params=query, timeout=client.timeout, stream=True) as response:

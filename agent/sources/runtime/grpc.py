@@ -239,7 +239,7 @@ class DecodedMessage:
         return DecodedMessage(b"".join(self._values(number, _LENGTH_DELIMITED)))
 
     def messages(self, number: int) -> Iterator["DecodedMessage"]:
-        """Return a list's messages, of which each is decoded when its turn comes, and raises ValueError then."""
+        """Return a list's messages; each is decoded, and raises ValueError, when its turn comes."""
         values = self._values(number, _LENGTH_DELIMITED)
         return (DecodedMessage(bytes(value)) for value in values)
 

@@ -139,6 +139,16 @@ def test_a_plugin_that_hangs_makes_the_sources_of_a_command_unavailable_and_is_e
         until(plugin.is_gone, "it is ended, and its children")
 
 
+def test_what_a_plugin_leaves_behind_is_ended_if_it_keeps_the_output_open(plugin: Plugin) -> None:
+    plugin.gives_token("a token")
+    plugin.does(f"{plugin.path.read_text()}\nsleep 1000 &")
+    with FakeServer(serving) as server:
+        path = plugin.use(server.url)
+        sources = answered(partial(sources_of_command, path, api_timeout="200ms"))
+        assert answered(partial(read, sources, "pods")) == Known(())
+    until(plugin.is_gone, "it is ended, although the plugin had ended before")
+
+
 def test_a_plugin_that_fails_makes_them_unavailable_with_what_it_says(plugin: Plugin) -> None:
     def prints(**changes: Any) -> str:
         return f"echo '{json.dumps({'apiVersion': V1, 'kind': 'ExecCredential'} | changes)}'"
