@@ -139,9 +139,14 @@ class Entry:
         return self.halted is not None and self.resumed is None
 
     @property
+    def put_back(self) -> bool:
+        """Whether somebody has restored it, or may have restored a part of it before a kill."""
+        return self.restored is not None or (self.verdict is IN_DOUBT and self.restorations > 0)
+
+    @property
     def needed(self) -> bool:
         """Whether the journal keeps it for good: without it, a protection would end silently."""
-        return self.unfinished or self.halts or self.restored is not None
+        return self.unfinished or self.halts or self.put_back
 
     @property
     def reappearance(self) -> str:
@@ -181,8 +186,11 @@ class Journal:
         }
 
     def restored(self) -> frozenset[str]:
-        """Return the sandboxes that somebody has restored: whoever has such an address was seen by no source."""
-        return frozenset(entry.container_id for entry in self.entries if entry.restored) - {""}
+        """Return the sandboxes that somebody has restored, if only in part.
+
+        Whoever has such an address was seen by no source.
+        """
+        return frozenset(entry.container_id for entry in self.entries if entry.put_back) - {""}
 
     def unfinished(self) -> tuple[Entry, ...]:
         return tuple(entry for entry in self.entries if entry.unfinished)
@@ -369,7 +377,7 @@ def _nothing_to_drop(parsed: Collection[Entry | str], directory: Path) -> str:
     """Say why a full journal can drop nothing, and what to do."""
     entries = [entry for entry in parsed if isinstance(entry, Entry)]
     counts = {
-        "restored": sum(entry.restored is not None for entry in entries),
+        "restored": sum(entry.put_back for entry in entries),
         "unfinished": sum(entry.unfinished for entry in entries),
         "halted": sum(entry.halts for entry in entries),
         "damaged": len(parsed) - len(entries),
