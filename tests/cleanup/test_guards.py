@@ -145,6 +145,13 @@ def test_the_setting_named_by_a_refusal_overrides_it() -> None:
         assert refusals(snapshot, limits=lifted) == ()
 
 
+def test_the_setting_for_what_was_restored_names_all_addresses_of_the_sandbox() -> None:
+    snapshot, known = node(LEAK, LEAK6, **DUAL), {"restored": frozenset({THE_ID})}
+    (refusal,) = refusals(snapshot, **known)
+    assert (refusal.reason, refusal.setting) == (Reason.NOT_CONFIRMED, BOTH_IPS)
+    assert refusals(snapshot, limits=only(THE_IP, "fd00::9"), **known) == ()
+
+
 def test_all_refusals_are_returned_the_most_important_first() -> None:
     wrong = node(
         reservation("10.250.0.9", age=SECOND),
