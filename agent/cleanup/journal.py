@@ -51,6 +51,8 @@ Entries that are `needed`, and damaged files, never go.
 _MAX_BYTES: Final = 16 * 1024 * 1024
 _MAX_BYTES_BEGUN: Final = _MAX_BYTES - 1024 * 1024
 """Of an entry that begins. Its outcome has to fit as well."""
+_FURTHEST_SET_BACK: Final = timedelta(days=1)
+"""A clock that is set back by more was wrong before, perhaps by years."""
 _TIMES: Final = ("restored", "restoring", "halted", "resumed")
 _MODES: Final = range(0o10000)
 _OWNERS: Final = range(2**32)
@@ -203,9 +205,13 @@ class Journal:
         return next((entry for entry in self.entries if entry.name == name), None)
 
     def released_since(self, since: datetime, actor: str) -> int:
-        """Count addresses. Entries in the future count too: the clock was set back."""
+        """Count addresses. Entries of the next day count too: the clock was set back.
+
+        Later ones do not: they would count for years.
+        """
+        last = since + _FURTHEST_SET_BACK
         released = (entry for entry in self.entries if entry.released and entry.actor == actor)
-        return sum(len(entry.ips) for entry in released if entry.at > since)
+        return sum(len(entry.ips) for entry in released if since < entry.at <= last)
 
     def active_since(self, before: "Journal") -> frozenset[str]:
         """Return the sandboxes that were released or restored since the journal was read, or still are being."""
