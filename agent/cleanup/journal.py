@@ -14,7 +14,7 @@ import os
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
@@ -264,8 +264,8 @@ class JournalStore:
             self._to_drop(now)
         except JournalFull as full:
             return str(full)
-        except OSError:
-            return ""  # `trouble` tells
+        except (OSError, SourceError):
+            return ""  # `trouble` tells, or the next reading
         return ""
 
     def size(self) -> int | None:
@@ -335,27 +335,37 @@ class JournalStore:
         return self._directory / f"{name}.json"
 
     def files(self) -> list[JournalFile]:
-        """Return the files of the entries, oldest first. Raises OSError."""
+        """Return the files of the entries, oldest first. Raises OSError.
+
+        What another cleaner drops meanwhile is left out.
+        """
         try:
             names = sorted(name for name in os.listdir(self._directory) if name.endswith(".json"))
         except (FileNotFoundError, NotADirectoryError):
             return []
-        paths = [self._directory / name for name in names]
-        found = [(path, path.lstat()) for path in paths]
-        return [JournalFile(path, at.st_ino, at.st_size, at.st_mtime_ns) for path, at in found]
+        found: list[JournalFile] = []
+        for path in (self._directory / name for name in names):
+            with suppress(FileNotFoundError):
+                at = path.lstat()
+                found.append(JournalFile(path, at.st_ino, at.st_size, at.st_mtime_ns))
+        return found
 
     def _load(self) -> dict[JournalFile, Entry | str]:
-        """Return each file's entry, or why it has none. Only new files are read. Raises OSError."""
-        self._parsed = {
-            file: self._parsed[file] if file in self._parsed else _parse_file(file.path)
-            for file in self.files()
-        }
-        return self._parsed
+        """Return each file's entry, or why it has none. Only new files are read.
+
+        Raises OSError, and SourceError for what is no file.
+        """
+        parsed: dict[JournalFile, Entry | str] = {}
+        for file in self.files():
+            with suppress(FileNotFoundError):  # as in `files`
+                parsed[file] = self._parsed[file] if file in self._parsed else _parse_file(file)
+        self._parsed = parsed
+        return parsed
 
     def _to_drop(self, now: datetime) -> Path | None:
         """Return what has to go before another entry can begin: what was written to least recently.
 
-        None: there is room. Raises JournalFull if nothing may go, and OSError.
+        None: there is room. Raises JournalFull if nothing may go, OSError and SourceError.
         """
         if len(self.files()) < self._max_entries:
             return None
@@ -475,6 +485,10 @@ def parse_entry(content: bytes) -> Entry:
     """Return an entry; raises Damaged for anything else."""
     tree = parse_document(content, JOURNAL_SCHEMA)
     document = build(_EntryDocument, tree, "entry")
+    try:
+        document.container_id.encode()  # as it is compared with the files of host-local
+    except ValueError as error:
+        raise Damaged(f"{document.container_id!r}: {error}") from error
     return Entry(
         name=document.entry,
         at=document.began,
@@ -492,13 +506,15 @@ def parse_entry(content: bytes) -> Entry:
     )
 
 
-def _parse_file(path: Path) -> Entry | str:
-    """Return the entry of a file, or why it has none. Raises OSError."""
+def _parse_file(file: JournalFile) -> Entry | str:
+    """Return the entry of a file, or why it has none. Raises OSError and SourceError."""
+    if file.size > _MAX_BYTES:
+        return f"it has more than the limit of {_MAX_BYTES:,} bytes"
     try:
-        entry = parse_entry(read_file(path, largest=_MAX_BYTES)[0])
+        entry = parse_entry(read_file(file.path, largest=_MAX_BYTES)[0])
     except Damaged as damaged:
         return str(damaged)
-    if entry.name != path.stem:  # what is written for it would go to another file
+    if entry.name != file.path.stem:  # what is written for it would go to another file
         return f"it is that of entry {entry.name}"
     return entry
 
