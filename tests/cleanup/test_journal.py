@@ -286,7 +286,7 @@ def test_an_entry_that_goes_while_the_journal_is_read_is_none(
             gone.unlink(missing_ok=True)
             return lstat(path)
 
-        Path.lstat = drop  # type: ignore[method-assign]
+        Path.lstat = drop  # type: ignore[assignment, method-assign]
         return [entry.name for entry in read_anew(file).entries]
 
     assert in_child(listing) == ["b", "c"]
