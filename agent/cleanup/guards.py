@@ -343,7 +343,8 @@ def _only_by_name(request: ReleaseRequest, context: GuardContext) -> Refusal | N
     if not request.container_id:
         why = "its file is empty: somebody may have made it to keep the address free"
     if context.limits.only is None and request.container_id in {"", *context.restored}:
-        return Refusal(Reason.NOT_CONFIRMED, why, f"--ip={request.ips[0]}")
+        lift = " ".join(f"--ip={ip}" for ip in request.ips)
+        return Refusal(Reason.NOT_CONFIRMED, why, lift)
     return None
 
 

@@ -14,7 +14,7 @@ import os
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
@@ -51,6 +51,8 @@ Entries that are `needed`, and damaged files, never go.
 _MAX_BYTES: Final = 16 * 1024 * 1024
 _MAX_BYTES_BEGUN: Final = _MAX_BYTES - 1024 * 1024
 """Of an entry that begins. Its outcome has to fit as well."""
+_FURTHEST_SET_BACK: Final = timedelta(days=1)
+"""A clock that is set back by more was wrong before, perhaps by years."""
 _TIMES: Final = ("restored", "restoring", "halted", "resumed")
 _MODES: Final = range(0o10000)
 _OWNERS: Final = range(2**32)
@@ -139,9 +141,14 @@ class Entry:
         return self.halted is not None and self.resumed is None
 
     @property
+    def put_back(self) -> bool:
+        """Whether somebody has restored it, or may have restored a part of it before a kill."""
+        return self.restored is not None or (self.verdict is IN_DOUBT and self.restorations > 0)
+
+    @property
     def needed(self) -> bool:
         """Whether the journal keeps it for good: without it, a protection would end silently."""
-        return self.unfinished or self.halts or self.restored is not None
+        return self.unfinished or self.halts or self.put_back
 
     @property
     def reappearance(self) -> str:
@@ -181,8 +188,11 @@ class Journal:
         }
 
     def restored(self) -> frozenset[str]:
-        """Return the sandboxes that somebody has restored: whoever has such an address was seen by no source."""
-        return frozenset(entry.container_id for entry in self.entries if entry.restored) - {""}
+        """Return the sandboxes that somebody has restored, if only in part.
+
+        Whoever has such an address was seen by no source.
+        """
+        return frozenset(entry.container_id for entry in self.entries if entry.put_back) - {""}
 
     def unfinished(self) -> tuple[Entry, ...]:
         return tuple(entry for entry in self.entries if entry.unfinished)
@@ -195,9 +205,13 @@ class Journal:
         return next((entry for entry in self.entries if entry.name == name), None)
 
     def released_since(self, since: datetime, actor: str) -> int:
-        """Count addresses. Entries in the future count too: the clock was set back."""
+        """Count addresses. Entries of the next day count too: the clock was set back.
+
+        Later ones do not: they would count for years.
+        """
+        last = since + _FURTHEST_SET_BACK
         released = (entry for entry in self.entries if entry.released and entry.actor == actor)
-        return sum(len(entry.ips) for entry in released if entry.at > since)
+        return sum(len(entry.ips) for entry in released if since < entry.at <= last)
 
     def active_since(self, before: "Journal") -> frozenset[str]:
         """Return the sandboxes that were released or restored since the journal was read, or still are being."""
@@ -250,8 +264,8 @@ class JournalStore:
             self._to_drop(now)
         except JournalFull as full:
             return str(full)
-        except OSError:
-            return ""  # `trouble` tells
+        except (OSError, SourceError):
+            return ""  # `trouble` tells, or the next reading
         return ""
 
     def size(self) -> int | None:
@@ -321,27 +335,37 @@ class JournalStore:
         return self._directory / f"{name}.json"
 
     def files(self) -> list[JournalFile]:
-        """Return the files of the entries, oldest first. Raises OSError."""
+        """Return the files of the entries, oldest first. Raises OSError.
+
+        What another cleaner drops meanwhile is left out.
+        """
         try:
             names = sorted(name for name in os.listdir(self._directory) if name.endswith(".json"))
         except (FileNotFoundError, NotADirectoryError):
             return []
-        paths = [self._directory / name for name in names]
-        found = [(path, path.lstat()) for path in paths]
-        return [JournalFile(path, at.st_ino, at.st_size, at.st_mtime_ns) for path, at in found]
+        found: list[JournalFile] = []
+        for path in (self._directory / name for name in names):
+            with suppress(FileNotFoundError):
+                at = path.lstat()
+                found.append(JournalFile(path, at.st_ino, at.st_size, at.st_mtime_ns))
+        return found
 
     def _load(self) -> dict[JournalFile, Entry | str]:
-        """Return each file's entry, or why it has none. Only new files are read. Raises OSError."""
-        self._parsed = {
-            file: self._parsed[file] if file in self._parsed else _parse_file(file.path)
-            for file in self.files()
-        }
-        return self._parsed
+        """Return each file's entry, or why it has none. Only new files are read.
+
+        Raises OSError, and SourceError for what is no file.
+        """
+        parsed: dict[JournalFile, Entry | str] = {}
+        for file in self.files():
+            with suppress(FileNotFoundError):  # as in `files`
+                parsed[file] = self._parsed[file] if file in self._parsed else _parse_file(file)
+        self._parsed = parsed
+        return parsed
 
     def _to_drop(self, now: datetime) -> Path | None:
         """Return what has to go before another entry can begin: what was written to least recently.
 
-        None: there is room. Raises JournalFull if nothing may go, and OSError.
+        None: there is room. Raises JournalFull if nothing may go, OSError and SourceError.
         """
         if len(self.files()) < self._max_entries:
             return None
@@ -369,7 +393,7 @@ def _nothing_to_drop(parsed: Collection[Entry | str], directory: Path) -> str:
     """Say why a full journal can drop nothing, and what to do."""
     entries = [entry for entry in parsed if isinstance(entry, Entry)]
     counts = {
-        "restored": sum(entry.restored is not None for entry in entries),
+        "restored": sum(entry.put_back for entry in entries),
         "unfinished": sum(entry.unfinished for entry in entries),
         "halted": sum(entry.halts for entry in entries),
         "damaged": len(parsed) - len(entries),
@@ -461,6 +485,10 @@ def parse_entry(content: bytes) -> Entry:
     """Return an entry; raises Damaged for anything else."""
     tree = parse_document(content, JOURNAL_SCHEMA)
     document = build(_EntryDocument, tree, "entry")
+    try:
+        document.container_id.encode()  # as it is compared with the files of host-local
+    except ValueError as error:
+        raise Damaged(f"{document.container_id!r}: {error}") from error
     return Entry(
         name=document.entry,
         at=document.began,
@@ -478,13 +506,15 @@ def parse_entry(content: bytes) -> Entry:
     )
 
 
-def _parse_file(path: Path) -> Entry | str:
-    """Return the entry of a file, or why it has none. Raises OSError."""
+def _parse_file(file: JournalFile) -> Entry | str:
+    """Return the entry of a file, or why it has none. Raises OSError and SourceError."""
+    if file.size > _MAX_BYTES:
+        return f"it has more than the limit of {_MAX_BYTES:,} bytes"
     try:
-        entry = parse_entry(read_file(path, largest=_MAX_BYTES)[0])
+        entry = parse_entry(read_file(file.path, largest=_MAX_BYTES)[0])
     except Damaged as damaged:
         return str(damaged)
-    if entry.name != path.stem:  # what is written for it would go to another file
+    if entry.name != file.path.stem:  # what is written for it would go to another file
         return f"it is that of entry {entry.name}"
     return entry
 

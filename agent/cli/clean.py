@@ -15,12 +15,13 @@ exit codes:
   4  a release failed; its address is still reserved
   5  interrupted by a signal; the output lists what was released
   6  dry run: no release is possible here; the first lines of the output say why
-  70 a bug in nodeleak, with a traceback; what it may affect was not released
+  70 a bug in nodeleak, with a traceback; 'nodeleak journal' lists what was released before
   74 cannot write the output (releases are in the journal), or the journal
 """
 
 import argparse
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from ipaddress import ip_address
 
 from agent.app.cleaning import clean_once
@@ -39,7 +40,7 @@ from agent.cli.output import (
     write,
 )
 from agent.cli.parser import add_address_table, add_apply, config_of, value, view_of
-from agent.config import BUG, positive
+from agent.config import BUG, UsageError, positive
 from agent.exporters.json.clean import clean_document
 from agent.exporters.text.clean import clean_names, clean_table
 from agent.exporters.text.layout import TableView, by_reason
@@ -74,7 +75,7 @@ def execute(arguments: argparse.Namespace) -> int:
     # Before the cleanup: afterwards, the daemon forgets the pods of addresses that were released.
     pods = remembered_pods(config)
     with ExitStack() as until_written:
-        with progress("taking two snapshots of the node"):
+        with progress("taking two snapshots of the node"), _bugs_told(applied=arguments.apply):
             cleaning = clean_once(
                 config,
                 sources,
@@ -86,6 +87,19 @@ def execute(arguments: argparse.Namespace) -> int:
         _print(cleaning.with_pods(pods), view, arguments)
     warn(*[line for bug in cleaning.bugs for line in bug.traceback.splitlines()], prefix="")
     return BUG if cleaning.bugs else _exit_code(cleaning)
+
+
+@contextmanager
+def _bugs_told(*, applied: bool) -> Iterator[None]:
+    """Say where the releases are listed that a bug keeps from the output."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception:
+        if applied:
+            warn("a bug ended this cleanup: 'nodeleak journal' lists what it has released")
+        raise
 
 
 def _print(cleaning: Cleaning, view: TableView, arguments: argparse.Namespace) -> None:

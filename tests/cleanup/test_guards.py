@@ -145,6 +145,13 @@ def test_the_setting_named_by_a_refusal_overrides_it() -> None:
         assert refusals(snapshot, limits=lifted) == ()
 
 
+def test_the_setting_for_what_was_restored_names_all_addresses_of_the_sandbox() -> None:
+    snapshot, restored = node(LEAK, LEAK6, **DUAL), frozenset({THE_ID})
+    (refusal,) = refusals(snapshot, restored=restored)
+    assert (refusal.reason, refusal.setting) == (Reason.NOT_CONFIRMED, BOTH_IPS)
+    assert refusals(snapshot, limits=only(THE_IP, "fd00::9"), restored=restored) == ()
+
+
 def test_all_refusals_are_returned_the_most_important_first() -> None:
     wrong = node(
         reservation("10.250.0.9", age=SECOND),
@@ -490,7 +497,9 @@ def doubt(*records: Any, **changes: Any) -> str:
         limits = make_limits(networks=frozenset({"kubenet", "storage"}), unattended=unattended)
         found = b.verdicts(guard_context(snapshot, limits=limits))
         reasons = {refusal.reason for ip, each in found.items() for refusal in each}
-        assert reasons <= {Reason.IMPLAUSIBLE_SHARE, Reason.CLAIMED_BY_POD, Reason.NOT_CONFIRMED}
+        of_others = {Reason.CLAIMED_BY_POD, Reason.NOT_CONFIRMED}
+        of_others |= {Reason.OUTSIDE_RANGE, Reason.HOST_PORTS}
+        assert reasons <= {Reason.IMPLAUSIBLE_SHARE, *of_others}
         refused = [
             refusal
             for ip, each in found.items()
@@ -522,7 +531,7 @@ def test_most_of_a_range_is_released_where_the_api_server_confirms_that_it_is_le
         replace(alone, phase="Pending"),
         replace(alone, phase="Unknown"),
     ):
-        assert "docker lists no running sandbox of pod shop/alone" in doubt(
+        assert "docker lists no running sandbox with the address of pod shop/alone" in doubt(
             *running_pods(9), unlisted
         )
     for harmless in (
@@ -538,8 +547,24 @@ def test_most_of_a_range_is_released_where_the_api_server_confirms_that_it_is_le
         replace(sandbox("d" * 64, "shop/alone"), pod_uid="another"),
         replace(sandbox("d" * 64, "shop/alone"), pod_uid=""),
     ):
-        assert "no running sandbox of pod shop/alone" in doubt(*running_pods(9), alone, other)
+        assert "no running sandbox with the address of pod shop/alone" in doubt(
+            *running_pods(9), alone, other
+        )
     assert doubt(*running_pods(9), alone, sandbox("d" * 64, "shop/alone")) == ""
+    # A pod's running sandbox is another one if its address is reserved for one that is not listed.
+    leak = leaks(1)[0].ip
+    own = sandbox("d" * 64, "shop/alone")
+    assert "sandbox with the address of pod shop/alone" in doubt(
+        *running_pods(9), replace(alone, ips=(leak,)), own
+    )
+    unlisted_one = reservation("10.244.1.250", "e" * 64, network="storage")
+    exited = sandbox("e" * 64, "shop/alone", "exited")
+    for records in ((unlisted_one,), (replace(unlisted_one, network="kubenet"), exited)):
+        found = doubt(*running_pods(9), alone, own, *records)
+        assert "sandbox with the address of pod shop/alone" in found
+    # Another network may have the same range.
+    reserved = reservation("10.244.1.250", "d" * 64)
+    assert doubt(*running_pods(9), alone, own, reserved, unlisted_one) == ""
     off = NotRequested("pods", "--api=off")
     assert "the API server is not asked (--api=off)" in doubt(*running_pods(9), pods=off)
 

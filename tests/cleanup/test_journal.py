@@ -158,7 +158,7 @@ TAMPERED: tuple[dict[str, Any], ...] = (
 )
 WRONG_TYPES: tuple[dict[str, Any], ...] = (
     *({"entry": name} for name in (7, "../../other", "another")),
-    *({"container_id": id_} for id_ in (5, ["x"])),
+    *({"container_id": id_} for id_ in (5, ["x"], "\ud800")),
     *({"pod": name} for name in (["x"], None)),
     {"files": {}},
     {"files": [7]},
@@ -240,6 +240,56 @@ def test_a_journal_that_is_no_file_is_unavailable_without_waiting(
             journal.read()
         assert time.perf_counter() - start < 30
         file.rename(file.with_name(str(number)))
+
+
+def test_a_file_that_is_too_large_is_damage_like_any_other(
+    journal: JournalStore, file: Path
+) -> None:
+    """Whoever has to resume or restore must not have to remove it first."""
+    journal.begin(ENTRY, ())
+    huge = file.with_name("huge.json")
+    with huge.open("wb") as content:
+        content.truncate(16 * 1024 * 1024 + 1)
+    read = journal.read()
+    assert read.entries == (ENTRY,)
+    (message,) = read.damage
+    assert message.startswith(f"{huge}: ")
+    assert "it has more than the limit of 16,777,216 bytes" in message
+    assert JournalStore(file.parent.parent, max_entries=2).full(NOW) != ""
+
+
+def test_an_entry_that_goes_while_the_journal_is_read_is_none(
+    journal: JournalStore, file: Path
+) -> None:
+    """Another cleaner drops it, because the journal is full."""
+    for name in ("a", "b", "c"):
+        journal.begin(named(name), ())
+    gone = file.with_name("a.json")
+
+    content = gone.read_bytes()
+
+    def opening() -> list[str]:
+        just_before(
+            "open",
+            lambda arguments: (
+                gone.unlink(missing_ok=True) if str(arguments[0]) == str(gone) else None
+            ),
+        )
+        return [entry.name for entry in read_anew(file).entries]
+
+    assert in_child(opening) == ["b", "c"]
+    gone.write_bytes(content)
+    lstat = Path.lstat
+
+    def listing() -> list[str]:
+        def drop(path: Path) -> os.stat_result:
+            gone.unlink(missing_ok=True)
+            return lstat(path)
+
+        Path.lstat = drop  # type: ignore[assignment, method-assign]
+        return [entry.name for entry in read_anew(file).entries]
+
+    assert in_child(listing) == ["b", "c"]
 
 
 def test_an_unreadable_journal_is_unavailable() -> None:

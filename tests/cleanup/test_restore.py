@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent.cleanup.journal import RESERVATION, Entry, FileImage
-from agent.model.release import Verdict
+from agent.model.release import Reason, Verdict
 from tests.builders import GONE, NOW, WEB_ID, make_limits, node, scanned
 from tests.cleanup import stores
 from tests.cleanup.stores import (
@@ -217,6 +217,23 @@ def test_of_what_was_interrupted_an_address_reserved_since_is_not_touched(tmp_pa
         assert found.why == f"this {what} was interrupted, and a removed address is reserved again"
         assert store.restore() == [False, f"{ip} of network kubenet is reserved again"]
         assert store.files() == before
+
+
+def test_what_a_restoration_put_back_before_it_was_killed_is_released_only_by_name(
+    store: Store,
+) -> None:
+    """Whoever restored it knows of somebody whom no source shows, however little is back."""
+    half_restored(store)
+    store.reserve(IP6, WEB_ID)
+    left = store.find()
+    for _ in range(2):  # a sync recovers the entry first
+        cleaner = store.cleaner(make_limits())
+        cleaner.before_snapshot()
+        snapshot = node(left, store.find(IP6))
+        (outcome,) = cleaner.after_snapshot((snapshot,), scanned(snapshot)).outcomes
+        assert [refusal.reason for refusal in outcome.refusals] == [Reason.NOT_CONFIRMED]
+    assert (store.entry().put_back, store.entry().needed) == (True, True)
+    assert store.release(left).verdict is Verdict.RELEASED
 
 
 def test_what_was_interrupted_in_a_network_that_was_removed_since_is_finished(

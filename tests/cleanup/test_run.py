@@ -536,6 +536,14 @@ def test_a_refusal_names_each_limit_that_is_too_low_and_the_value_that_would_do(
         assert "-3" not in over[-1].why
 
 
+def test_releases_of_a_clock_that_was_years_ahead_do_not_spend_the_budget_for_years() -> None:
+    day, budget = timedelta(days=1), {"per_hour": ("--max-per-hour", 1)}
+    for ahead, counts in ((day / 2, True), (2 * day, False), (75 * 365 * day, False)):
+        daemon = Daemon(entry(reservation("10.0.0.9", "8" * 64), at=NOW + ahead), budget=budget)
+        expected = [[Reason.OVER_BUDGET]] if counts else [[]]
+        assert reasons_of(daemon.twice(LEAK)) == expected
+
+
 def free(cleaning: Cleaning) -> tuple[int | None, int | None]:
     return cleaning.free_before["kubenet"], cleaning.free_after["kubenet"]
 

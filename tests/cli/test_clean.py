@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from agent.cleanup import guards
+from agent.cleanup import guards, run
 from agent.cleanup.journal import MAX_ENTRIES
 from agent.cli import main
 from tests.cleanup.stores import Store, immutable, in_child, refuse
@@ -802,3 +802,22 @@ def test_a_guard_that_fails_refuses_and_the_command_reports_the_bug(
         assert "KeyError: 'metadata'" in err.splitlines()[-1]
         assert err.count("Traceback") == 1, "once, and not for each address"
     assert len(incident.reserved) == ALL
+
+
+def test_a_bug_after_a_release_says_where_the_release_is_listed(
+    incident: Incident, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise KeyError("metadata")
+
+    monkeypatch.setattr(run, "summarize", broken)
+    monkeypatch.setenv("NODELEAK_CLEANUP_NETWORK", "kubenet")
+    for apply in ((), ("--apply", "--max=1")):
+        assert main(["clean", *incident.options(), "--probe=off", *apply]) == 70
+        out, err = capsys.readouterr()
+        assert (out, "KeyError: 'metadata'" in err) == ("", True)
+        told = "nodeleak: a bug ended this cleanup: 'nodeleak journal' lists what it has released"
+        assert (told in err.splitlines()) == bool(apply)
+    assert len(incident.reserved) == ALL - 1
+    (listed,) = incident.entries()
+    assert listed["outcome"] == "released"

@@ -51,7 +51,8 @@ def doubt(assessment: Assessment, network: str) -> str:
 
     It does if the list has a running sandbox of every pod that has an address here, and at least
     `MIN_WITNESSES` of these sandboxes have a reservation in the network: otherwise its IDs may be
-    those of another runtime. Pods are compared by UID, so that an earlier sandbox is no proof.
+    those of another runtime. Pods are compared by UID, and by the sandbox that their address is
+    reserved for, so that another sandbox is no proof.
     """
     snapshot = assessment.snapshot
     if isinstance(snapshot.pods, NotRequested):
@@ -59,10 +60,10 @@ def doubt(assessment: Assessment, network: str) -> str:
     if not isinstance(snapshot.pods, Known) or not isinstance(snapshot.containers, Known):
         return "the pods or the containers of this node are unavailable"
     sandboxes = _running_sandboxes(snapshot)
-    if missing := unlisted(snapshot.pods.value, sandboxes):
+    if missing := unlisted(snapshot.pods.value, sandboxes, _owners(assessment)):
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         name = runtimes.name_of(snapshot)
-        return f"{name} lists no running sandbox of pod {missing[0]}{others}"
+        return f"{name} lists no running sandbox with the address of pod {missing[0]}{others}"
     witnesses = witnesses_of(assessment, network, sandboxes)
     if witnesses >= MIN_WITNESSES:
         return ""
@@ -84,11 +85,36 @@ def witnesses_of(
     )
 
 
-def unlisted(pods: Iterable[Pod], sandboxes: Collection[str]) -> list[str]:
-    """Return the pods with an address of their own and without a running sandbox, by name."""
+def unlisted(
+    pods: Iterable[Pod],
+    sandboxes: Mapping[str, Collection[str]],
+    owners: Mapping[str, Collection[str]],
+) -> list[str]:
+    """Return the pods with an address of their own and without a running sandbox that has it.
+
+    By name. `owners`: the sandboxes that an address is reserved for. Where two networks have one
+    range, that of the pod is one of them.
+    """
     return sorted(
-        pod.name for pod in pods if pod.networked and pod.ips and pod.uid not in sandboxes
+        pod.name
+        for pod in pods
+        if pod.networked
+        and any(_is_anothers(owners.get(ip), sandboxes.get(pod.uid, ())) for ip in pod.ips)
     )
+
+
+def _is_anothers(owners: Collection[str] | None, own: Collection[str]) -> bool:
+    """Return whether none of a pod's sandboxes has an address; without a reservation, any may."""
+    return not own or (owners is not None and set(owners).isdisjoint(own))
+
+
+def _owners(assessment: Assessment) -> dict[str, set[str]]:
+    """Return the sandboxes that each address is reserved for. An empty file names none."""
+    found: dict[str, set[str]] = {}
+    for reservation in assessment.classified:
+        if reservation.container_id:
+            found.setdefault(reservation.ip, set()).add(reservation.container_id)
+    return found
 
 
 def _running_sandboxes(snapshot: Snapshot) -> dict[str, set[str]]:
