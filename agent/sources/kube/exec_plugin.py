@@ -1,7 +1,8 @@
 """Runs the `exec` plugin of a kubeconfig (client.authentication.k8s.io) under a time limit.
 
 The plugin asks a cloud, which may not answer. Its processes form a group of their own, so that all
-of them can be ended: plugins are often shell scripts, whose children keep the output open.
+of them can be ended: plugins are often shell scripts, whose children keep the output open, or stay
+when the script has ended.
 """
 
 import atexit
@@ -96,23 +97,28 @@ def _output(
     timer.start()
     with process, _ended(process):
         output, errors = _read(process, late)
-        while process.poll() is None and not late.wait(_POLL):
+        while not (in_time := _has_ended(process)) and not late.wait(_POLL):
             pass  # it closed its outputs, and has yet to end
-        code = process.returncode
     timer.cancel()
     if len(output) > _LARGEST_OUTPUT or len(errors) > _LARGEST_OUTPUT:
         raise PluginError(f"exec plugin {words[0]}: more output than {_LARGEST_OUTPUT:,} bytes")
-    if code is None:
+    if not in_time:
         raise PluginError(f"exec plugin {words[0]}: it did not end within {seconds:g} s")
-    if code:
+    if code := process.returncode:
         said = escape(truncate(errors.decode(errors="replace")))
         raise PluginError(f"exec plugin {words[0]}: exit code {code}{f': {said}' if said else ''}")
     return output
 
 
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether the plugin has ended. It keeps its number, by which its children are ended."""
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, process.pid, flags) is not None
+
+
 @contextmanager
 def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """End the plugin after the block, and with this process, such as after Ctrl-C."""
+    """End the plugin and its children after the block, and with this process, as after Ctrl-C."""
 
     def end() -> None:
         if process.returncode is None:  # until then, its number belongs to no other process

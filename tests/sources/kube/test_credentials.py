@@ -76,9 +76,10 @@ class Plugin:
     def gives_token(self, token: str, expires: str = "") -> None:
         self.gives({"token": token, "expirationTimestamp": expires})
 
-    def gives(self, status: dict[str, str]) -> None:
+    def gives(self, status: dict[str, str], first: str = "") -> None:
+        """`first`: what it does before."""
         tree = {"apiVersion": V1, "kind": "ExecCredential", "status": status}
-        self.does(f"cat <<'END'\n{json.dumps(tree)}\nEND")
+        self.does(f"{first}\ncat <<'END'\n{json.dumps(tree)}\nEND")
 
     def use(self, url: str, more: str = "", cluster: str = "") -> Path:
         user = f"{{exec: {{apiVersion: {V1}, command: ./get-token{more}}}}}"
@@ -137,6 +138,20 @@ def test_a_plugin_that_hangs_makes_the_sources_of_a_command_unavailable_and_is_e
             assert reading == Unavailable(name, why)
         assert len(plugin.processes) == before + 1, "it is waited for once"
         until(plugin.is_gone, "it is ended, and its children")
+
+
+def test_what_a_plugin_leaves_behind_is_ended(plugin: Plugin) -> None:
+    """It gives a token, or fails, and its children stay, with its outputs or without them."""
+    for child in ("sleep 1000 &", "sleep 1000 >&- 2>&- &"):
+        plugin.gives({"token": "good"}, first=child)
+        with FakeServer(serving) as server:
+            sources = sources_of_command(plugin.use(server.url), api_timeout="500ms")
+            assert read(sources, "pods") == Known(())
+        until(plugin.is_gone, "its child is ended")
+        plugin.does(f"{child} exit 3")
+        sources = sources_of_command(plugin.use("https://127.0.0.1:1"), api_timeout="200ms")
+        assert "exit code 3" in read(sources, "pods").why  # type: ignore[union-attr]
+        until(plugin.is_gone, "its child is ended")
 
 
 def test_a_plugin_that_fails_makes_them_unavailable_with_what_it_says(plugin: Plugin) -> None:
