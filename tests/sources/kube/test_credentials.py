@@ -16,6 +16,7 @@ import pytest
 
 from agent.app.api_server import watched
 from agent.config import load
+from agent.kube_events.writer import Writer
 from agent.model.snapshot import Known, Unavailable
 from agent.sources.kube.client import Api, ServerInfo
 from agent.sources.source_error import SourceError
@@ -221,6 +222,23 @@ def test_a_plugin_gives_a_certificate(plugin: Plugin, tmp_path: Path) -> None:
         )
         path = plugin.use(server.url, cluster=f"certificate-authority: {certificate}")
         assert read(sources_of_command(path), "pods") == Known(())
+
+
+def test_a_token_that_no_header_can_have_is_not_shown(plugin: Plugin, tmp_path: Path) -> None:
+    token_file = tmp_path / "token"
+    token_file.write_text("a secret\nof two lines\n")
+    why = "API server: cannot send a header of the request: is there a line break in the token?"
+    with FakeServer(serving) as server:
+        for token in ("a secret\n", "a secret\r\nX-Remote-User: admin", "a secret \N{SNOWMAN}"):
+            plugin.gives_token(token)
+            reading = read(sources_of_command(plugin.use(server.url)), "pods")
+            assert reading == Unavailable("pods", why)
+        path = kubeconfig(tmp_path / "other", server.url, user=f"{{tokenFile: {token_file}}}")
+        assert read(sources_of_command(path), "pods") == Unavailable("pods", why)
+        with pytest.raises(SourceError) as raised:
+            Writer(path, 2).create("/api/v1/namespaces/default/events", {})
+        assert str(raised.value) == why
+    assert server.requests == []
 
 
 def test_a_file_that_hangs_makes_them_unavailable(tmp_path: Path) -> None:
