@@ -12,7 +12,13 @@ from urllib3.exceptions import HTTPError
 
 from agent.model.text import truncate
 from agent.sources.deadline import Deadline
-from agent.sources.kube.client import LARGEST_ERROR, close_client, open_client, refusal
+from agent.sources.kube.client import (
+    LARGEST_ERROR,
+    close_client,
+    describe_failure,
+    open_client,
+    refusal,
+)
 from agent.sources.kube.credentials import loader
 from agent.sources.source_error import SourceError
 
@@ -59,7 +65,7 @@ class Writer:
         except client.ApiException as error:
             raise SourceError(f"API server: {truncate(str(error.reason))}") from error
         except (HTTPError, OSError, config.ConfigException, ValueError, RecursionError) as error:
-            raise SourceError(f"API server: {truncate(str(error))}") from error
+            raise SourceError(f"API server: {describe_failure(error)}") from error
         if not isinstance(tree, dict):  # the page of a proxy: nothing was written
             raise SourceError(f"API server: the answer is no JSON object ({type(tree).__name__})")
         return tree

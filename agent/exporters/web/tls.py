@@ -6,7 +6,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
-from agent.sources.source_error import cannot_read
+from agent.sources.host.files import read_file
+from agent.sources.source_error import SourceError, cannot_read
 
 _MAX_BYTES: Final = 1024 * 1024
 """Of one file. A bundle of many authorities has 200 KiB."""
@@ -111,12 +112,11 @@ def _load(files: TlsFiles) -> ssl.SSLContext:
 
 def _read(path: Path, file: TlsFile) -> str:
     try:
-        with path.open("rb") as opened:
-            content = opened.read(_MAX_BYTES + 1)
+        content, _ = read_file(path, follow=True, largest=_MAX_BYTES)
     except OSError as error:
         raise TlsError(file, cannot_read(path, error)) from error
-    if len(content) > _MAX_BYTES:
-        raise TlsError(file, f"{path} is larger than {_MAX_BYTES} bytes: name a PEM file")
+    except SourceError as error:  # a FIFO, for one: the sync would wait for whoever writes to it
+        raise TlsError(file, f"{error}: name a PEM file") from error
     return content.decode("ascii", "replace").replace("\N{REPLACEMENT CHARACTER}", "?")
 
 

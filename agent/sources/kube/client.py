@@ -184,7 +184,7 @@ class Api:
                 raise SourceError(
                     f"cannot connect to the API server at {host}: {reason}"
                 ) from error
-            raise SourceError(f"API server: {truncate(str(error))}") from error
+            raise SourceError(f"API server: {describe_failure(error)}") from error
         if response.status != 200:  # noqa: PLR2004 (the only status of a successful read)
             raise refusal(response, self._pieces(response, sent, LARGEST_ERROR), sent.wall)
         # A proxy's page may have status 200 too.
@@ -225,6 +225,14 @@ def close_client(api: Any) -> None:
     for key in pools.keys():  # noqa: SIM118 (it is no mapping to iterate over)
         pools[key].close()
     api.close()
+
+
+def describe_failure(error: Exception) -> str:
+    """Return what the library says of a request, on one line."""
+    # Of a header that cannot be sent, it quotes the value: that of the token.
+    if type(error) is ValueError or isinstance(error, UnicodeEncodeError):
+        return "cannot send a header of the request: is there a line break in the token?"
+    return truncate(str(error))
 
 
 def refusal(response: Any, body: Iterable[bytes], now: datetime | None) -> ApiError:

@@ -1,7 +1,8 @@
 """Runs the `exec` plugin of a kubeconfig (client.authentication.k8s.io) under a time limit.
 
 The plugin asks a cloud, which may not answer. Its processes form a group of their own, so that all
-of them can be ended: plugins are often shell scripts, whose children keep the output open.
+of them can be ended: plugins are often shell scripts, whose children keep the output open, or stay
+when the script has ended.
 """
 
 import atexit
@@ -96,11 +97,8 @@ def _output(
     timer.start()
     with process, _ended(process):
         output, errors = _read(process, late)
-        while not _has_ended(process) and not late.wait(_POLL):
+        while not (in_time := _has_ended(process)) and not late.wait(_POLL):
             pass  # it closed its outputs, and has yet to end
-        in_time = _has_ended(process)
-        if not late.is_set():
-            process.wait()  # then its group is left alone: nothing keeps its outputs open
     timer.cancel()
     if len(output) > _LARGEST_OUTPUT or len(errors) > _LARGEST_OUTPUT:
         raise PluginError(f"exec plugin {words[0]}: more output than {_LARGEST_OUTPUT:,} bytes")
@@ -113,14 +111,14 @@ def _output(
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether the plugin itself has ended; its number stays its own, and that of its group."""
-    options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-    return os.waitid(os.P_PID, process.pid, options) is not None
+    """Whether the plugin has ended. It keeps its number, by which its children are ended."""
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, process.pid, flags) is not None
 
 
 @contextmanager
 def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """End the plugin after the block, and with this process, such as after Ctrl-C."""
+    """End the plugin and its children after the block, and with this process, as after Ctrl-C."""
 
     def end() -> None:
         if process.returncode is None:  # until then, its number belongs to no other process

@@ -2,9 +2,11 @@
 
 import http.client
 import json
+import os
 import shutil
 import socket
 import ssl
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, suppress
@@ -207,6 +209,31 @@ def test_a_new_pair_is_served_and_a_broken_one_changes_nothing(
         assert len(server.events("tls.reloaded")) == 1
         server.export(LEAKING, 0.1)
         assert len(server.events("tls.reloaded")) == 1
+
+
+def test_a_file_that_is_a_fifo_is_reported_and_holds_up_neither_sync_nor_start(
+    tmp_path: Path, authority: Authority, pair: Pair
+) -> None:
+    shown = Pair(tmp_path / "tls.crt", tmp_path / "tls.key")
+    for replaced in shown:
+        for source, path in zip(pair, shown, strict=True):
+            path.unlink(missing_ok=True)
+            shutil.copy(source, path)
+        with tls_server(tmp_path, shown) as server:
+            replaced.unlink()
+            os.mkfifo(replaced)
+            synced = threading.Event()
+            threading.Thread(
+                target=lambda end=synced, served=server: (served.export(LEAKING, 0.1), end.set()),
+                daemon=True,
+            ).start()
+            until(synced.is_set, "the sync goes on")
+            (line,) = server.events("tls.reload_failed")
+            assert line["why"] == f"{replaced}: not a regular file: name a PEM file"
+            assert ask(server.port, trusting(authority.certificate)) == 200
+        with pytest.raises(UsageError) as raised, tls_server(tmp_path, shown):
+            pass
+        assert f"{replaced}: not a regular file" in str(raised.value)
 
 
 def test_a_certificate_that_cannot_be_used_is_wrong_usage(

@@ -16,6 +16,7 @@ import pytest
 
 from agent.app.api_server import watched
 from agent.config import load
+from agent.kube_events.writer import Writer
 from agent.model.snapshot import Known, Unavailable
 from agent.sources.kube.client import Api, ServerInfo
 from agent.sources.source_error import SourceError
@@ -76,9 +77,10 @@ class Plugin:
     def gives_token(self, token: str, expires: str = "") -> None:
         self.gives({"token": token, "expirationTimestamp": expires})
 
-    def gives(self, status: dict[str, str]) -> None:
+    def gives(self, status: dict[str, str], first: str = "") -> None:
+        """`first`: what it does before."""
         tree = {"apiVersion": V1, "kind": "ExecCredential", "status": status}
-        self.does(f"cat <<'END'\n{json.dumps(tree)}\nEND")
+        self.does(f"{first}\ncat <<'END'\n{json.dumps(tree)}\nEND")
 
     def use(self, url: str, more: str = "", cluster: str = "") -> Path:
         user = f"{{exec: {{apiVersion: {V1}, command: ./get-token{more}}}}}"
@@ -139,14 +141,18 @@ def test_a_plugin_that_hangs_makes_the_sources_of_a_command_unavailable_and_is_e
         until(plugin.is_gone, "it is ended, and its children")
 
 
-def test_what_a_plugin_leaves_behind_is_ended_if_it_keeps_the_output_open(plugin: Plugin) -> None:
-    plugin.gives_token("a token")
-    plugin.does(f"{plugin.path.read_text()}\nsleep 1000 &")
-    with FakeServer(serving) as server:
-        path = plugin.use(server.url)
-        sources = answered(partial(sources_of_command, path, api_timeout="200ms"))
-        assert answered(partial(read, sources, "pods")) == Known(())
-    until(plugin.is_gone, "it is ended, although the plugin had ended before")
+def test_what_a_plugin_leaves_behind_is_ended(plugin: Plugin) -> None:
+    """It gives a token, or fails, and its children stay, with its outputs or without them."""
+    for child in ("sleep 1000 &", "sleep 1000 >&- 2>&- &"):
+        plugin.gives({"token": "good"}, first=child)
+        with FakeServer(serving) as server:
+            sources = sources_of_command(plugin.use(server.url), api_timeout="500ms")
+            assert read(sources, "pods") == Known(())
+        until(plugin.is_gone, "its child is ended")
+        plugin.does(f"{child} exit 3")
+        sources = sources_of_command(plugin.use("https://127.0.0.1:1"), api_timeout="200ms")
+        assert "exit code 3" in read(sources, "pods").why  # type: ignore[union-attr]
+        until(plugin.is_gone, "its child is ended")
 
 
 def test_a_plugin_that_fails_makes_them_unavailable_with_what_it_says(plugin: Plugin) -> None:
@@ -216,6 +222,23 @@ def test_a_plugin_gives_a_certificate(plugin: Plugin, tmp_path: Path) -> None:
         )
         path = plugin.use(server.url, cluster=f"certificate-authority: {certificate}")
         assert read(sources_of_command(path), "pods") == Known(())
+
+
+def test_a_token_that_no_header_can_have_is_not_shown(plugin: Plugin, tmp_path: Path) -> None:
+    token_file = tmp_path / "token"
+    token_file.write_text("a secret\nof two lines\n")
+    why = "API server: cannot send a header of the request: is there a line break in the token?"
+    with FakeServer(serving) as server:
+        for token in ("a secret\n", "a secret\r\nX-Remote-User: admin", "a secret \N{SNOWMAN}"):
+            plugin.gives_token(token)
+            reading = read(sources_of_command(plugin.use(server.url)), "pods")
+            assert reading == Unavailable("pods", why)
+        path = kubeconfig(tmp_path / "other", server.url, user=f"{{tokenFile: {token_file}}}")
+        assert read(sources_of_command(path), "pods") == Unavailable("pods", why)
+        with pytest.raises(SourceError) as raised:
+            Writer(path, 2).create("/api/v1/namespaces/default/events", {})
+        assert str(raised.value) == why
+    assert server.requests == []
 
 
 def test_a_file_that_hangs_makes_them_unavailable(tmp_path: Path) -> None:
