@@ -118,7 +118,9 @@ def _api_server(config: Config) -> "tuple[Sources, list[Reflector[Any]]]":
 
 def _heartbeat(config: Config) -> loop.Heartbeat:
     """Return a heartbeat that allows for three intervals, and for every timeout that a sync can run into."""
-    api = config.api_timeout * 3 if config.api == "on" else timedelta(0)
+    # Three sources ask in a sync. Each begins its last request within the timeout, and an answer may
+    # take three times as long.
+    api = config.api_timeout * 3 * (1 + 3) if config.api == "on" else timedelta(0)
     return loop.Heartbeat(
         config.interval * 3 + config.docker_timeout * 4 + api + config.lock_timeout * 2
     )
