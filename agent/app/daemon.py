@@ -49,7 +49,7 @@ def run_daemon(config: Config) -> int:
     http = http_exporter(config, registry, documents(config, heartbeat, bugs), bugs, log)
     http.start()
     try:
-        _run(config, registry, [LogExporter(log), bugs], http, heartbeat, log, stop)
+        _run(config, registry, bugs, http, heartbeat, log, stop)
     finally:
         stop.set()
         http.close()
@@ -59,13 +59,12 @@ def run_daemon(config: Config) -> int:
 def _run(
     config: Config,
     registry: CollectorRegistry,
-    reporters: Exporters,
+    bugs: BugReporter,
     http: HttpExporter,
     heartbeat: loop.Heartbeat,
     log: Logger,
     stop: threading.Event,
 ) -> None:
-    """Run the loop. `reporters`: the exporters that come first."""
     history = DeviceHistoryStore(
         config.state_dir, lambda why: log.warning("history.write_failed", why=why)
     )
@@ -77,8 +76,9 @@ def _run(
     cleaner = _cleaner(config, sources, heartbeat)
     queue, cluster_exporters = _cluster_exporters(config, registry, log.warning, log.info)
     exporters: list[loop.Exporter] = [
-        *reporters,
-        *_exporters(config, registry, watches, log.warning),
+        LogExporter(log),
+        bugs,
+        *_exporters(config, registry, watches, log.warning, bugs),
         history,
         http,
         *cluster_exporters,
@@ -99,7 +99,14 @@ def _run(
         for watch in watches:  # so that the first sync has data
             watch.answered.wait(config.api_timeout.total_seconds())
         loop.run_loop(
-            config, sources.snapshot, displayed_name(config), exporters, cleaner, heartbeat, stop
+            config,
+            sources.snapshot,
+            displayed_name(config),
+            exporters,
+            cleaner,
+            heartbeat,
+            stop,
+            bugs,
         )
     finally:
         stop.set()
@@ -142,12 +149,16 @@ def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) ->
 
 
 def _exporters(
-    config: Config, registry: CollectorRegistry, watches: "Sequence[Reflector[Any]]", warn: Warn
+    config: Config,
+    registry: CollectorRegistry,
+    watches: "Sequence[Reflector[Any]]",
+    warn: Warn,
+    bugs: BugReporter,
 ) -> Exporters:
     size = JournalStore(config.state_dir).size
     mode, build = MODES[config.cleanup], commit() or "unknown"
     return (
-        MetricsExporter(registry, mode, watches, commit=build, journal_size=size),
+        MetricsExporter(registry, mode, watches, commit=build, journal_size=size, report_bug=bugs),
         LastSeenExporter(config.state_dir, lambda why: warn("registration.write_failed", why=why)),
     )
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from threading import Event
@@ -11,7 +12,7 @@ from agent.checks import engine
 from agent.checks.engine import ConfirmationState
 from agent.cleanup.signals import held_signals
 from agent.config import Config
-from agent.model.bug import Bug, bug_of
+from agent.model.bug import EXPORTER, Bug, bug_of
 from agent.model.release import CLEANER, Cleaning
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
@@ -52,7 +53,7 @@ def take_snapshots(
 
 
 class Exporter(Protocol):
-    """Reports each sync to people or programs."""
+    """Reports each sync to people or programs. What it raises is a bug, and ends no other."""
 
     def export(self, report: Report, seconds: float) -> None:
         """`seconds`: how long the sync took."""
@@ -93,6 +94,16 @@ def _after_snapshot(cleaner: "Cleaner", report: Report, bug: Bug | None) -> Clea
     return cleaner.failed(snapshot, bug)
 
 
+def _export(
+    exporter: Exporter, report: Report, seconds: float, report_bug: Callable[[Bug], None]
+) -> None:
+    try:
+        exporter.export(report, seconds)
+    except Exception as error:  # noqa: BLE001 (the other exporters go on)
+        with suppress(Exception):  # perhaps the log is what fails
+            report_bug(bug_of(EXPORTER, type(exporter).__name__, error))
+
+
 def run_loop(
     config: Config,
     sources: Sources,
@@ -101,7 +112,9 @@ def run_loop(
     cleaner: "Cleaner | None",
     heartbeat: Heartbeat,
     stop: Event,
+    report_bug: Callable[[Bug], None],
 ) -> None:
+    """Sync until `stop`. `report_bug`: called with the bugs of exporters, which no report has."""
     state: ConfirmationState | None = None
     while not stop.is_set():
         started = clock()
@@ -114,6 +127,6 @@ def run_loop(
             if cleaner:
                 report = replace(report, cleaning=_after_snapshot(cleaner, report, bug))
             for exporter in exporters:
-                exporter.export(report, clock() - started)
+                _export(exporter, report, clock() - started, report_bug)
         heartbeat.beat()
         stop.wait(max(0.0, config.interval.total_seconds() - (clock() - started)))

@@ -7,10 +7,10 @@ from prometheus_client import CollectorRegistry, Counter, disable_created_metric
 
 from agent.exporters.log import Logger
 from agent.exporters.metric_help import HELP, PREFIX
-from agent.model.bug import Bug
+from agent.model.bug import EXPORTER, Bug
 from agent.model.report import Report
 
-PARTS: Final = ("source", "detector", "guard", "cleaner", "http")
+PARTS: Final = ("source", "detector", "guard", "cleaner", EXPORTER, "http")
 """The values of the label `part`. Each starts at 0, so that an alert sees the first bug."""
 _NAME: Final = "internal_errors_total"
 _MOST_LOGGED: Final = 100

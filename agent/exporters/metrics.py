@@ -31,6 +31,7 @@ from agent.checks.devices.state import resource_states
 from agent.checks.registry import DETECTORS
 from agent.exporters.metric_help import HELP, PREFIX
 from agent.model.assessment import State
+from agent.model.bug import EXPORTER, Bug, bug_of
 from agent.model.devices import ResourceState
 from agent.model.finding import LeakCause, Severity
 from agent.model.release import MISSED, Outcome, Reason, Verdict
@@ -76,6 +77,7 @@ class MetricsExporter(Collector):
         *,
         commit: str = "unknown",
         journal_size: Callable[[], int | None] = lambda: None,
+        report_bug: Callable[[Bug], None],
     ) -> None:
         """`journal_size`: asked in each sync, because people release addresses too."""
         disable_created_metrics()
@@ -83,6 +85,7 @@ class MetricsExporter(Collector):
         self._read_at: dict[str, float] = {}
         self._mode, self._watches = mode, watches
         self._journal_size = journal_size
+        self._report_bug = report_bug
         # The version is read from a file, and a scrape must wait for none.
         self._build = {
             "version": version("nodeleak"),
@@ -127,6 +130,7 @@ class MetricsExporter(Collector):
 
     def export(self, report: Report, seconds: float) -> None:
         snapshot = report.assessment.snapshot
+        self._last = report  # first, so that a bug below leaves no gauge behind
         self._begin(_with_suspects(report))
         sources_up = _sources_up(snapshot)
         for source, took in snapshot.timings:
@@ -143,7 +147,7 @@ class MetricsExporter(Collector):
             self._confirmed.labels(network, cause.value).inc(count)
         self._count_releases(report.cleaning.outcomes if report.cleaning else ())
         self._sync_seconds.observe(seconds)
-        self._last, self._journal_bytes = report, self._journal_size()
+        self._journal_bytes = self._journal_size()
 
     def _count_releases(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:
@@ -160,27 +164,40 @@ class MetricsExporter(Collector):
                 self._held.observe(outcome.held)
 
     def collect(self) -> Iterator[Metric]:
+        """Yield all metrics, except for those whose making raises: what is unknown is absent."""
+        for make in (self._of_agent, self._of_watches, self._of_process, self._of_journal):
+            yield from self._made(make)
+        if (report := self._last) is None:
+            return
+        for make_of in (_networks, _findings, _oldest, _devices, self._of_sources, _of_sync):
+            yield from self._made(partial(make_of, report))
+
+    def _made(self, make: Callable[[], Iterable[Metric]]) -> Sequence[Metric]:
+        try:
+            return tuple(make())
+        except Exception as error:  # noqa: BLE001 (or nobody would see the other metrics)
+            self._report_bug(bug_of(EXPORTER, "metrics", error))
+            return ()
+
+    def _of_agent(self) -> Iterator[Metric]:
         yield _gauge("build_info", {tuple(self._build.values()): 1}, *self._build)
         yield _gauge("mode_info", {self._mode: 1}, "mode")
+
+    def _of_watches(self) -> Iterator[Metric]:
         yield from _watch_counters(self._watches)
+
+    def _of_process(self) -> Iterator[Metric]:
         yield from (family for family in self._process.collect() if family.name in _PROCESS)
+
+    def _of_journal(self) -> Iterator[Metric]:
         if self._journal_bytes is not None:
             yield _single("journal_bytes", self._journal_bytes)
-        if (report := self._last) is not None:
-            yield from _networks(report)
-            yield from (_findings(report), _oldest(report))
-            yield from _devices(report)
-            up = _sources_up(report.assessment.snapshot)
-            read_at = {
-                source: self._read_at.get(source) for source, is_up in up.items() if not is_up
-            }
-            yield _gauge("source_up", up, "source")
-            yield _gauge("source_last_read_timestamp_seconds", read_at, "source")
-            yield _single(
-                "last_sync_timestamp_seconds", report.assessment.snapshot.taken_at.timestamp()
-            )
-            if report.cleaning is not None:
-                yield _single("cleanup_halted", bool(report.cleaning.halted))
+
+    def _of_sources(self, report: Report) -> Iterator[Metric]:
+        up = _sources_up(report.assessment.snapshot)
+        read_at = {source: self._read_at.get(source) for source, is_up in up.items() if not is_up}
+        yield _gauge("source_up", up, "source")
+        yield _gauge("source_last_read_timestamp_seconds", read_at, "source")
 
 
 def _counter(registry: CollectorRegistry | None, name: str, *labels: str) -> Counter:
@@ -266,7 +283,13 @@ def _networks(report: Report) -> Iterator[Metric]:
     )
 
 
-def _findings(report: Report) -> Metric:
+def _of_sync(report: Report) -> Iterator[Metric]:
+    yield _single("last_sync_timestamp_seconds", report.assessment.snapshot.taken_at.timestamp())
+    if report.cleaning is not None:
+        yield _single("cleanup_halted", bool(report.cleaning.halted))
+
+
+def _findings(report: Report) -> Iterator[Metric]:
     """Of what alerts compare, zeros too; of a detector that was not evaluated, nothing: unknown is not 0."""
     found = Counts[tuple[str, Severity, str]]()
     for tracked in report.findings:
@@ -279,16 +302,16 @@ def _findings(report: Report) -> Metric:
             count = found[detector.NAME, severity, phase]
             if count or (phase == "confirmed" and severity is not Severity.INFO):
                 samples[detector.NAME, severity, phase] = count
-    return _gauge("findings", samples, "detector", "severity", "phase")
+    yield _gauge("findings", samples, "detector", "severity", "phase")
 
 
-def _oldest(report: Report) -> Metric:
+def _oldest(report: Report) -> Iterator[Metric]:
     oldest: dict[str, float] = {}
     for tracked in report.findings:
         if tracked.confirmed:
             detector, since = tracked.finding.detector, tracked.since.timestamp()
             oldest[detector] = min(since, oldest.get(detector, since))
-    return _gauge("oldest_finding_timestamp_seconds", dict(sorted(oldest.items())), "detector")
+    yield _gauge("oldest_finding_timestamp_seconds", dict(sorted(oldest.items())), "detector")
 
 
 def _devices(report: Report) -> Iterator[Metric]:

@@ -2,6 +2,10 @@
 
 import traceback
 from dataclasses import dataclass
+from typing import Final
+
+EXPORTER: Final = "exporter"
+"""The part that shows reports, except for the port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -9,7 +13,8 @@ class Bug:
     """What failed. It is logged once, with its traceback, and counted each time."""
 
     part: str
-    """The kind of part, which labels the metric: source, detector, guard, cleaner, or http."""
+    """The kind of part, which labels the metric: source, detector, guard, cleaner, exporter, or
+    http."""
     name: str
     """Which one of them, such as the name of a source."""
     error: str

@@ -36,9 +36,9 @@ def replace_file(path: Path, content: bytes) -> None:
     temporary = path.with_name(
         f".{path.name}{_TEMPORARY}"
     )  # what a process leaves that is killed is used again
-    handle = os.open(
-        temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-    )
+    # O_NONBLOCK: a FIFO of that name would wait for a reader.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    handle = os.open(temporary, flags, 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)

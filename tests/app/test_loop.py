@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -13,6 +13,7 @@ from agent.app import loop
 from agent.app.loop import Heartbeat
 from agent.cleanup.run import Cleaner
 from agent.config import load
+from agent.model.bug import Bug
 from agent.model.release import Cleaning
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
@@ -43,6 +44,7 @@ def run(
     *exporters: Any,
     cleaner: Any = None,
     milliseconds: float = 10,
+    report_bug: Callable[[Bug], None] = lambda _: None,
 ) -> None:
     given = load("run", {"api": "off"}, {})
     config = replace(
@@ -52,7 +54,14 @@ def run(
         interval=timedelta(milliseconds=milliseconds),
     )
     loop.run_loop(
-        config, sources.sources, "worker-1", exporters, cleaner, Heartbeat(timedelta(hours=1)), stop
+        config,
+        sources.sources,
+        "worker-1",
+        exporters,
+        cleaner,
+        Heartbeat(timedelta(hours=1)),
+        stop,
+        report_bug,
     )
 
 
@@ -71,7 +80,7 @@ def test_every_report_reaches_every_exporter_in_its_interval() -> None:
     assert [report.cleaning for report in first.reports] == [None] * 4
 
 
-def test_stop_ends_the_wait_at_once_and_an_exception_the_loop() -> None:
+def test_stop_ends_the_wait_at_once() -> None:
     stop = threading.Event()
     exporter, sources = Recording(stop, 10**9), RecordedSources(node())
     thread = threading.Thread(
@@ -88,12 +97,37 @@ def test_stop_ends_the_wait_at_once_and_an_exception_the_loop() -> None:
         "a loop that was stopped before reads nothing"
     )
 
-    class Broken:
-        def export(self, *_: object) -> None:
-            raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError):
-        run(RecordedSources(node()), threading.Event(), Broken())
+class Raising:
+    """An exporter that raises."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def export(self, *_: object) -> None:
+        raise self._error
+
+
+def test_an_exporter_that_raises_is_reported_in_each_sync_and_ends_no_other() -> None:
+    stop = threading.Event()
+    first, last = Recording(stop, 3), Recording(stop, 3)
+    bugs: list[Bug] = []
+
+    def report_bug(bug: Bug) -> None:
+        bugs.append(bug)
+        raise OSError("the log cannot be written either")
+
+    broken = Raising(ZeroDivisionError("a bug"))
+    run(RecordedSources(node()), stop, first, broken, last, report_bug=report_bug)
+    assert len(last.reports) == 3
+    assert first.reports == last.reports
+    reported = [(bug.part, bug.name, bug.error) for bug in bugs]
+    assert reported == [("exporter", "Raising", "ZeroDivisionError: a bug")] * 3
+
+
+def test_an_interrupt_ends_the_loop() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(RecordedSources(node()), threading.Event(), Raising(KeyboardInterrupt()))
 
 
 class RecordingCleaner(Cleaner):

@@ -1,6 +1,7 @@
 """The port of a real daemon: when it opens, over TLS, and what its commands ask; which thread ended it."""
 
 import json
+import re
 import socket
 import ssl
 import subprocess
@@ -16,6 +17,7 @@ from tests.cli.commands import (
     BUG,
     DONE,
     USAGE,
+    Daemon,
     SmallNode,
     api_server,
     environment,
@@ -23,6 +25,7 @@ from tests.cli.commands import (
     nodeleak,
     running,
     served,
+    syncs,
 )
 from tests.wire import kubeconfig, until
 
@@ -93,6 +96,49 @@ def test_a_thread_that_fails_ends_the_agent_and_is_named(tmp_path: Path) -> None
     assert line["thread"] in {"pods", "node"}
     assert line["error"] == "ZeroDivisionError: a bug"
     assert "Traceback" in done.stderr
+
+
+FAILING_EXPORTERS = """
+import sys
+from agent.cli import main
+from agent.exporters.log import LogExporter
+from agent.state.stores import DeviceHistoryStore, LastSeenExporter
+
+def fail(*_):
+    raise ZeroDivisionError("a bug")
+
+LogExporter.export = LastSeenExporter.export = DeviceHistoryStore.export = fail
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_exporters_that_fail_are_reported_and_end_neither_the_agent_nor_another(
+    node: SmallNode, free_port: int
+) -> None:
+    options = (*QUICK[:1], "--api=off", f"--listen=127.0.0.1:{free_port}", *node.options)
+    counted = re.compile(r'^nodeleak_internal_errors_total{part="exporter"} (\S+)$', re.MULTILINE)
+
+    def errors() -> float:
+        found = counted.search(served(free_port, "/metrics")[1])
+        return float(found[1]) if found else 0
+
+    with subprocess.Popen(  # noqa: S603 (ours)
+        [sys.executable, "-c", FAILING_EXPORTERS, "run", *options],
+        env=environment({}), stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        agent = Daemon(process)
+        try:
+            agent.log_event("internal_error")
+            until(lambda: syncs(free_port) >= 3, "the metrics go on")
+            until(lambda: errors() >= 9, "each bug is counted in each sync")
+            assert served(free_port, "/healthz")[0] == 200
+            assert "10.244.1.9" in served(free_port, "/api/v1/report")[1]
+        finally:
+            process.terminate()
+    bugs = [event for event in agent.events if event["event"] == "internal_error"]
+    assert {bug["part"] for bug in bugs} == {"exporter"}
+    names = sorted(bug["name"] for bug in bugs)
+    assert names == ["DeviceHistoryStore", "LastSeenExporter", "LogExporter"]
 
 
 @pytest.fixture

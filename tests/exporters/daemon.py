@@ -38,15 +38,17 @@ class Daemon:
         self.registry, self._capture = CollectorRegistry(), structlog.testing.LogCapture()
         watches: list[Any] = [Stream()]
         logger = structlog.wrap_logger(None, processors=[self._capture])
+        bugs = BugReporter(self.registry, logger)
         self._exporters = (
             LogExporter(logger),
-            BugReporter(self.registry, logger),
+            bugs,
             MetricsExporter(
                 self.registry,
                 mode,
                 watches,
                 commit="577acf9",
                 journal_size=lambda: journal,
+                report_bug=bugs,
             ),
         )
         self.deliveries = DeliveryMetrics(self.registry)

@@ -61,7 +61,14 @@ def test_each_bug_is_logged_once_with_its_traceback_and_counted_in_every_sync() 
         reported.reporter.export(
             report(raised, bug("detector"), of_cleaning=(bug("guard"), bug("cleaner"))), 0.1
         )
-    assert reported.counted == {"source": 3, "detector": 3, "guard": 3, "cleaner": 3, "http": 0}
+    assert reported.counted == {
+        "source": 3,
+        "detector": 3,
+        "guard": 3,
+        "cleaner": 3,
+        "exporter": 0,
+        "http": 0,
+    }
     assert reported.lines == [
         ("source", "pods", "KeyError: 'pod'"),
         ("detector", "x", "KeyError: 'a'"),

@@ -4,6 +4,7 @@ import shutil
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.kube_events.delivery import Failure, Kind, Message
@@ -312,3 +313,33 @@ def test_the_text_can_be_parsed_holds_each_sample_once_and_is_accepted_by_promto
         "promtool (Debian: apt-get install prometheus), to check the metrics",
     )
     assert run("promtool", "check", "metrics", given=everything().scrape()) == ""
+
+
+def test_a_bug_in_one_metric_hides_no_other_and_one_in_a_counter_leaves_no_gauge_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    families = ("_networks", "_findings", "_oldest", "_devices", "_of_sync", "_watch_counters")
+    for family in families:
+        with monkeypatch.context() as patched:
+            daemon = Daemon()
+            patched.setattr(f"agent.exporters.metrics.{family}", fail)
+            daemon.sync(node(LOST))
+            daemon.scrape()
+            daemon.scrape()
+            assert daemon.get("internal_errors_total", part="exporter") == 2, family
+            present = {
+                "_networks": daemon.get("range_addresses", network="kubenet"),
+                "_of_sync": daemon.get("last_sync_timestamp_seconds"),
+                "": daemon.get("source_up", source="containers"),
+            }
+            absent = {name for name, value in present.items() if value is None}
+            assert absent == {family} & present.keys(), family
+    daemon = Daemon()
+    before = daemon.sync(node(LOST)).get("last_sync_timestamp_seconds")
+    monkeypatch.setattr("agent.exporters.metrics._with_suspects", fail)
+    with pytest.raises(ZeroDivisionError):
+        daemon.sync(node(LOST))
+    assert daemon.get("last_sync_timestamp_seconds") != before

@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -20,7 +21,7 @@ from agent.model.report import Report
 from agent.model.snapshot import Known, Snapshot
 from agent.state.stores import DeviceHistoryStore
 from tests.builders import KVM, device_plugins, node, plugin_socket, registered, unavailable
-from tests.wire import as_nobody, open_directory
+from tests.wire import as_nobody, open_directory, until
 
 SEEN = node(
     device_plugins=device_plugins(
@@ -126,6 +127,23 @@ def test_what_a_process_left_that_was_killed_is_removed_by_the_next_write(path: 
     assert len(os.listdir(path.parent)) == 2, "what the first left, the second removed"
     DeviceHistoryStore(path.parent).export(report(SEEN), 0.1)
     assert sorted(os.listdir(path.parent)) == [other.name, path.name]
+
+
+def test_a_fifo_in_place_of_the_temporary_file_is_reported_and_holds_up_no_sync(
+    path: Path,
+) -> None:
+    path.parent.mkdir()
+    os.mkfifo(path.with_name(f".{path.name}.nodeleak"))
+    warnings: list[str] = []
+    exported = threading.Event()
+
+    def export() -> None:
+        DeviceHistoryStore(path.parent, warnings.append).export(report(SEEN), 0.1)
+        exported.set()
+
+    threading.Thread(target=export, daemon=True).start()
+    until(exported.is_set, "the sync goes on")
+    assert warnings == [f"{path.parent}: No such device or address"]
 
 
 def test_an_unwritable_state_directory_is_logged_once_and_loses_nothing_while_the_agent_runs(

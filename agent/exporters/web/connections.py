@@ -266,6 +266,10 @@ class _Handler(WSGIRequestHandler):
         """Return where the traceback of a failed connection goes: nowhere, as bugs are reported."""
         return StringIO()
 
+    def version_string(self) -> str:
+        """Return what a refusal has in the header `Server`: not the version of Python."""
+        return "nodeleak"
+
     def log_message(self, *_: Any) -> None:
         pass
 

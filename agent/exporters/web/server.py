@@ -130,9 +130,9 @@ class HttpExporter:
 
     def export(self, report: Report, seconds: float) -> None:
         begun = monotonic() - seconds
-        if self._certificates:
-            self._certificates.reload()
         self._last = _Sync(report, begun, self._documents.facts(report))
+        if self._certificates:  # last, so that a bug in it leaves no report behind
+            self._certificates.reload()
 
     def _answer(self, environ: dict[str, Any], start: StartResponse) -> list[bytes]:
         path = environ["PATH_INFO"]

@@ -332,6 +332,17 @@ def test_no_garbage_and_no_early_end_of_a_client_is_logged(
     assert server.logged == []
 
 
+def test_the_refusal_of_garbage_does_not_tell_the_version_of_python(server: Server) -> None:
+    for request in (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 101, b"GET / HTTP/2.0 x\r\n"):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as client:
+            client.sendall(request + b"\r\n")
+            received = b""
+            while part := client.recv(1000):
+                received += part
+        assert b"Error response" in received
+        assert b"Python" not in received
+
+
 def test_a_bug_is_reported_and_does_not_end_the_server(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
