@@ -195,7 +195,7 @@ def test_two_cleaners_beside_the_daemon_release_each_address_once(
                 *BOLD,
                 "--confirm-after=0s",
                 "--probe=off",
-                "--lock-timeout=2m",  # on a busy machine the others hold the cleaner's lock for long
+                "--lock-timeout=1m",  # on a busy machine the others hold the cleaner's lock for long
                 f"--max={most}",
             )
             for most in (10, 15, 1)  # and some are left to the daemon
