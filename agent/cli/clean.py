@@ -15,7 +15,7 @@ exit codes:
   4  a release failed; its address is still reserved
   5  interrupted by a signal; the output lists what was released
   6  dry run: no release is possible here; the first lines of the output say why
-  70 a bug in nodeleak, with a traceback; 'nodeleak journal' lists what was released before
+  70 a bug in nodeleak; 'nodeleak journal' lists what was released before
   74 cannot write the output (releases are in the journal), or the journal
 """
 

@@ -84,10 +84,10 @@ def test_all_mistakes_are_reported_at_once() -> None:
 def test_what_cannot_be_used_is_named_with_the_remedy(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     both = f"{first}:{second}"
-    missing = nodeleak("run", "--node", "worker-1", KUBECONFIG=both)
+    missing = nodeleak("run", "--node", "worker-1", "--listen=127.0.0.1:0", KUBECONFIG=both)
     assert f": cannot read {both}: no such file or directory; use --api=off" in missing.err
     second.write_text("not: [valid")
-    done = nodeleak("run", "--node", "worker-1", KUBECONFIG=both)
+    done = nodeleak("run", "--node", "worker-1", "--listen=127.0.0.1:0", KUBECONFIG=both)
     assert (done.code, len(done.err.splitlines())) == (2, 1)
     assert f'cannot read {both}: while parsing a flow sequence in "{second}", line 1' in done.err
     with socket.create_server(("127.0.0.1", 0)) as taken:
