@@ -83,36 +83,33 @@ def _run(
         http,
         *cluster_exporters,
     ]
-    for watch in watches:
-        threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
-    if queue:
-        threading.Thread(target=queue.run, name="delivery", daemon=True).start()
-    mode = MODES[config.cleanup]
+    _start_threads(watches, queue, stop)
     log.info(
         "agent.started",
         node=displayed_name(config),
         networks=list(config.network),
         port=http.port,
-        mode=mode,
+        mode=MODES[config.cleanup],
     )
     try:
         for watch in watches:  # so that the first sync has data
             watch.answered.wait(config.api_timeout.total_seconds())
-        loop.run_loop(
-            config,
-            sources.snapshot,
-            displayed_name(config),
-            exporters,
-            cleaner,
-            heartbeat,
-            stop,
-            bugs,
-        )
+        node = displayed_name(config)
+        loop.run_loop(config, sources.snapshot, node, exporters, cleaner, heartbeat, stop, bugs)
     finally:
         stop.set()
         if queue:
             queue.stop()
         log.info("agent.stopped")
+
+
+def _start_threads(
+    watches: "Sequence[Reflector[Any]]", queue: DeliveryQueue | None, stop: threading.Event
+) -> None:
+    for watch in watches:
+        threading.Thread(target=watch.run, args=(stop,), name=watch.source, daemon=True).start()
+    if queue:
+        threading.Thread(target=queue.run, name="delivery", daemon=True).start()
 
 
 def _api_server(config: Config) -> "tuple[Sources, list[Reflector[Any]]]":
