@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -280,10 +281,10 @@ class Daemon:
         return get(f"{self.url}{path}")
 
     def report(self) -> Report:
-        return Report(0, json.loads(self.get("/api/v1/report")))
+        return last_sync(self.get)[0]
 
     def metrics(self) -> "Metrics":
-        return Metrics(self.get("/metrics"))
+        return last_sync(self.get)[1]
 
     def syncs(self) -> float:
         return self.metrics().total("sync_seconds_count")
@@ -339,3 +340,23 @@ class Metrics:
             for cause, value in self.by("cause", "leaks_confirmed_total").items()
             if value
         }
+
+
+def last_sync(get: Callable[[str], str]) -> tuple[Report, Metrics]:
+    """Return report and metrics of one sync. `get`: returns the content of a path of the agent.
+
+    The exporters of a sync run one after the other. Without this, whoever has seen a state in one of
+    the two may still find the state before in the other.
+    """
+
+    def check() -> tuple[Report, Metrics]:
+        report = Report(0, json.loads(get("/api/v1/report")))
+        metrics = Metrics(get("/metrics"))
+        reported = datetime.fromisoformat(report.document["taken_at"]).timestamp()
+        measured = metrics.get("last_sync_timestamp_seconds")
+        assert measured is not None, "no sync in the metrics yet"
+        # Times in JSON have no fractions, and syncs begin at least a second apart.
+        assert int(measured) == reported, f"metrics of {measured}, report of {reported}"
+        return report, metrics
+
+    return eventually(check, seconds=60)
