@@ -22,6 +22,7 @@ from agent.checks.addresses import (
     leaked_reservation,
     leaked_share,
 )
+from agent.checks.readings.attribution import cleanable
 from agent.model.assessment import KUBENET, Assessment, State
 from agent.model.bug import bug_of
 from agent.model.ranges import RangeSets
@@ -40,7 +41,6 @@ from agent.model.snapshot import (
     require_available,
 )
 from agent.model.text import count_of
-from agent.sources.networks import cleanable
 
 OWNED: Final = {
     State.TEARDOWN_PENDING: Reason.TEARDOWN_PENDING,

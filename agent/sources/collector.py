@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from agent.checks import detached_volume
 from agent.checks.devices.state import with_history
+from agent.checks.readings import crosscheck
 from agent.checks.waiting_pods import waiting_pods
 from agent.model.bug import bug_of
 from agent.model.index import named_sandboxes
@@ -20,7 +21,6 @@ from agent.model.snapshot import (
     Unavailable,
     known_or,
 )
-from agent.sources import crosscheck
 from agent.sources.source_error import NotFound, SourceError
 
 Reader: TypeAlias = Callable[[Snapshot], Any]

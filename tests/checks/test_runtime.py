@@ -4,10 +4,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 from agent.checks import runtime
+from agent.checks.readings import crosscheck
 from agent.model.assessment import State
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime
 from agent.model.snapshot import Checkpoint, Known, NotRequested, Reading, Snapshot, Unavailable
-from agent.sources import crosscheck
 from tests.builders import (
     NOW,
     UPTIME,

@@ -226,9 +226,13 @@ def test_a_bug_where_readings_are_compared_makes_what_it_judges_unavailable(
     judged = {
         "agent.checks.runtime.contradiction": {"containers", "networks", "checkpoints"},
         "agent.checks.runtime.keeps_checkpoints": {"checkpoints"},
-        "agent.sources.crosscheck.attributed": {"reservations"},
-        "agent.sources.crosscheck.of_pods": {"networks"},
-        "agent.sources.crosscheck.is_missing": {"checkpoints", "cni_results", "device_plugins"},
+        "agent.checks.readings.crosscheck.attributed": {"reservations"},
+        "agent.checks.readings.crosscheck.of_pods": {"networks"},
+        "agent.checks.readings.crosscheck.is_missing": {
+            "checkpoints",
+            "cni_results",
+            "device_plugins",
+        },
         "agent.checks.devices.state.derive": {"device_plugins"},
         "agent.checks.detached_volume.missing": {"mounts", "attachments"},
         "agent.sources.collector.named_sandboxes": {"mounted_namespaces"},

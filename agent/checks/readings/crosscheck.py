@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from agent.checks import runtime as runtimes
 from agent.checks.devices.state import DeviceView
+from agent.checks.readings.attribution import attributed, of_pods, running_sandboxes
 from agent.model.bug import Bug, bug_of
 from agent.model.devices import DevicePlugins
 from agent.model.registration import evidence_of_node
@@ -29,7 +30,6 @@ from agent.model.snapshot import (
     is_missing,
     known_or,
 )
-from agent.sources.networks import attributed, of_pods, running_sandboxes
 
 _Containers: TypeAlias = Reading[tuple[Container, ...]]
 _Checkpoints: TypeAlias = Reading[tuple[Checkpoint, ...]]

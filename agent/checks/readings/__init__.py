@@ -1,0 +1,1 @@
+"""Which reading to believe, and whose a directory of host-local is."""
