@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-from agent.checks import runtime as runtimes
+from agent.checks import kubelet_runtime as runtimes
 from agent.checks.addresses import host_ports, leaked_reservation, stuck_teardown
 from agent.checks.addresses.classify import classify
 from agent.checks.devices.state import with_history

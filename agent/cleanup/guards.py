@@ -15,7 +15,7 @@ from math import ceil
 from posixpath import normpath
 from typing import Final
 
-from agent.checks import runtime as runtimes
+from agent.checks import kubelet_runtime as runtimes
 from agent.checks.addresses import (
     failing_plugin,
     host_ports,

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from agent.checks import kubelet_runtime as runtimes
 from agent.checks import replayed_watch, unregistered_node
-from agent.checks import runtime as runtimes
 from agent.checks.addresses import exhausted_range, host_ports, leaked_reservation
 from agent.checks.devices import missing_kubelet_socket
 from agent.checks.registry import DETECTORS

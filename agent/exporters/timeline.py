@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from agent.checks import runtime as runtimes
+from agent.checks import kubelet_runtime as runtimes
 from agent.checks.addresses import leaked_reservation
 from agent.exporters.json.scan import unavailable_sources
 from agent.model.devices import KUBELET_SOCKET, TransitionKind

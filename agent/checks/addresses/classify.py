@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
-from agent.checks import runtime as runtimes
+from agent.checks import kubelet_runtime as runtimes
 from agent.model.assessment import KUBENET, Assessment, ClassifiedReservation, State
 from agent.model.index import SnapshotIndex
 from agent.model.snapshot import (

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.checks import runtime as runtimes
+from agent.checks import kubelet_runtime as runtimes
 from agent.checks.waiting_pods import waiting_pods
 from agent.model.assessment import Assessment, State, or_none
 from agent.model.finding import Finding, Severity

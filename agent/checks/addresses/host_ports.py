@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from agent.checks import runtime as runtimes
+from agent.checks import kubelet_runtime as runtimes
 from agent.model.assessment import Assessment
 from agent.model.index import SnapshotIndex
 from agent.model.runtime import CRI_O

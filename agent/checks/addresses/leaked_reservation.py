@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Final, TypeAlias
 
-from agent.checks import runtime as runtimes
+from agent.checks import kubelet_runtime as runtimes
 from agent.checks.addresses import host_ports
 from agent.checks.addresses.classify import CLOCK_SLACK
 from agent.checks.addresses.host_ports import Ports

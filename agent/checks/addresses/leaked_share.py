@@ -8,7 +8,7 @@ it lacks nothing that anybody knows of.
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from agent.checks import runtime as runtimes
+from agent.checks import kubelet_runtime as runtimes
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.ranges import usable
 from agent.model.snapshot import InsufficientData, Known, NotRequested, Pod, Snapshot

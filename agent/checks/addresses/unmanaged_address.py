@@ -15,7 +15,7 @@ PATH` and `rm PATH`. Then the address can be released. Severity info: nothing, t
 from collections.abc import Iterator
 from typing import Final
 
-from agent.checks import runtime as runtimes
+from agent.checks import kubelet_runtime as runtimes
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
 from agent.model.index import SnapshotIndex

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
-from agent.checks import runtime as runtimes
+from agent.checks import kubelet_runtime as runtimes
 from agent.checks.devices.state import DeviceView
 from agent.checks.readings.attribution import attributed, of_pods, running_sandboxes
 from agent.model.bug import Bug, bug_of
