@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from agent.checks import detached_volume, replayed_watch, unregistered_node
 from agent.checks.addresses import (
     exhausted_range,
     failing_plugin,
@@ -16,6 +15,7 @@ from agent.checks.addresses import (
     unmanaged_address,
     unreserved_pod_ip,
 )
+from agent.checks.cluster import detached_volume, replayed_watch, unregistered_node
 from agent.checks.devices import (
     late_device_plugin,
     missing_kubelet_socket,

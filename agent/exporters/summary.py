@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from agent.checks import kubelet_runtime as runtimes
-from agent.checks import replayed_watch, unregistered_node
 from agent.checks.addresses import exhausted_range, host_ports, leaked_reservation
+from agent.checks.cluster import replayed_watch, unregistered_node
 from agent.checks.devices import missing_kubelet_socket
 from agent.checks.registry import DETECTORS
 from agent.model.assessment import State

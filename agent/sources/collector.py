@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from agent.checks import detached_volume
+from agent.checks.cluster import detached_volume
 from agent.checks.devices.state import with_history
 from agent.checks.readings import crosscheck
 from agent.checks.waiting_pods import waiting_pods

@@ -234,7 +234,7 @@ def test_a_bug_where_readings_are_compared_makes_what_it_judges_unavailable(
             "device_plugins",
         },
         "agent.checks.devices.state.derive": {"device_plugins"},
-        "agent.checks.detached_volume.missing": {"mounts", "attachments"},
+        "agent.checks.cluster.detached_volume.missing": {"mounts", "attachments"},
         "agent.sources.collector.named_sandboxes": {"mounted_namespaces"},
     }
     for function, names in judged.items():

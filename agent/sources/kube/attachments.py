@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Final
 from urllib.parse import quote
 
-from agent.checks import detached_volume
+from agent.checks.cluster import detached_volume
 from agent.model.snapshot import Pod, Snapshot
 from agent.model.volumes import Attachment, Attachments
 from agent.sources.kube.client import CachedRequest, Get, Inquire, Query

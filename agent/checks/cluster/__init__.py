@@ -1,0 +1,1 @@
+"""What the node and the API server disagree about: volumes, registration, watches."""
