@@ -10,6 +10,7 @@ from posixpath import normpath
 from typing import Final, NamedTuple
 
 from agent.app import loop
+from agent.cleanup import probe
 from agent.cleanup.recheck import Recheck
 from agent.config import Config, UsageError, option, variable
 from agent.model.devices import DevicePlugins
@@ -28,7 +29,7 @@ from agent.model.snapshot import (
 from agent.model.volumes import Mount
 from agent.sources.collector import Sources, unowned
 from agent.sources.deadline import Deadline
-from agent.sources.host import addresses, mounts, probe
+from agent.sources.host import addresses, mounts
 from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.cni_config import with_subnet
