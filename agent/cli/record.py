@@ -16,11 +16,11 @@ exit codes:
 
 import argparse
 
+from agent.cli.anonymize import anonymous
 from agent.cli.node import record_node
 from agent.cli.output import DONE, write
 from agent.cli.parser import config_of
 from agent.model import documents
-from agent.model.anonymize import anonymous
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

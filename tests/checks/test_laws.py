@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from agent.checks import engine
 from agent.checks.registry import DETECTORS
+from agent.cli.anonymize import anonymous
 from agent.exporters.json.scan import scan_document
 from agent.exporters.text.scan import scan_table
-from agent.model.anonymize import anonymous
 from agent.model.assessment import State
 from agent.model.devices import TransitionKind
 from agent.model.documents import Recording, dump_history, dumps, load_history, loads

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.model.anonymize import anonymous
+from agent.cli.anonymize import anonymous
 from agent.model.devices import TransitionKind
 from agent.model.documents import Damaged, dumps, loads
 from agent.model.snapshot import NotRequested, Unavailable

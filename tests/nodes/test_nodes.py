@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from agent.model.anonymize import anonymous
+from agent.cli.anonymize import anonymous
 from agent.model.documents import dumps, loads
 from tests.cli.commands import nodeleak
 

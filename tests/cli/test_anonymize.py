@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.model.anonymize import anonymous
+from agent.cli.anonymize import anonymous
 from agent.model.documents import Recording, dumps, loads
 from agent.model.ranges import Range
 from agent.model.runtime import RuntimeNetwork, WrittenRange
