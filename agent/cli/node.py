@@ -9,11 +9,11 @@ from datetime import timedelta
 from agent.app import loop
 from agent.app.sources import displayed_name, for_command
 from agent.checks import engine
+from agent.cli.daemon_client import DaemonClient
 from agent.cli.output import progress
 from agent.config import Config
 from agent.model.documents import Recording
 from agent.model.report import Report
-from agent.sources.daemon import DaemonClient
 
 
 def record_node(config: Config) -> Recording:
