@@ -10,6 +10,7 @@ import structlog
 
 from agent.checks.addresses import leaked_reservation
 from agent.exporters.text.clean import WHEN_HALTED
+from agent.kube_events.token_bucket import TokenBucket
 from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.finding import Key, Severity, TrackedFinding
 from agent.model.release import MISSED, Cleaning, Outcome, Verdict
@@ -24,7 +25,6 @@ from agent.model.snapshot import (
     Unavailable,
     known_or,
 )
-from agent.model.token_bucket import TokenBucket
 from agent.model.watches import Evidence
 
 _MAY_BE_ABSENT: Final = {"reservations", "checkpoints", "containers", "cni_results"}

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from agent.kube_events.delivery import REPEAT_AFTER, DeliveryQueue, Failure, Kind, Message
 from agent.kube_events.messages import EventSpec, event_specs
+from agent.kube_events.token_bucket import TokenBucket
 from agent.model.finding import Severity
 from agent.model.report import Report
-from agent.model.token_bucket import TokenBucket
 from agent.sources.kube.errors import ApiError
 
 if TYPE_CHECKING:  # as in `delivery`
