@@ -8,7 +8,7 @@ from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, Final
 
-from agent.model.status import Malformed, checked
+from agent.exporters.json.status import Malformed, checked
 from agent.sources.deadline import Deadline
 from agent.sources.source_error import SourceError, describe_os_error
 

@@ -26,8 +26,8 @@ from typing import Any, Final, NoReturn
 from agent.cli.daemon_client import DaemonClient
 from agent.cli.output import DONE, FOUND, NO_DAEMON, UNAVAILABLE, as_json, write
 from agent.cli.parser import add_output, config_of
+from agent.exporters.json.status import NodeState, no_report
 from agent.exporters.text.status import status_line, status_table
-from agent.model.status import NodeState, no_report
 from agent.sources.source_error import SourceError
 
 _EVERY: Final = 2.0

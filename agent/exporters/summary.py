@@ -9,12 +9,12 @@ from agent.checks.addresses import exhausted_range, host_ports, leaked_reservati
 from agent.checks.cluster import replayed_watch, unregistered_node
 from agent.checks.devices import missing_kubelet_socket
 from agent.checks.registry import DETECTORS
+from agent.exporters.json.status import NodeState
 from agent.model.assessment import State
 from agent.model.finding import RESTARTS, Finding, LeakCause, Severity, TrackedFinding, total
 from agent.model.ranges import runs
 from agent.model.rejections import PodOutcome
 from agent.model.report import NetworkSummary, Report
-from agent.model.status import NodeState
 from agent.model.text import count_of, format_number, format_time
 
 LONGEST_LIST: Final = 40

@@ -13,12 +13,12 @@ from urllib.parse import urlencode
 import requests
 
 from agent.config import UsageError
+from agent.exporters.json.status import SCHEMA, NodeState
 from agent.fleet.kubectl import KubectlError
 from agent.fleet.nodes import Target
 from agent.fleet.session import Session
 from agent.fleet.status import NodeStatus, status_of, unknown
 from agent.model.finding import Severity
-from agent.model.status import SCHEMA, NodeState
 from agent.model.text import rfc3339, truncate
 
 _PATH: Final = "/api/v1/query"

@@ -6,9 +6,9 @@ from datetime import timedelta
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
+from agent.exporters.json.status import SCHEMA, Malformed, NodeState, checked
 from agent.exporters.text.layout import as_text, grid
 from agent.fleet.nodes import Answer, Target, natural
-from agent.model.status import SCHEMA, Malformed, NodeState, checked
 from agent.model.text import count_of, format_age, format_number, truncate
 
 _LONGEST: Final = 100

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Iterable
 
 from tests.cli.commands import nodeleak
-from tests.model.test_status import GOOD
+from tests.exporters.test_status import GOOD
 from tests.wire import CHUNKED, HTML, Answer, FakeServer, Request, chunk, http, needs
 
 

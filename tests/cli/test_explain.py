@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterable
 
 from agent.checks.registry import DETECTORS
+from agent.exporters.json.status import NodeState
 from agent.model.assessment import State
 from agent.model.finding import LeakCause, Severity
 from agent.model.rejections import PodOutcome, RejectionCause
 from agent.model.release import Reason, Verdict
 from agent.model.snapshot import SOURCES
-from agent.model.status import NodeState
 from agent.model.volumes import Confidence
 from tests.cli.commands import nodeleak, options_of
 from tests.deploy.monitoring import known_metrics, rules

@@ -23,7 +23,7 @@ from tests.cli.commands import (
     running,
     served,
 )
-from tests.model.test_status import GOOD
+from tests.exporters.test_status import GOOD
 from tests.wire import FakeServer, http, refusing_port, until
 
 

@@ -10,12 +10,12 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.checks import engine
+from agent.exporters.json.status import checked
 from agent.kube_events.messages import event_specs
 from agent.model.documents import Recording, dumps
 from agent.model.finding import Finding, Severity, SkippedCheck, TrackedFinding
 from agent.model.report import Report
 from agent.model.snapshot import Reservation, Snapshot
-from agent.model.status import checked
 from tests import builders as b
 from tests.builders import GRACE, NOW, dark_node, empty_file, node, reservation, scanned, without
 from tests.cli.commands import nodeleak

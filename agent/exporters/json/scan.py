@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from agent.checks.devices.state import resource_states
+from agent.exporters.json.status import SCHEMA, NodeState
 from agent.exporters.summary import headline, state_of
 from agent.model.assessment import ClassifiedReservation, State
 from agent.model.finding import LeakCause, TrackedFinding, total
@@ -17,7 +18,6 @@ from agent.model.snapshot import (
     Snapshot,
     Unavailable,
 )
-from agent.model.status import SCHEMA, NodeState
 from agent.model.text import rfc3339
 
 _SCHEMA: Final = "nodeleak.scan/v1"

@@ -8,6 +8,7 @@ from agent.checks.devices.state import resource_states
 from agent.exporters import summary
 from agent.exporters.advice import advice
 from agent.exporters.json.scan import scan_document
+from agent.exporters.json.status import NodeState
 from agent.exporters.text import layout
 from agent.exporters.text.layout import AddressRow, TableView
 from agent.model.assessment import State
@@ -15,7 +16,6 @@ from agent.model.devices import ResourceState
 from agent.model.finding import Severity
 from agent.model.report import Report
 from agent.model.snapshot import InsufficientData, NotRequested, Snapshot
-from agent.model.status import NodeState
 from agent.model.text import format_number, rfc3339
 
 _LISTED: Final = {

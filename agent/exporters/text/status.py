@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Final
 
+from agent.exporters.json.status import NodeState
 from agent.exporters.text.layout import as_text, explain, fill_each, grid, section
-from agent.model.status import NodeState
 from agent.model.text import format_age, format_number
 
 _YEAR: Final = 365 * 86400

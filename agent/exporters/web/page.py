@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agent.exporters.advice import advice, description, release_commands, runbook
 from agent.exporters.json.scan import scan_document
+from agent.exporters.json.status import NodeState
 from agent.exporters.range_map import LOOKS, by_weight, network_maps
 from agent.exporters.summary import LONGEST_LIST, finding_lines, headline, incomplete, state_of
 from agent.exporters.text.clean import WHEN_HALTED
@@ -29,7 +30,6 @@ from agent.model.snapshot import (
     SourceDisabled,
     Unavailable,
 )
-from agent.model.status import NodeState
 from agent.model.text import count_of, escape, format_age, format_number
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agent.cli.daemon_client import DaemonClient
-from agent.model.status import no_report
+from agent.exporters.json.status import no_report
 from agent.sources.source_error import SourceError
 from tests.wire import FakeServer, http
 
