@@ -59,9 +59,9 @@ def for_command(config: Config) -> NodeSources:
     if config.api == "off":
         api = without_api_server()
     else:
-        from agent.app.api_server import asked_once
+        from agent.app import api_server
 
-        api = asked_once(config)
+        api = api_server.for_command(config)
     rest: Sources = {**api, "state": partial(_not_requested, "state", "no daemon")}
     return node_sources(config, rest, DeviceHistoryStore(config.state_dir).read, lambda: None)
 

@@ -11,7 +11,8 @@ from urllib.parse import quote
 from agent.checks.cluster import detached_volume
 from agent.model.snapshot import Pod, Snapshot
 from agent.model.volumes import Attachment, Attachments
-from agent.sources.kube.client import CachedRequest, Get, Inquire, Query
+from agent.sources.kube.cached_request import CachedRequest, Get, OpenSession
+from agent.sources.kube.connection import Query
 from agent.sources.kube.errors import FORBIDDEN, NOT_FOUND, ApiError
 from agent.sources.kube.fields import Object
 from agent.sources.kube.objects import unique_volume_name
@@ -28,8 +29,8 @@ _CSI: Final = re.compile(
 class AttachmentsSource:
     """Asks the API server of one node, at most once a minute about the same volumes and pods."""
 
-    def __init__(self, inquire: Inquire, node: str, clock: Callable[[], float]) -> None:
-        self._node, self._cached = node, CachedRequest[Attachments](inquire, clock, KEPT_FOR)
+    def __init__(self, open_session: OpenSession, node: str, clock: Callable[[], float]) -> None:
+        self._node, self._cached = node, CachedRequest[Attachments](open_session, clock, KEPT_FOR)
 
     def read(self, snapshot: Snapshot) -> Attachments:
         """Raises SourceError. What the account may not read is not requested."""

@@ -16,7 +16,7 @@ from agent.model.registration import (
 )
 from agent.model.snapshot import Known, Node, NotRequested, Reading, Snapshot
 from agent.model.text import truncate
-from agent.sources.kube.client import CachedRequest, Get, Inquire
+from agent.sources.kube.cached_request import CachedRequest, Get, OpenSession
 from agent.sources.kube.errors import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, ApiError
 from agent.sources.kube.objects import NODES_PATH
 from agent.sources.source_error import SourceError
@@ -31,10 +31,12 @@ _DENIED: Final = frozenset({UNAUTHORIZED, FORBIDDEN})
 
 
 class AutoscalerClient:
-    def __init__(self, node_name: str, inquire: Inquire, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, node_name: str, open_session: OpenSession, clock: Callable[[], float]
+    ) -> None:
         self._name = node_name
-        self._others = CachedRequest[Autoscaler](inquire, clock, _NODES_KEPT)
-        self._status = CachedRequest[Autoscaler](inquire, clock, _STATUS_KEPT)
+        self._others = CachedRequest[Autoscaler](open_session, clock, _NODES_KEPT)
+        self._status = CachedRequest[Autoscaler](open_session, clock, _STATUS_KEPT)
 
     def read(self, snapshot: Snapshot) -> Autoscaler | NotRequested:
         """Ask what there is a reason to ask; raises SourceError. What may not be read is reported as such."""

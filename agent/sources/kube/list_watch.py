@@ -21,7 +21,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from agent.model.snapshot import Known, Reading, Unavailable
 from agent.model.text import truncate
 from agent.model.watches import LASTS, Evidence, Watch
-from agent.sources.kube.client import Api, Resource, ServerInfo, list_all
+from agent.sources.kube.api import Api, Resource, ServerInfo
 from agent.sources.kube.errors import ApiError
 from agent.sources.kube.fields import Object, parsing, resource_version
 from agent.sources.kube.retries import (
@@ -32,6 +32,7 @@ from agent.sources.kube.retries import (
     backoff,
     retrying,
 )
+from agent.sources.kube.streamed_list import list_all
 from agent.sources.source_error import SourceError
 
 _T = TypeVar("_T")
@@ -223,7 +224,7 @@ class Reflector(Generic[_T]):
         self._publish()
         # Once the server answers, as a dead server would not.
         if self._is_new or self._clock() >= self._check_due:
-            with api.beside() as beside:
+            with api.second_connection() as beside:
                 self._ask_beside(beside)
         for line in lines:
             self.replica.apply(line)

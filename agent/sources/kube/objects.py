@@ -15,7 +15,7 @@ from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIA
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.snapshot import ADDRESS_PRESSURE, Node, NodeDevices, Pod, PortMapping
 from agent.model.text import escape
-from agent.sources.kube.client import Resource
+from agent.sources.kube.api import Resource
 from agent.sources.kube.fields import (
     RESOURCE,
     Object,

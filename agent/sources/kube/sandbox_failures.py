@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from agent.model.snapshot import NotRequested, Pod, SandboxFailure
 from agent.model.text import escape, truncate
-from agent.sources.kube.client import CachedRequest, Get, Inquire
+from agent.sources.kube.cached_request import CachedRequest, Get, OpenSession
 from agent.sources.kube.errors import FORBIDDEN, ApiError
 from agent.sources.kube.fields import Object, moment
 
@@ -37,8 +37,8 @@ _EXHAUSTED: Final = re.compile(r"no IP addresses available in range set: ([0-9A-
 class SandboxFailuresSource:
     """Lists the Events of some waiting pods, at most once a minute."""
 
-    def __init__(self, inquire: Inquire, clock: Callable[[], float]) -> None:
-        self._cached = CachedRequest[tuple[SandboxFailure, ...]](inquire, clock, KEPT_FOR)
+    def __init__(self, open_session: OpenSession, clock: Callable[[], float]) -> None:
+        self._cached = CachedRequest[tuple[SandboxFailure, ...]](open_session, clock, KEPT_FOR)
 
     def read(self, waiting: Sequence[Pod]) -> tuple[SandboxFailure, ...] | NotRequested:
         """Raises SourceError. Without the right to list events they are not requested."""
