@@ -39,7 +39,7 @@ _UNREACHABLE: Final = (HTTPError, client.ApiException)
 
 
 def read_kubeconfig(where: str, seconds: float, report_step: Callable[[str], None]) -> Credentials:
-    """Return the credentials of the current context; raises NoCredentials, and SourceError by a plugin.
+    """Return the credentials of the current context; raises NoCredentials, SourceError by a plugin.
 
     `where`: paths, as in $KUBECONFIG. `seconds`: how long a plugin has, and each refreshing of a
     token. `report_step`: called with what is done next, which may hang.
@@ -107,7 +107,10 @@ def _base64(text: str) -> str:
 
 
 def _authorization(where: str, settings: Any, seconds: float) -> Callable[[], str | None]:
-    """Return what reads the header, after the package has refreshed it: it may ask an auth-provider."""
+    """Return what reads the header, after the package has refreshed it.
+
+    It may ask an auth-provider.
+    """
     in_time = Deadline(f"{where}: its token", seconds)
 
     def refreshed() -> str | None:

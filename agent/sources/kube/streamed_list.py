@@ -32,7 +32,7 @@ class _Page(NamedTuple):
 
 @contextmanager
 def list_all(api: Api, path: str, query: Query) -> Iterator[tuple[int, Iterator[dict[str, Any]]]]:
-    """Yield a list's version, and its items as they arrive; raises SourceError, as the iterator may."""
+    """Yield a list's version, and its items as they arrive; raises SourceError, as they may."""
     # With a limit, a given version means exactly that version and not "this or newer" (KEP-2523);
     # "0" means any.
     is_exact = any(name == "resourceVersion" and value not in {"", "0"} for name, value in query)
