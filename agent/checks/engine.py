@@ -9,8 +9,9 @@ from typing import Final, NamedTuple
 from agent.checks import kubelet_runtime as runtimes
 from agent.checks.addresses import host_ports, leaked_reservation, stuck_teardown
 from agent.checks.addresses.classify import classify
+from agent.checks.detector import Detector
 from agent.checks.devices.state import with_history
-from agent.checks.registry import DETECTORS, Detector
+from agent.checks.registry import DETECTORS
 from agent.model.assessment import Assessment, State, or_none
 from agent.model.bug import Bug, bug_of
 from agent.model.finding import Finding, Key, LeakCause, SkippedCheck, TrackedFinding

@@ -11,14 +11,6 @@ its pod has had a newer sandbox for so long. Or the runtime has had its sandbox 
 or a day (warning), and it does not run: it has ended, its creation or removal hangs, or the runtime
 has only its record. A container in another namespace of containerd, that of docker or nerdctl, may
 run: it stays info.
-Do: find the sandbox's ID in the kubelet's log (`journalctl -u kubelet | grep ID`), and repair what its teardown fails
-on. If libcni's cached result is damaged, remove that file. The kubelet then releases the address itself. Never remove
-the sandbox with `ctr`: its address would leak. One that the runtime has recorded but does not list is unknown to the
-kubelet: restart the runtime, which loads its records again. If its creation or removal hangs, the
-runtime's log has the ID and the cause. If docker or nerdctl has the container, look there whether
-it is needed. With cri-dockerd and Kubernetes 1.36 or newer, check that no process has the address,
-move the checkpoint `/var/lib/cri-dockerd/sandbox/ID` to another directory, then release it:
-`nodeleak clean`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 
 from agent.checks import kubelet_runtime as runtimes
+from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
 from agent.model.index import SnapshotIndex
@@ -34,6 +27,34 @@ from agent.model.text import format_time
 
 NAME = "stuck_teardown"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
+NOUN: Final = Noun(
+    "address of a sandbox whose teardown does not complete",
+    "addresses of sandboxes whose teardown does not complete",
+)
+REMEDY: Final = Remedy(
+    steps=(
+        Step(
+            "Find the sandbox's ID in the kubelet's log (`journalctl -u kubelet | grep ID`), and "
+            "repair what its teardown fails on."
+        ),
+        Step("If libcni's cached result is damaged, remove that file."),
+        Step("The kubelet then releases the address itself."),
+        Step("Never remove the sandbox with `ctr`: its address would leak."),
+        Step(
+            "One that the runtime has recorded but does not list is unknown to the kubelet: "
+            "restart the runtime, which loads its records again."
+        ),
+        Step("If its creation or removal hangs, the runtime's log has the ID and the cause."),
+        Step("If docker or nerdctl has the container, look there whether it is needed."),
+        Step(
+            "With cri-dockerd and Kubernetes 1.36 or newer, check that no process has the address, "
+            "move the checkpoint `/var/lib/cri-dockerd/sandbox/ID` to another directory, then "
+            "release it:",
+            commands=("nodeleak clean",),
+        ),
+    ),
+    runbook="StuckTeardown.md#nodeleakstuckteardown",
+)
 
 Since: TypeAlias = tuple[datetime, timedelta]  # by the wall clock and by the boot clock
 _FORGOTTEN: Final = (
