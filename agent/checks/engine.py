@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-from agent.checks import kubelet_runtime as runtimes
 from agent.checks.addresses import host_ports, leaked_reservation, stuck_teardown
 from agent.checks.addresses.classify import classify
 from agent.checks.detector import Detector
 from agent.checks.devices.state import with_history
+from agent.checks.kubelet_runtime import kubelet_runtime
 from agent.checks.registry import DETECTORS
 from agent.model.assessment import Assessment, State, or_none
 from agent.model.bug import Bug, bug_of
@@ -90,7 +90,9 @@ _SEEN_ONCE: Final = "no owner of any kind, but seen in one snapshot only"
 
 
 def first_state(snapshot: Snapshot, pods: Mapping[str, str] | None = None) -> ConfirmationState:
-    return ConfirmationState(Assessment(SnapshotIndex(snapshot), ()), {}, pods or {})
+    return ConfirmationState(
+        Assessment(SnapshotIndex(snapshot), kubelet_runtime(snapshot), ()), {}, pods or {}
+    )
 
 
 def run(
@@ -122,7 +124,7 @@ def run(
         assessment=assessment,
         networks=tuple(_summary(assessment, store) for store in snapshot.reservations),
         findings=(
-            *leaked_reservation.summarized(leaks, runtimes.name_of(snapshot)),
+            *leaked_reservation.summarized(leaks, suspected.runtime.name),
             *(replace(others[finding.key], finding=finding) for finding in detected.findings),
         ),
         gaps=(*suspects.gaps, *detected.gaps),

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from agent.model.index import SnapshotIndex
 from agent.model.ranges import Range, RangeSets, free, subnet_range, usable
-from agent.model.runtime import WrittenRange
+from agent.model.runtime import KubeletRuntime, WrittenRange
 from agent.model.snapshot import (
     InsufficientData,
     NotRequested,
@@ -108,6 +108,7 @@ class Assessment:
     """It has no slots, and keeps what several detectors ask for."""
 
     index: SnapshotIndex
+    runtime: KubeletRuntime
     reservations: tuple[ClassifiedReservation, ...]  # every entry of every network that was read
     last_owned: Mapping[Reservation, datetime] = field(default_factory=dict)
     """When the snapshot before found an owner of a reservation that has none now."""

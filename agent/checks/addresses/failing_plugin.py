@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.checks import kubelet_runtime as runtimes
 from agent.checks.detector import Noun, Remedy, Step
 from agent.checks.waiting_pods import waiting_pods
 from agent.model.assessment import Assessment, State, or_none
@@ -120,8 +119,8 @@ def _hanging(snapshot: Snapshot) -> Iterator[Finding]:
 def treadmills(assessment: Assessment) -> Mapping[str, Treadmill]:
     """Return the networks in which addresses are being lost; raises InsufficientData where that cannot be told."""
     snapshot = assessment.snapshot
-    started = _last_start(snapshot)
-    if not waiting_pods(snapshot) or started is None or runtimes.unordered(snapshot):
+    started = _last_start(assessment)
+    if not waiting_pods(snapshot) or started is None or assessment.runtime.without_record_order:
         return {}  # a burst of starting pods, or of pods that the runtime has lost, may look the same
     found = {
         store.network: _treadmill(assessment, store.network, started)
@@ -175,10 +174,10 @@ def _end(assessment: Assessment, network: str) -> datetime:
     )
 
 
-def _last_start(snapshot: Snapshot) -> datetime | None:
+def _last_start(assessment: Assessment) -> datetime | None:
     """Return when the last of the runtimes started; None: that is not known of all."""
-    processes = known_or(snapshot.processes, None)
-    starts = [processes.start_of(name) for name in runtimes.names(snapshot)] if processes else []
+    processes = known_or(assessment.snapshot.processes, None)
+    starts = [processes.start_of(name) for name in assessment.runtime.names] if processes else []
     known = [start for start in starts if start is not None]
     return max(known) if known and len(known) == len(starts) else None
 

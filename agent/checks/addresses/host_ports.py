@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from agent.checks import kubelet_runtime as runtimes
 from agent.model.assessment import Assessment
 from agent.model.index import SnapshotIndex
 from agent.model.runtime import CRI_O
@@ -49,7 +48,7 @@ def forwarded(
 ) -> dict[Reservation, Ports | None]:
     """Return the ports that may still be forwarded to each address; None: not known."""
     snapshot, found = assessment.snapshot, dict[Reservation, Ports | None]()
-    processes, by_runtime = known_or(snapshot.processes, None), CRI_O in runtimes.names(snapshot)
+    processes, by_runtime = known_or(snapshot.processes, None), CRI_O in assessment.runtime.names
     networks = () if by_runtime else known_or(snapshot.networks, ())
     silent = {network.name for network in networks} - {
         network.name for network in networks if network.forwards_ports

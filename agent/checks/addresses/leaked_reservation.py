@@ -15,7 +15,6 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Final, TypeAlias
 
-from agent.checks import kubelet_runtime as runtimes
 from agent.checks.addresses import host_ports
 from agent.checks.addresses.classify import CLOCK_SLACK
 from agent.checks.addresses.host_ports import Ports
@@ -79,7 +78,7 @@ class LeakEvidence:
 
     @cached_property
     def runtime(self) -> str:
-        return runtimes.name_of(self.assessment.snapshot)
+        return self.assessment.runtime.name
 
     @cached_property
     def runtime_started(self) -> datetime | None:
@@ -145,7 +144,7 @@ def _by_records(leak: Reservation, evidence: LeakEvidence) -> CauseAndTime:
         return LeakCause.UNKNOWN, leak.mtime
     if processes.booted > leak.mtime:
         return LeakCause.NODE_REBOOT, processes.booted
-    if runtimes.keeps_checkpoints(snapshot):
+    if evidence.assessment.runtime.keeps_checkpoints:
         return _restart(leak, processes.kubelet, started)
     # Without checkpoints, the runtime alone knows what is left to tear down: a kubelet that restarts forgets nothing.
     networks = evidence.assessment.index.cached_networks.get(leak.container_id, ())
@@ -183,7 +182,7 @@ def _torn_down_badly(
 ) -> CauseAndTime:
     """There is the result of ADD: no DEL of this network was completed, or it would have released the address."""
     if (
-        started is None or len(runtimes.asked(evidence.assessment.snapshot)) != 1
+        started is None or len(evidence.assessment.runtime.asked) != 1
     ):  # not all records are its own
         return LeakCause.TEARDOWN_SKIPPED, leak.mtime
     survived = started <= leak.mtime or evidence.has_older_record
@@ -325,8 +324,7 @@ def describe_group(findings: Sequence[Finding], assessment: Assessment) -> str:
     network, cause, _ = findings[0].group or ()
     times = sorted({finding.cause_at for finding in findings if finding.cause_at})
     time = format_time(times[0]) + (" (the oldest)" if len(times) > 1 else "")
-    runtime = runtimes.name_of(assessment.snapshot)
-    reason = describe_cause(LeakCause(str(cause)), time, runtime)
+    reason = describe_cause(LeakCause(str(cause)), time, assessment.runtime.name)
 
     # A finding for the leaks beyond those that are listed has the network as its subject.
     listed = [finding for finding in findings if finding.subject != network]

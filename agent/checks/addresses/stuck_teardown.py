@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 
-from agent.checks import kubelet_runtime as runtimes
 from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
 from agent.model.index import SnapshotIndex
-from agent.model.snapshot import ENDED, SANDBOX_OF_ANOTHER_CLIENT, Reservation, known_or
+from agent.model.runtime import version_numbers
+from agent.model.snapshot import ENDED, SANDBOX_OF_ANOTHER_CLIENT, Reservation, Snapshot, known_or
 from agent.model.text import format_time
 
 NAME = "stuck_teardown"
@@ -73,7 +73,7 @@ and is far longer than the creation of one takes.
 def find(assessment: Assessment) -> Iterator[Finding]:
     assessment.require_reservations()
     assessment.snapshot.containers.known()
-    if runtimes.keeps_checkpoints(assessment.snapshot):
+    if assessment.runtime.keeps_checkpoints:
         assessment.snapshot.checkpoints.known()
     for reservation, entry in assessment.classified.items():
         if reservation in assessment.pending and entry.state in _LIMITS:
@@ -85,7 +85,7 @@ def _late(
 ) -> Iterator[Finding]:
     since, uptime = assessment.pending[reservation]
     snapshot, (late, stuck) = assessment.snapshot, _LIMITS[entry.state]
-    forgotten = entry.state is State.TEARDOWN_PENDING and runtimes.forgets_checkpoints(snapshot)
+    forgotten = entry.state is State.TEARDOWN_PENDING and _forgets_checkpoints(snapshot)
     lasted, processes = snapshot.uptime - uptime, known_or(snapshot.processes, None)
     if (
         forgotten and processes and processes.kubelet
@@ -110,6 +110,15 @@ def _late(
     yield Finding(
         NAME, subject, message, severity, entry.network, entry.pod, since=since, identity=identity
     )
+
+
+def _forgets_checkpoints(snapshot: Snapshot) -> bool:
+    """Return whether the kubelet is known to leave alone a sandbox of which only a checkpoint is left.
+
+    From 1.36 it lists sandboxes with an empty filter, and cri-dockerd then leaves these out (0.4.3).
+    """
+    node = known_or(snapshot.node, None)
+    return node is not None and (version_numbers(node.kubelet) or ()) >= (1, 36)
 
 
 def _state_of(reservation: Reservation, index: SnapshotIndex) -> str:

@@ -12,7 +12,6 @@ the same address as namespaces have it, so that the reservation is most likely l
 from collections.abc import Iterator
 from typing import Final
 
-from agent.checks import kubelet_runtime as runtimes
 from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
@@ -54,7 +53,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         if classified.state is State.UNMANAGED:
             yield from _unmanaged(classified, assessment.index)
     # After the findings: without the checkpoints it is not known which containers are gone for good.
-    if runtimes.keeps_checkpoints(snapshot):
+    if assessment.runtime.keeps_checkpoints:
         snapshot.checkpoints.known()
     snapshot.cni_results.known()
     require_available(snapshot.mounted_namespaces)
