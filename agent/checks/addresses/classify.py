@@ -3,13 +3,14 @@
 Evidence of ownership is checked first. A source that could not be read makes the state `unknown`, never `leaked`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from agent.checks.kubelet_runtime import kubelet_runtime
 from agent.model.assessment import KUBENET, Assessment, ClassifiedReservation, State
 from agent.model.index import SnapshotIndex
+from agent.model.memory import NO_MEMORY, Memory
 from agent.model.snapshot import (
     InsufficientData,
     Reservation,
@@ -31,10 +32,8 @@ _TAKEN = "; host-local cannot give out the address"
 StateAndReason: TypeAlias = tuple[State, str]
 
 
-def classify(
-    snapshot: Snapshot, grace: timedelta, remembered: Mapping[str, str] | None = None
-) -> Assessment:
-    """Return the state of every entry; the engine confirms what is `leaked`. `remembered`: pods by container ID."""
+def classify(snapshot: Snapshot, grace: timedelta, memory: Memory = NO_MEMORY) -> Assessment:
+    """Return the state of every entry. The engine confirms what is `leaked`."""
     index = SnapshotIndex(snapshot)
     runtime = kubelet_runtime(snapshot)
     if runtime.without_record_order:
@@ -45,7 +44,7 @@ def classify(
     single = [
         _state(reservation, index, runtime.keeps_checkpoints, grace) for reservation in reservations
     ]
-    pods = {**(remembered or {}), **index.pods}
+    pods = {**memory.pods, **index.pods}
     pairs = zip(reservations, _whole_sandboxes(reservations, single), strict=True)
     classified = [
         ClassifiedReservation(entry, *state, pods.get(entry.container_id, ""))

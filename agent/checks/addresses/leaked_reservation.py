@@ -123,7 +123,7 @@ def likely_cause(
 ) -> tuple[LeakCause, datetime, datetime | None]:
     """Return the cause with its time, and when the leak began at the earliest; None: it had begun by then."""
     cause, at = _by_records(leak, evidence)
-    if owned_at := evidence.assessment.last_owned.get(leak):
+    if owned_at := evidence.assessment.memory.of(leak).owned_at:
         if at != leak.mtime and at < owned_at - _AFTER_START:
             cause, at = (
                 LeakCause.UNKNOWN,
@@ -167,7 +167,7 @@ def _set_up_badly(
 ) -> CauseAndTime:
     """There is no result: libcni writes it after ADD, and removes it after DEL or when the runtime gives up."""
     # CRI-O drops the result when it gives up a DEL, however late: without an owner before, no start shows anything.
-    if evidence.runtime == CRI_O and leak not in evidence.assessment.last_owned:
+    if evidence.runtime == CRI_O and evidence.assessment.memory.of(leak).owned_at is None:
         started = None
     if started is not None and timedelta(0) < started - leak.mtime <= _DURING_ADD:
         return LeakCause.RUNTIME_RESTART, started

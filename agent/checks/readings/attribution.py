@@ -12,7 +12,7 @@ from datetime import timedelta
 from posixpath import normpath
 from typing import Final
 
-from agent.checks.waiting_pods import waiting_pods
+from agent.checks.waiting_pods import may_wait
 from agent.model.assessment import KUBENET, PRIMARY
 from agent.model.index import SnapshotIndex
 from agent.model.runtime import RuntimeNetwork
@@ -227,7 +227,7 @@ def _is_failing(store: NetworkStore, index: SnapshotIndex) -> bool:
         if reservation.container_id not in completed
     ]
     setup = _setup_began_ns(index)
-    return max(failed, default=0) > setup and bool(waiting_pods(index.snapshot))
+    return max(failed, default=0) > setup and may_wait(index.snapshot)
 
 
 def _skipped_network(store: NetworkStore, index: SnapshotIndex) -> str | None:
@@ -238,7 +238,7 @@ def _skipped_network(store: NetworkStore, index: SnapshotIndex) -> str | None:
     for first in known_or(index.snapshot.networks, ())[:1]:
         is_later = any(network.name == store.network for network in first.later)
         newer = _last_reserved_ns(store) > _last_used_ns(first.name, index)
-        if is_later and newer and waiting_pods(index.snapshot):
+        if is_later and newer and may_wait(index.snapshot):
             return first.name
     return None
 
@@ -303,7 +303,7 @@ def _left_over(store: NetworkStore, index: SnapshotIndex) -> LeftOver | None:
     snapshot = index.snapshot
     if not isinstance(snapshot.containers, Known) or not known_or(snapshot.networks, ()):
         return None
-    if _PODMAN.fullmatch(store.network) or _program(store) or waiting_pods(snapshot):
+    if _PODMAN.fullmatch(store.network) or _program(store) or may_wait(snapshot):
         return None
     container_ids = _container_ids(store)
     times = [reservation.mtime_ns for reservation in known_or(store.reading, ())]
