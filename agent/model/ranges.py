@@ -73,7 +73,7 @@ def overlap(some: RangeSets, others: RangeSets) -> str:
     return ""
 
 
-def serves(sets: RangeSets, pods: RangeSets) -> bool:
+def begin_within(sets: RangeSets, pods: RangeSets) -> bool:
     """Tell whether any of the ranges begins in any of the others, those of the node's pods."""
     return any(
         range_.first in other

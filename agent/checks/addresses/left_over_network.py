@@ -13,7 +13,7 @@ from typing import Final
 from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import NotRequested, from_mtime, require_available
+from agent.model.snapshot import LeftOver, NotRequested, from_mtime, require_available
 from agent.model.text import count_of, format_time
 
 NAME = "left_over_network"
@@ -40,17 +40,18 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         require_available(store.reading)
         if isinstance(store.reading, NotRequested):
             require_available(snapshot.containers)
-            if left := store.left_over:
-                files = count_of(left.files, "reservation", "reservations")
-                oldest, newest = (
-                    format_time(from_mtime(left.oldest_ns)),
-                    format_time(from_mtime(left.newest_ns)),
+            if store.left_over:
+                message = f"{_describe(store.left_over)}; not in use: {store.reading.why}"
+                yield Finding(
+                    NAME, store.network, message, severity=Severity.INFO, network=store.network
                 )
-                pods = (
-                    f", {left.pods} of them for pods according to libcni's cache"
-                    if left.pods
-                    else ""
-                )
-                had = f"{left.directory} has {files} of an earlier setup, from {oldest} to {newest}{pods}"
-                message = f"{had}; not in use: {store.reading.why}"
-                yield Finding(NAME, store.network, message, Severity.INFO, store.network)
+
+
+def _describe(left: LeftOver) -> str:
+    files = count_of(left.files, "reservation", "reservations")
+    oldest = format_time(from_mtime(left.oldest_ns))
+    newest = format_time(from_mtime(left.newest_ns))
+    text = f"{left.directory} has {files} of an earlier setup, from {oldest} to {newest}"
+    if left.pods:
+        text += f", {left.pods} of them for pods according to libcni's cache"
+    return text

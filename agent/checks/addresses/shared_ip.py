@@ -37,9 +37,11 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         holders[ip].append(pod)
     for ip, pods in sorted(holders.items()):
         if len(pods) > 1:
-            names, uids = (
-                " and ".join(sorted(pod.name for pod in pods)),
-                tuple(sorted(pod.uid for pod in pods)),
+            names = " and ".join(sorted(pod.name for pod in pods))
+            yield Finding(
+                NAME,
+                f"{ip} of {names}",
+                f"{len(pods)} running pods have the address {ip}: {names}",
+                severity=Severity.CRITICAL,
+                identity=tuple(sorted(pod.uid for pod in pods)),
             )
-            message = f"{len(pods)} running pods have the address {ip}: {names}"
-            yield Finding(NAME, f"{ip} of {names}", message, Severity.CRITICAL, identity=uids)

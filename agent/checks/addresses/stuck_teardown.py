@@ -20,7 +20,6 @@ from typing import Final
 from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
-from agent.model.index import SnapshotIndex
 from agent.model.memory import Since
 from agent.model.runtime import version_numbers
 from agent.model.snapshot import ENDED, SANDBOX_OF_ANOTHER_CLIENT, Reservation, Snapshot, known_or
@@ -57,10 +56,6 @@ REMEDY: Final = Remedy(
     runbook="StuckTeardown.md#nodeleakstuckteardown",
 )
 
-_FORGOTTEN: Final = (
-    "container {}, which no longer exists; kubelets from 1.36 never tear it down: check that no process has the "
-    "address, move the checkpoint /var/lib/cri-dockerd/sandbox/{} to another directory, then run nodeleak clean"
-)
 _HOUR: Final = timedelta(hours=1)
 _LIMITS: Final = {State.TEARDOWN_PENDING: (_HOUR / 4, _HOUR), State.NOT_READY: (_HOUR, 24 * _HOUR)}
 """When a teardown is late, and when it is stuck. It takes up to 4 minutes; it is tried each minute.
@@ -82,34 +77,51 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 
 def _late(
-    entry: ClassifiedReservation, reservation: Reservation, pending: Since, assessment: Assessment
+    entry: ClassifiedReservation, reservation: Reservation, since: Since, assessment: Assessment
 ) -> Iterator[Finding]:
-    since, uptime = pending
-    snapshot, (late, stuck) = assessment.snapshot, _LIMITS[entry.state]
+    snapshot = assessment.snapshot
+    late, stuck = _LIMITS[entry.state]
+    container = assessment.index.containers.get(reservation.container_id)
     forgotten = entry.state is State.TEARDOWN_PENDING and _forgets_checkpoints(snapshot)
-    lasted, processes = snapshot.uptime - uptime, known_or(snapshot.processes, None)
-    if (
-        forgotten and processes and processes.kubelet
-    ):  # for so long the kubelet has run with the reservation
+    lasted = snapshot.uptime - since.uptime
+    processes = known_or(snapshot.processes, None)
+    if forgotten and processes and processes.kubelet:
+        # For so long the kubelet has run with the reservation.
         lasted = max(lasted, snapshot.taken_at - max(processes.kubelet, reservation.mtime))
     if lasted < late:
         return
-    foreign = _state_of(reservation, assessment.index) == SANDBOX_OF_ANOTHER_CLIENT
+
+    foreign = container is not None and container.state == SANDBOX_OF_ANOTHER_CLIENT
     severity = Severity.WARNING if lasted >= stuck and not foreign else Severity.INFO
+    time = format_time(since.at)
     if forgotten:
-        left = _FORGOTTEN.format(entry.container, entry.container_id)
+        owner = (
+            f"container {entry.container}, which no longer exists; kubelets from 1.36 never tear it "
+            "down: check that no process has the address, move the checkpoint "
+            f"/var/lib/cri-dockerd/sandbox/{entry.container_id} to another directory, then run "
+            "nodeleak clean"
+        )
     elif entry.state is State.NOT_READY:
-        left = _not_running(entry, _state_of(reservation, assessment.index), format_time(since))
+        owner = _not_running(entry, container.state if container else "", time)
     else:
-        unfinished = f"the kubelet has not completed its teardown since {format_time(since)}"
-        left = f"container {entry.container}, which no longer exists; {unfinished}"
+        owner = (
+            f"container {entry.container}, which no longer exists; the kubelet has not completed "
+            f"its teardown since {time}"
+        )
     if damaged := assessment.index.damaged_results.get((entry.network, entry.container_id)):
-        remedy = "remove this file below /var/lib/cni/results or /var/lib/cni/cache"
-        left += f"; likely cause: libcni's cached result {damaged.file} is damaged ({damaged.damage}); {remedy}"
-    subject, message = str(reservation.key), f"{entry.name} is reserved for {left}"
-    identity = entry.container_id, severity
+        owner += (
+            f"; likely cause: libcni's cached result {damaged.file} is damaged ({damaged.damage}); "
+            "remove this file below /var/lib/cni/results or /var/lib/cni/cache"
+        )
     yield Finding(
-        NAME, subject, message, severity, entry.network, entry.pod, since=since, identity=identity
+        NAME,
+        str(reservation.key),
+        f"{entry.name} is reserved for {owner}",
+        severity=severity,
+        network=entry.network,
+        pod=entry.pod,
+        since=since.at,
+        identity=(entry.container_id, severity),
     )
 
 
@@ -122,20 +134,18 @@ def _forgets_checkpoints(snapshot: Snapshot) -> bool:
     return node is not None and (version_numbers(node.kubelet) or ()) >= (1, 36)
 
 
-def _state_of(reservation: Reservation, index: SnapshotIndex) -> str:
-    """Return the state of the sandbox, as the runtime calls it; empty: it does not have it."""
-    container = index.containers.get(reservation.container_id)
-    return container.state if container else ""
-
-
 def _not_running(entry: ClassifiedReservation, state: str, time: str) -> str:
-    """Describe a sandbox that does not run, and say since when."""
+    """Describe a sandbox that does not run. `state`: what the runtime calls it, since `time`."""
     if state in ENDED:
         return (
             f"sandbox {entry.container}, which has not been ready since {time} and is not torn down"
         )
     if state == SANDBOX_OF_ANOTHER_CLIENT:
-        seen = f"container {entry.container}, which is {state}, seen since {time}"
-        return f"{seen}: docker or nerdctl has it, and the kubelet does not tear it down"
-    called = f"which the runtime has called `{state or 'unnamed'}` since {time}"
-    return f"sandbox {entry.container}, {called}: it does not run, and it is not torn down"
+        return (
+            f"container {entry.container}, which is {state}, seen since {time}: docker or nerdctl "
+            "has it, and the kubelet does not tear it down"
+        )
+    return (
+        f"sandbox {entry.container}, which the runtime has called `{state or 'unnamed'}` since "
+        f"{time}: it does not run, and it is not torn down"
+    )

@@ -59,29 +59,40 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     require_available(snapshot.mounted_namespaces)
 
 
-def _unmanaged(classified: ClassifiedReservation, index: SnapshotIndex) -> Iterator[Finding]:
-    ip, holders = classified.name, index.holders.get(classified.name, [])
+def _unmanaged(entry: ClassifiedReservation, index: SnapshotIndex) -> Iterator[Finding]:
+    ip = entry.name
+    holders = index.holders.get(ip, [])
     owned = (
         f"{' and '.join(index.owners.get(ip, []))} reserves it for a container that the runtime has"
     )
-    path = index.mounted_namespaces.get(classified.container_id)
     container = "no container"
-    if classified.container_id:
-        container = f"container {classified.container}, which the runtime does not know"
+    if entry.container_id:
+        container = f"container {entry.container}, which the runtime does not know"
     severity = Severity.WARNING
-    if holders and not index.accounts_for(ip):
-        using = f"{' and '.join(holders)} {'uses' if len(holders) == 1 else 'use'}"
-        message = f"{using} {ip}, which is reserved for {container}" + (
-            f"; {owned}" if ip in index.owners else ""
+    if holders and not index.explaining_networks(ip):
+        uses = "uses" if len(holders) == 1 else "use"
+        message = f"{' and '.join(holders)} {uses} {ip}, which is reserved for {container}"
+        if ip in index.owners:
+            message += f"; {owned}"
+    elif path := index.mounted_namespaces.get(entry.container_id):
+        message = (
+            f"network namespace {path} (without a process) uses {ip}, which is reserved for "
+            f"{container}"
         )
-    elif path:
-        message = f"network namespace {path} (without a process) uses {ip}, which is reserved for {container}"
     elif holders:
         severity = Severity.INFO
-        message = f"{ip} is reserved for {container}; it is not released while {holders[0]} has it: {owned}"
+        message = (
+            f"{ip} is reserved for {container}; it is not released while {holders[0]} has it: "
+            f"{owned}"
+        )
     else:
         return
-    subject, identity = f"{classified.network}/{ip}", (classified.container_id,)
     yield Finding(
-        NAME, subject, message, severity, classified.network, classified.pod, identity=identity
+        NAME,
+        f"{entry.network}/{ip}",
+        message,
+        severity=severity,
+        network=entry.network,
+        pod=entry.pod,
+        identity=(entry.container_id,),
     )

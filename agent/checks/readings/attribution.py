@@ -85,11 +85,9 @@ def _networks_in_use(
         for container_id in index.running_sandboxes
         if index.containers[container_id].created > created_after
     }
-    records: list[CniResult | Reservation] = [
-        result for result in known_or(index.snapshot.cni_results, ()) if result.network in names
-    ]
-    for store in index.snapshot.reservations:
-        records += known_or(store.reading, ())
+    records: list[CniResult | Reservation] = [*index.reservations]
+    results = known_or(index.snapshot.cni_results, ())
+    records += [result for result in results if result.network in names]
     return frozenset(
         record.network
         for record in records
@@ -203,13 +201,10 @@ def _sandboxes_without_address(store: NetworkStore, index: SnapshotIndex) -> set
         for checkpoint in known_or(snapshot.checkpoints, ())
         if checkpoint.host_network
     }
-    elsewhere = {
-        result.container_id
-        for result in known_or(snapshot.cni_results, ())
-        if result.network != store.network
-    }
-    for other in snapshot.reservations:
-        elsewhere |= _container_ids(other)
+    elsewhere = {reservation.container_id for reservation in index.reservations}
+    for result in known_or(snapshot.cni_results, ()):
+        if result.network != store.network:
+            elsewhere.add(result.container_id)
     elsewhere -= _allocated(store, index)
     return {
         container_id
