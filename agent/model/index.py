@@ -163,7 +163,7 @@ class SnapshotIndex:
 
 
 def named_sandboxes(results: Iterable[CniResult]) -> frozenset[str]:
-    """Return the sandboxes, by container ID, of which libcni's cache names the network namespace."""
+    """Return the container IDs of which libcni's cache names the network namespace."""
     return frozenset(result.container_id for result in results if result.namespace)
 
 

@@ -25,7 +25,8 @@ CLOCK_SLACK: Final = timedelta(seconds=10)
 UNORDERED_GRACE: Final = timedelta(minutes=15)
 """A runtime may hold an address for so long before it lists the sandbox: 12 minutes, and some more.
 
-The kubelet's and the runtime's time limits for one RunPodSandbox and for its cleanup add up to that.
+The kubelet's and the runtime's time limits for one RunPodSandbox and for its cleanup add up to
+that.
 """
 
 StateAndReason: TypeAlias = tuple[State, str]

@@ -1,9 +1,11 @@
 """A network has no free address, or fewer than the number of pods that the node may still get.
 
-The scheduler counts pods and not addresses: it sends the node as many pods as the kubelet accepts. Pods beyond the
-last address stay in `ContainerCreating` with `no IP addresses available in range set`.
+The scheduler counts pods and not addresses: it sends the node as many pods as the kubelet accepts.
+Pods beyond the last address stay in `ContainerCreating` with `no IP addresses available in range
+set`.
 
-Means: no address is free, or fewer than `allocatable.pods` minus the pods on the node, and the node is not cordoned.
+Means: no address is free, or fewer than `allocatable.pods` minus the pods on the node, and the node
+is not cordoned.
 Severity info: no address is free, but no more pods can be assigned, no pod waits, and no address
 may be leaked. Or no pod waits for a secondary network, such as one of Multus, and no address of it
 may be leaked: other pods do not need it. (If the pods are unknown, this is a warning.) Or the whole
@@ -38,7 +40,8 @@ REMEDY: Final = Remedy(
         Step("Release what is leaked:", commands=("nodeleak clean",)),
         Step("Where nothing is leaked, the states of the reservations show what fills the range."),
         Step(
-            "Where pods fill it, lower the kubelet's `--max-pods`, or give the node a larger pod CIDR."
+            "Where pods fill it, lower the kubelet's `--max-pods`, or give the node a larger pod "
+            "CIDR."
         ),
     ),
     runbook="Ranges.md#nodeleakrangetoosmall",
@@ -68,7 +71,7 @@ def low_watermark(size: int) -> float:
 
 
 def _in_network(assessment: Assessment, network: str) -> Finding | None:
-    if not assessment.of(network) and not _may_have_range(assessment, network):
+    if not assessment.entries(network) and not _may_have_range(assessment, network):
         return None  # whatever the range is, all of it is free
     size = usable(assessment.ranges(network))
     free = assessment.free(network)
@@ -159,7 +162,7 @@ def is_secondary(assessment: Assessment, network: str) -> bool:
     networks = assessment.snapshot.networks
     if not isinstance(networks, Known) or network in {each.name for each in networks.value}:
         return False
-    interfaces = {entry.ifname for entry in assessment.of(network) if entry.container_id}
+    interfaces = {entry.ifname for entry in assessment.entries(network) if entry.container_id}
     return bool(interfaces) and interfaces.isdisjoint(PRIMARY)
 
 
@@ -204,7 +207,7 @@ def _serves_pods(assessment: Assessment, network: str) -> bool:
     for configured in known_or(assessment.snapshot.networks, ()):
         running = assessment.index.running_sandboxes
         if configured.name == network and any(
-            entry.container_id in running for entry in assessment.of(network)
+            entry.container_id in running for entry in assessment.entries(network)
         ):
             return True
     node = known_or(assessment.snapshot.node, None)

@@ -1,14 +1,16 @@
-"""A CNI plugin fails, and each retry of a pod takes another address that nothing releases; or it hangs.
+"""A CNI plugin fails, and each retry of a pod takes an address that nothing releases; or it hangs.
 
-host-local reserves the address first. If a later plugin of the chain fails in ADD, the runtime calls DEL for the
-plugins in reverse order: the same plugin fails again, and host-local is never asked. The runtime keeps no record, and
-the kubelet tries again in some seconds.
+host-local reserves the address first. If a later plugin of the chain fails in ADD, the runtime
+calls DEL for the plugins in reverse order: the same plugin fails again, and host-local is never
+asked. The runtime keeps no record, and the kubelet tries again in some seconds.
 
-Means: a pod of this node waits for its sandbox, and at least five addresses of a network were reserved in the last ten
-minutes (of a full range: the ten minutes before the last reservation, because no retry finds an address since then),
-after the runtime's last start, for sandboxes of which there is neither a record nor a result in libcni's cache.
+Means: a pod of this node waits for its sandbox, and at least five addresses of a network were
+reserved in the last ten minutes (of a full range: the ten minutes before the last reservation,
+because no retry finds an address since then), after the runtime's last start, for sandboxes of
+which there is neither a record nor a result in libcni's cache.
 Severity critical: at this rate no address is left within the hour.
-Or a plugin has been running for a minute or more: its pod waits for it, and other pods may wait for a lock that it has.
+Or a plugin has been running for a minute or more: its pod waits for it, and other pods may wait for
+a lock that it has.
 """
 
 from collections.abc import Iterator, Mapping
@@ -185,7 +187,7 @@ def _last_start(assessment: Assessment) -> datetime | None:
 
 
 def _failure(snapshot: Snapshot, network: str) -> SandboxFailure | None:
-    """Return what a waiting pod says about the network, or about a network that it does not name."""
+    """Return what a waiting pod says about the network, or about one that it does not name."""
     failures = [
         failure
         for failure in known_or(snapshot.sandbox_failures, ())

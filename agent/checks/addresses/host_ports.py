@@ -1,6 +1,7 @@
-"""The ports of the node that rules in iptables or nftables may still forward to an address, after its pod is gone.
+"""The ports of the node that firewall rules may still forward to an address whose pod is gone.
 
-A CNI plugin forwards what libcni's cached result has. kubenet and CRI-O forward by themselves, as the pod's spec says.
+A CNI plugin forwards what libcni's cached result has. kubenet and CRI-O forward by themselves, as
+the pod's spec says.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +40,7 @@ def forwarded(
             continue
         may_lack = by_runtime or reservation.network in incomplete
         cached = _cached(reservation, assessment.index, may_lack=may_lack)
-        in_spec = assessment.memory.of(reservation).host_ports
+        in_spec = assessment.memory.get(reservation).host_ports
         if in_spec is None and reservation.network in silent:
             in_spec = ()
         ports[reservation] = in_spec if cached is None else cached
@@ -62,7 +63,7 @@ def _cached(reservation: Reservation, index: SnapshotIndex, *, may_lack: bool) -
 
 
 def describe(ports: str) -> str:
-    """Say what a release does not remove. `ports`: of the node, and where they lead; may be empty."""
+    """Say what a release does not remove. `ports`: of the node, and where they lead, or empty."""
     return f"; iptables or nftables rules may still forward host port {ports}" if ports else ""
 
 

@@ -1,11 +1,12 @@
-"""An address is reserved for a container that no longer exists, and nothing on the node will ever release it.
+"""An address is reserved for a container that no longer exists, and nothing will ever release it.
 
-host-local keeps one file for each address. The kubelet removes it when it tears the sandbox down. If the runtime has
-lost the sandbox and the kubelet has dropped its checkpoint (for example because it restarted before it knew its pod
-CIDR), nobody removes it. After enough leaks, pods hang with `no IP addresses available in range set`.
+host-local keeps one file for each address. The kubelet removes it when it tears the sandbox down.
+If the runtime has lost the sandbox and the kubelet has dropped its checkpoint (for example because
+it restarted before it knew its pod CIDR), nobody removes it. After enough leaks, pods hang with `no
+IP addresses available in range set`.
 
-Means: the file outlived its container: no container, no checkpoint, no process, no mounted network namespace that
-libcni's cache names, and no live pod has the address.
+Means: the file outlived its container: no container, no checkpoint, no process, no mounted network
+namespace that libcni's cache names, and no live pod has the address.
 """
 
 from collections import defaultdict
@@ -277,7 +278,7 @@ class _Evidence:
 
     @cached_property
     def lost_sandboxes(self) -> int:
-        """How many leaked sandboxes have a result of ADD, and are older than the runtime's start."""
+        """How many leaked sandboxes with a result of ADD are older than the runtime's start."""
         started = self.runtime_started
         cached = self.assessment.index.cached_networks
         return len(
@@ -291,7 +292,7 @@ class _Evidence:
 
 def _likely_cause(leak: Reservation, evidence: _Evidence) -> CauseAndTime:
     cause, at = _cause_by_records(leak, evidence)
-    owned_at = evidence.assessment.memory.of(leak).owned_at
+    owned_at = evidence.assessment.memory.get(leak).owned_at
     if owned_at and at != leak.mtime and at < owned_at - _AFTER_START:
         # That start is too early to be the cause.
         return LeakCause.UNKNOWN, leak.mtime
@@ -302,7 +303,7 @@ def _began(
     leak: Reservation, cause: LeakCause, at: datetime, evidence: _Evidence
 ) -> datetime | None:
     """Return when the leak began at the earliest; None: it may have begun before any record."""
-    if owned_at := evidence.assessment.memory.of(leak).owned_at:
+    if owned_at := evidence.assessment.memory.get(leak).owned_at:
         return max(at, owned_at)
     # Only the last start is known; an earlier one may be the cause.
     dated = cause not in RESTARTS or at - leak.mtime <= _DURING_ADD
@@ -344,7 +345,7 @@ def _restart(leak: Reservation, kubelet: datetime | None, runtime: datetime | No
 def _cause_without_result(leak: Reservation, evidence: _Evidence) -> CauseAndTime:
     """Libcni writes a result after ADD, and removes it after DEL or when the runtime gives up."""
     started = evidence.runtime_started
-    owned_before = evidence.assessment.memory.of(leak).owned_at is not None
+    owned_before = evidence.assessment.memory.get(leak).owned_at is not None
     if evidence.assessment.runtime.name == CRI_O and not owned_before:
         # CRI-O drops the result when it gives up a DEL, however late: no start shows anything.
         started = None

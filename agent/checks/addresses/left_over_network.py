@@ -1,10 +1,12 @@
-"""A directory of host-local holds reservations of an earlier setup of the node: of another runtime or network.
+"""A directory of host-local has reservations of an earlier setup: another runtime or network.
 
-A node that moved from docker to containerd, or from kubenet to another network, keeps the old directory. Nothing
-releases its files. They take no addresses from the network in use, but would if a network of that name returned.
+A node that moved from docker to containerd, or from kubenet to another network, keeps the old
+directory. Nothing releases its files. They take no addresses from the network in use, but would if
+a network of that name returned.
 
-Means: the CNI configuration does not name the network, no pod here uses the directory or waits for an address, its
-newest file is older than every running pod or than the node's start, and no runtime lists a container with its IDs.
+Means: the CNI configuration does not name the network, no pod here uses the directory or waits for
+an address, its newest file is older than every running pod or than the node's start, and no runtime
+lists a container with its IDs.
 """
 
 from collections.abc import Iterator

@@ -1,11 +1,11 @@
 """Two networks that pods of this node use can give out the same addresses.
 
-host-local looks only at the files of one network. If the CNI configuration is replaced by another with the
-same range, the new network knows nothing of the addresses of the pods that run. The same happens if a further network
-(Multus) has a range of the node's own.
+host-local looks only at the files of one network. If the CNI configuration is replaced by another
+with the same range, the new network knows nothing of the addresses of the pods that run. The same
+happens if a further network (Multus) has a range of the node's own.
 
-Means: both networks are in use, and their ranges overlap, or a running container has an address of the one in the
-range of the other. Severity info: at least one network is no pod's `eth0`.
+Means: both networks are in use, and their ranges overlap, or a running container has an address of
+the one in the range of the other. Severity info: at least one network is no pod's `eth0`.
 """
 
 from collections.abc import Iterator
@@ -72,12 +72,12 @@ def _finding(assessment: Assessment, first: str, second: str, shared: str) -> Fi
 
 def _address_in_use(assessment: Assessment, network: str, ranges: RangeSets) -> str | None:
     """Return an address of a running container that lies in the ranges of another network."""
-    for entry in or_none(assessment.of, network) or ():
+    for entry in or_none(assessment.entries, network) or ():
         if entry.state is State.IN_USE and covers(ranges, entry.name):
             return entry.name
     return None
 
 
 def _is_primary(assessment: Assessment, network: str) -> bool:
-    entries = or_none(assessment.of, network)
+    entries = or_none(assessment.entries, network)
     return not entries or any(entry.ifname in PRIMARY for entry in entries)

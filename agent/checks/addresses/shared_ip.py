@@ -1,9 +1,11 @@
 """Two running pods have the same address, and each gets some of the other's traffic.
 
-This happens when the reservation of a running pod was deleted: host-local gave the address out a second time.
+This happens when the reservation of a running pod was deleted: host-local gave the address out a
+second time.
 
 Means: the API server shows the address for both pods, and both sandboxes are running on this node.
-A pod whose containers have ended, and wait for no restart, does not count: CRI-O frees its address first.
+A pod whose containers have ended, and wait for no restart, does not count: CRI-O frees its address
+first.
 """
 
 from collections import defaultdict

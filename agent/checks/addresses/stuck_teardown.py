@@ -1,9 +1,10 @@
 """The kubelet does not complete the teardown of a sandbox, and its address stays reserved.
 
-The kubelet retries a teardown until it succeeds. It fails every time if the network plugin fails: a CNI configuration
-or plugin binary was removed, or kubenet has no pod CIDR. After a power cut, libcni's cached result of a sandbox may be
-empty: containerd before 2.0 then cannot stop the sandbox. With cri-dockerd, kubelets from 1.36 do not see a sandbox
-whose container was removed (`docker rm -f`), and never tear it down.
+The kubelet retries a teardown until it succeeds. It fails every time if the network plugin fails: a
+CNI configuration or plugin binary was removed, or kubenet has no pod CIDR. After a power cut,
+libcni's cached result of a sandbox may be empty: containerd before 2.0 then cannot stop the
+sandbox. With cri-dockerd, kubelets from 1.36 do not see a sandbox whose container was removed
+(`docker rm -f`), and never tear it down.
 
 Means: with docker, the reservation has had a checkpoint and no container for 15 minutes (severity
 info) or an hour (warning). One scan knows it if a kubelet from 1.36 has run so long with it, or if
@@ -71,7 +72,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     if assessment.runtime.keeps_checkpoints:
         assessment.snapshot.checkpoints.known()
     for reservation, entry in assessment.classified.items():
-        since = assessment.memory.of(reservation).pending_since
+        since = assessment.memory.get(reservation).pending_since
         if since is not None and entry.state in _LIMITS:
             yield from _late(entry, reservation, since, assessment)
 
@@ -96,8 +97,8 @@ def _late(
     time = format_time(since.at)
     if forgotten:
         owner = (
-            f"container {entry.container}, which no longer exists; kubelets from 1.36 never tear it "
-            "down: check that no process has the address, move the checkpoint "
+            f"container {entry.container}, which no longer exists; kubelets from 1.36 never tear "
+            "it down: check that no process has the address, move the checkpoint "
             f"/var/lib/cri-dockerd/sandbox/{entry.container_id} to another directory, then run "
             "nodeleak clean"
         )
@@ -126,9 +127,9 @@ def _late(
 
 
 def _forgets_checkpoints(snapshot: Snapshot) -> bool:
-    """Return whether the kubelet is known to leave alone a sandbox of which only a checkpoint is left.
+    """Return whether the kubelet leaves a sandbox alone of which only a checkpoint is left.
 
-    From 1.36 it lists sandboxes with an empty filter, and cri-dockerd then leaves these out (0.4.3).
+    From 1.36 it lists sandboxes with an empty filter, and cri-dockerd then omits these (0.4.3).
     """
     node = known_or(snapshot.node, None)
     return node is not None and (version_numbers(node.kubelet) or ()) >= (1, 36)

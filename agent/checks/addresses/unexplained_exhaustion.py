@@ -1,8 +1,9 @@
-"""Pods wait because host-local has no free address, and no network that nodeleak checks explains it.
+"""Pods wait because host-local has no free address, and no network that is checked explains it.
 
-Means: a pod of this node waits, and its last Event, not older than six minutes, says `no IP addresses available in
-range set`; but of the networks that were checked, none has this range, or the network that has it has free addresses.
-nodeleak looks at the wrong directory, or not at all of them.
+Means: a pod of this node waits, and its last Event, not older than six minutes, says `no IP
+addresses available in range set`; but of the networks that were checked, none has this range, or
+the network that has it has free addresses. nodeleak looks at the wrong directory, or not at all of
+them.
 """
 
 from collections.abc import Iterator

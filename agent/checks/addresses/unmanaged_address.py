@@ -1,12 +1,14 @@
-"""A process or a network namespace still uses an address, and the container runtime does not know its container.
+"""A process or network namespace still uses an address whose container the runtime does not know.
 
-A docker upgrade that moves the data directory, or a runtime that failed to load a container, leaves processes that
-nothing manages. A runtime whose data was deleted leaves mounted network namespaces: no process is in them, but the
-kernel still answers for the address. In the runtime's list alone, such addresses look leaked.
+A docker upgrade that moves the data directory, or a runtime that failed to load a container, leaves
+processes that nothing manages. A runtime whose data was deleted leaves mounted network namespaces:
+no process is in them, but the kernel still answers for the address. In the runtime's list alone,
+such addresses look leaked.
 
-Means: no container has the reservation's ID, and a process has the address configured, or the network namespace that
-libcni's cache names for the sandbox is still mounted. Severity info: as many containers of other networks have reserved
-the same address as namespaces have it, so that the reservation is most likely leaked.
+Means: no container has the reservation's ID, and a process has the address configured, or the
+network namespace that libcni's cache names for the sandbox is still mounted. Severity info: as many
+containers of other networks have reserved the same address as namespaces have it, so that the
+reservation is most likely leaked.
 """
 
 from collections.abc import Iterator
@@ -52,7 +54,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     for classified in assessment.reservations:
         if classified.state is State.UNMANAGED:
             yield from _unmanaged(classified, assessment.index)
-    # After the findings: without the checkpoints it is not known which containers are gone for good.
+    # After the findings: without the checkpoints it is unknown which containers are gone for good.
     if assessment.runtime.keeps_checkpoints:
         snapshot.checkpoints.known()
     snapshot.cni_results.known()

@@ -1,12 +1,14 @@
-"""A running pod uses an address that is not reserved: host-local can give the same address to the next pod.
+"""A running pod uses an address that is not reserved: host-local can give it to the next pod.
 
-This happens when someone, or a cleanup script, deletes files in host-local's directory, or when the directory is lost
-(a tmpfs, a reinstallation) while containers keep running. host-local looks only at its files.
-It also happens when the CNI configuration is replaced by that of another network with the same range.
+This happens when someone, or a cleanup script, deletes files in host-local's directory, or when the
+directory is lost (a tmpfs, a reinstallation) while containers keep running. host-local looks only
+at its files. It also happens when the CNI configuration is replaced by that of another network with
+the same range.
 
-Means: the pod's address lies in the range of a network, and there is no reservation file for it in that network.
-Without the pods of the API server: a sandbox runs, libcni's cache has its result of a network, and no file has its ID.
-A pod whose containers have ended, and wait for no restart, does not count: CRI-O frees its address first.
+Means: the pod's address lies in the range of a network, and there is no reservation file for it in
+that network. Without the pods of the API server: a sandbox runs, libcni's cache has its result of a
+network, and no file has its ID. A pod whose containers have ended, and wait for no restart, does
+not count: CRI-O frees its address first.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,7 +46,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     networks = assessment.networks
     pods = assessment.networked_pods
     reserved = {
-        network: {entry.name for entry in assessment.of(network) if entry.blocks}
+        network: {entry.name for entry in assessment.entries(network) if entry.blocks}
         for network in networks
     }
     elsewhere = _pods_of_other_networks(assessment)
@@ -83,8 +85,8 @@ def _without_pods(assessment: Assessment) -> Iterator[Finding]:
         sandbox = f"sandbox {container.id[:12]}"
         if ended.get(container.pod_uid):
             raise InsufficientData(
-                f"{sandbox} of pod {container.pod} has no reservation, and may be torn down at this "
-                "moment"
+                f"{sandbox} of pod {container.pod} has no reservation, and may be torn down at "
+                "this moment"
             )
         yield Finding(
             NAME,
@@ -111,7 +113,7 @@ def _unreserved(assessment: Assessment) -> Iterator[tuple[Container, str]]:
     reserved = {
         entry.container_id
         for network in assessment.networks
-        for entry in assessment.of(network)
+        for entry in assessment.entries(network)
         if entry.ifname in PRIMARY
     }
     created_before = snapshot.taken_at.timestamp() - LONGEST_ADD.total_seconds()
@@ -145,7 +147,7 @@ def _network_that_can_give_out(
 
 
 def _pods_of_other_networks(assessment: Assessment) -> set[str]:
-    """Return the pods whose address is of a network that is not checked, according to libcni's cache."""
+    """Return the pods with an address of a network that is not checked, by libcni's cache."""
     checked: set[str] = set()
     others: set[str] = set()
     for container_id, pod in assessment.index.running_sandboxes.items():

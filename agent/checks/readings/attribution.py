@@ -143,7 +143,7 @@ def _not_configured(store: NetworkStore, index: SnapshotIndex) -> NetworkStore:
                 and not _sandboxes_without_address(store, index)
             )
             return _not_in_use(store, "its directory does not exist", index) if skipped else store
-    # Whoever names a network knows it; kubenet may be named for a fleet of which some nodes have it.
+    # Whoever names a network knows it; but kubenet may be named for a fleet, and missing on nodes.
     if _is_in_use(store, index) or (not store.discovered and not kubenet):
         return store
     if program := _program(store):
@@ -252,7 +252,7 @@ def _last_reserved_ns(store: NetworkStore) -> int:
 
 
 def _is_in_use(store: NetworkStore, index: SnapshotIndex) -> bool:
-    """Return whether running pods use it, or libcni's cache has it as a secondary network of pods."""
+    """Return whether running pods use it, or it is a secondary network in libcni's cache."""
     if not _allocated(store, index).isdisjoint(index.running_sandboxes):
         return True
     return any(
