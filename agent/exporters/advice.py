@@ -1,6 +1,6 @@
 """What to do about a finding: the `Do:` of its detector as steps, and for addresses what this node calls for."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.metadata import metadata, version
 from inspect import cleandoc
@@ -16,27 +16,18 @@ from agent.checks.addresses import (
 )
 from agent.checks.detector import Step
 from agent.checks.registry import DETECTOR
+from agent.exporters.release_commands import ON_NODE
 from agent.model.assessment import ClassifiedReservation, State
 from agent.model.finding import Severity
+from agent.model.limits import MAX_SHARE
 from agent.model.ranges import covers
-from agent.model.release import MAX_SHARE
 from agent.model.report import NetworkSummary, Report
 from agent.model.text import count_of
 
-ON_NODE: Final = ("nodeleak clean", "nodeleak clean --apply --cleanup-network=auto")
-_IN_POD: Final = ("nodeleak clean", "nodeleak clean --apply")
-_AS_JOB: Final = ("nodeleak clean", "kubectl nodeleak clean-job {node} --apply --run")
 ANY_SHARE: Final = "--max-share=100%"
 BY_JOB: Final = (
     " with a Job, from your machine (or deploy/clean-one-node.yaml; this pod only reads)"
 )
-
-
-def release_commands(environment: Mapping[str, str], options: str = "") -> tuple[str, ...]:
-    """Return the commands that release addresses: on a node (with `options`), in a pod that may, or from outside."""
-    if "KUBERNETES_SERVICE_HOST" not in environment:
-        return tuple(f"{command}{options}" for command in ON_NODE)
-    return _IN_POD if environment.get("NODELEAK_CLEANUP_NETWORK") else _AS_JOB
 
 
 def advice(detector: str, report: Report, release: Sequence[str] = ON_NODE) -> list[Step]:

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from agent.model.snapshot import MAX_RESERVATIONS
+from agent.model.limits import MAX_RESERVATIONS
 from agent.sources.source_error import NotFound, SourceError, cannot_read
 
 LARGEST_FILE: Final = 1024 * 1024  # bytes of a file that a program wrote: it has some thousand

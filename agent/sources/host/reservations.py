@@ -16,8 +16,8 @@ from itertools import filterfalse
 from pathlib import Path
 from typing import Final
 
+from agent.model.limits import MAX_RESERVATIONS
 from agent.model.snapshot import (
-    MAX_RESERVATIONS,
     Known,
     NetworkStore,
     Reservation,
