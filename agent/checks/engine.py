@@ -13,6 +13,7 @@ from agent.checks.devices.state import with_history
 from agent.checks.registry import DETECTORS, Detector
 from agent.model.assessment import Assessment, State, or_none
 from agent.model.bug import Bug, bug_of
+from agent.model.clocks import CLOCK_STEP
 from agent.model.finding import Finding, Key, LeakCause, SkippedCheck, TrackedFinding
 from agent.model.index import SnapshotIndex
 from agent.model.ranges import usable
@@ -25,9 +26,6 @@ from agent.model.snapshot import (
     ReservationKey,
     Snapshot,
 )
-
-CLOCK_STEP = timedelta(seconds=5)
-"""A larger difference between the progress of the wall clock and of the boot clock means that the clock was set."""
 
 
 @dataclass(frozen=True, slots=True)

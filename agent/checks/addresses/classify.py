@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from agent.checks import kubelet_runtime as runtimes
 from agent.model.assessment import KUBENET, Assessment, ClassifiedReservation, State
+from agent.model.clocks import FILE_AHEAD
 from agent.model.index import SnapshotIndex
 from agent.model.snapshot import (
     InsufficientData,
@@ -19,8 +20,6 @@ from agent.model.snapshot import (
 )
 from agent.model.text import format_age
 
-CLOCK_SLACK = timedelta(seconds=10)
-"""A file written during the snapshot is a moment newer than it; a larger difference means that a clock was set."""
 UNORDERED_GRACE = timedelta(minutes=15)
 """A runtime may hold an address for so long before it lists the sandbox: 12 minutes, and some to spare.
 
@@ -139,7 +138,7 @@ def _in_namespace(reservation: Reservation, index: SnapshotIndex) -> str:
 
 def _without_owner(reservation: Reservation, now: datetime, grace: timedelta) -> StateAndReason:
     age = now - reservation.mtime
-    if age < -CLOCK_SLACK:
+    if age < -FILE_AHEAD:
         return (
             State.UNKNOWN,
             f"its file is {format_age(-age)} newer than this snapshot: the clock was changed",

@@ -21,9 +21,9 @@ from typing import Final, TypeAlias
 
 from agent.checks import kubelet_runtime as runtimes
 from agent.checks.addresses import host_ports
-from agent.checks.addresses.classify import CLOCK_SLACK
 from agent.checks.addresses.host_ports import Ports
 from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment, ClassifiedReservation
+from agent.model.clocks import FILE_AHEAD
 from agent.model.finding import RESTARTS, Finding, Key, LeakCause, Severity, TrackedFinding
 from agent.model.ranges import numbered
 from agent.model.runtime import CRI_O
@@ -235,7 +235,7 @@ def _check_sources(assessment: Assessment) -> None:
     ):
         # Its age says nothing.
         if (
-            entry.mtime > snapshot.taken_at + CLOCK_SLACK
+            entry.mtime > snapshot.taken_at + FILE_AHEAD
             and entry.container_id not in assessment.index.containers
         ):
             raise InsufficientData(

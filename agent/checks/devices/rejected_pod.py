@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from agent.checks.devices.state import PROMPTLY, DeviceView, KubeletRun, resource_states
 from agent.model.assessment import Assessment
+from agent.model.clocks import SKEW_ERROR, STATUS_DELAY, WHOLE_SECOND
 from agent.model.devices import (
     ENDPOINT_GRACE,
     SURELY_DROPPED_AFTER,
@@ -50,14 +51,6 @@ REPLACED_WITHIN: Final = {
 NO_FORCE: Final = "never use --force, which can leak the address of a pod that had run"
 _LEFTOVER: Final = f"delete the failed pod at your convenience; {NO_FORCE}"
 
-CLOCK_RESOLUTION: Final = timedelta(
-    seconds=1
-)  # the kubelet and the API server write times in whole seconds
-API_DELAY: Final = timedelta(
-    seconds=5
-)  # a pod's status reaches the API server this much later, at most
-SKEW_ERROR: Final = timedelta(seconds=2.5)
-"""The error of a measured skew, at most. A smaller skew counts as none: it changes with every snapshot."""
 BETWEEN_SNAPSHOTS: Final = timedelta(
     seconds=60
 )  # what a snapshot saw first may have happened this much earlier
@@ -273,12 +266,12 @@ def explain(view: DeviceView | None, pod: Pod, rejection: Rejection, resource: s
 def _by_time(
     view: DeviceView, pod: Pod, rejection: Rejection, resource: str, at: datetime
 ) -> Explanation:
-    window = Window(at, at + CLOCK_RESOLUTION)
+    window = Window(at, at + WHOLE_SECOND)
     if rejection.by_api:  # when it was by the node's clock, as the files' times are
         off = abs(view.snapshot.api_skew or timedelta(0))
         if off > _COMPARABLE:
             return _unverified("the clocks of the node and of the API server cannot be compared")
-        slack = API_DELAY + (off if off > SKEW_ERROR else timedelta(0))
+        slack = STATUS_DELAY + (off if off > SKEW_ERROR else timedelta(0))
         window = Window(window.earliest - slack, window.latest + slack)
     # A kubelet needs more than a second to start: in that second, no earlier kubelet was there to reject a pod.
     run = view.run_before(window.latest)

@@ -14,15 +14,13 @@ from typing import Final
 
 from agent.checks.devices.state import DeviceView
 from agent.model.assessment import Assessment
+from agent.model.clocks import CONTAINER_START
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import Pod
 from agent.model.text import format_time
 
 NAME = "started_without_device"
 SEVERITIES: Final = (Severity.WARNING,)
-
-CLOCK_RESOLUTION: Final = timedelta(seconds=2)
-"""Start times are whole seconds, and a container starts a moment after the kubelet admitted its pod."""
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -53,12 +51,12 @@ def _too_early(
     for resource in resources:
         registration, when = run.first_registration(resource), "was not registered then"
         # Until when the kubelet certainly knew no device of it. Registered or not: it has not written that it is.
-        until: datetime | None = run.end or view.snapshot.taken_at + CLOCK_RESOLUTION
+        until: datetime | None = run.end or view.snapshot.taken_at + CONTAINER_START
         if registration is not None:
             when = f"was registered {(registration.at - run.start.at).total_seconds():.1f} s later"
             bound = view.socket_bound(run, resource, run.start.at, view.snapshot.taken_at)
             until = registration.at if registration.exact else bound
-        if until and started + CLOCK_RESOLUTION < until:
+        if until and started + CONTAINER_START < until:
             message = (
                 f"pod {pod.name} requests {resource} and was started without it at {format_time(started)}: the kubelet "
                 f"started at {format_time(run.start.at)}, and {resource} {when}; kubelets up to 1.24 start such a pod "

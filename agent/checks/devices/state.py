@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Final
 
 from agent.model.bug import bug_of
+from agent.model.clocks import CLOCK_STEP
 from agent.model.devices import (
     ENDPOINT_GRACE,
     KUBELET_SOCKET,
@@ -22,9 +23,6 @@ from agent.model.devices import (
 from agent.model.snapshot import Known, Snapshot, Unavailable, known_or
 
 REGISTERED, DROPPED = TransitionKind.REGISTERED, TransitionKind.DROPPED
-SLACK: Final = timedelta(
-    seconds=5
-)  # how far the wall clock may drift from the boot clock; more: it was set
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +170,9 @@ class DeviceView:
     def in_this_boot(self, at: datetime) -> bool:
         """Whether the wall clock, as it is set now, can have shown this time since the node booted."""
         return (
-            self.snapshot.taken_at - self.snapshot.uptime - SLACK
+            self.snapshot.taken_at - self.snapshot.uptime - CLOCK_STEP
             <= at
-            <= self.snapshot.taken_at + SLACK
+            <= self.snapshot.taken_at + CLOCK_STEP
         )
 
     @property
@@ -201,7 +199,7 @@ class DeviceView:
         if processes is None or processes.kubelet is None:
             return False
         written = self.plugins.checkpoint_written
-        if written and processes.kubelet <= written <= self.snapshot.taken_at + SLACK:
+        if written and processes.kubelet <= written <= self.snapshot.taken_at + CLOCK_STEP:
             return True
         is_empty = not self.plugins.sockets and written is None
         if self.plugins.listens_without_file and not is_empty:
@@ -209,7 +207,7 @@ class DeviceView:
         if self.start is None or self.start.boot_id != self.boot_id or not self.boot_id:
             return False
         if self.in_this_boot(self.start.at):
-            return self.start.at >= processes.kubelet - SLACK
+            return self.start.at >= processes.kubelet - CLOCK_STEP
         # The clock was set since: the kubelet ran already when a snapshot first saw the socket.
         return self.start.uptime >= processes.kubelet - processes.booted
 
@@ -225,7 +223,7 @@ class DeviceView:
         written, bound = self.plugins.checkpoint_written, self.plugins.kubelet_socket
         if written is None or bound is None or not self.in_this_boot(bound):
             return None
-        return None if written > self.snapshot.taken_at + SLACK else written >= bound
+        return None if written > self.snapshot.taken_at + CLOCK_STEP else written >= bound
 
 
 def _conventional(resource: str) -> Iterator[str]:
@@ -324,7 +322,7 @@ def kubelet_up_for(view: DeviceView) -> timedelta | None:
     seen_for = snapshot.uptime - start.uptime if start.boot_id == view.boot_id else timedelta(0)
     by_wall = snapshot.taken_at - start.at
     # The wall clock, if the boot clock confirms it; otherwise how long it has been seen.
-    return by_wall if view.in_this_boot(start.at) and by_wall >= seen_for - SLACK else seen_for
+    return by_wall if view.in_this_boot(start.at) and by_wall >= seen_for - CLOCK_STEP else seen_for
 
 
 def _state(resource: str, view: DeviceView) -> ResourceState:
