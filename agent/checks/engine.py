@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from agent.checks import kubelet_runtime as runtimes
 from agent.checks.addresses import host_ports, leaked_reservation, stuck_teardown
 from agent.checks.addresses.classify import classify
-from agent.checks.devices.state import with_history
+from agent.checks.devices.history import with_history
 from agent.checks.registry import DETECTORS, Detector
 from agent.model.assessment import Assessment, State, or_none
 from agent.model.bug import Bug, bug_of

@@ -83,11 +83,10 @@ class DevicePlugins:
     )  # None: there is none. No device was ever registered, or the file was removed
     registered: tuple[Registered, ...]
     allocations: tuple[Allocation, ...]
-    history: tuple[DeviceTransition, ...] = ()  # the transitions up to this snapshot, oldest first
+    history: tuple[DeviceTransition, ...] = ()  # oldest first
     trouble: str = (
         ""  # why the state file could not be read, so that the history starts anew; empty: it could
     )
-    complete: bool = False  # whether the history includes the transitions of this snapshot
     listens_without_file: bool = False
     """The kubelet listens on the `kubelet.sock` of this directory, and the file was removed. False:
     it does not, or the node's list of unix sockets is not known."""

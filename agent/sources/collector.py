@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from agent.checks.cluster import detached_volume
-from agent.checks.devices.state import with_history
 from agent.checks.readings import crosscheck
 from agent.checks.waiting_pods import waiting_pods
 from agent.model.bug import bug_of
@@ -60,7 +59,7 @@ def take_snapshot(
     snapshot = crosscheck.all_sources(snapshot)
     for name in _WHERE_NEEDED:
         snapshot = _read_where_needed(name, snapshot, sources, clock)
-    return with_history(crosscheck.namespaces(snapshot))
+    return crosscheck.namespaces(snapshot)
 
 
 def _read(name: str, snapshot: Snapshot, sources: Sources, clock: Callable[[], float]) -> Snapshot:

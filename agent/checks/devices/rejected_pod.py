@@ -19,7 +19,8 @@ from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
-from agent.checks.devices.state import PROMPTLY, DeviceView, KubeletRun, resource_states
+from agent.checks.devices.resources import resource_states
+from agent.checks.devices.view import REGISTERS_WITHIN, DeviceView, KubeletRun
 from agent.model.assessment import Assessment
 from agent.model.clocks import SKEW_ERROR, STATUS_DELAY, WHOLE_SECOND
 from agent.model.devices import (
@@ -123,7 +124,7 @@ class _Case:
             list[DeviceTransition](),
             list[DeviceTransition](),
         )
-        for previous, change in pairwise((self.run.start, *self.run.of(self.resource))):
+        for previous, change in pairwise((self.run.start, *self.run.changes(self.resource))):
             window = self._window(change, previous)
             is_before, is_after = (
                 window.latest <= self.window.earliest,
@@ -141,7 +142,7 @@ class _Case:
                 previous.at if seen_together else change.at - BETWEEN_SNAPSHOTS, change.at
             )
         bound = self.view.socket_bound(self.run, self.resource, previous.at, change.at)
-        if change.exact and (bound is None or change.at - bound > PROMPTLY):
+        if change.exact and (bound is None or change.at - bound > REGISTERS_WITHIN):
             bound = change.at
         return Window(bound or min(change.at, previous.at), change.at)
 
@@ -326,7 +327,7 @@ def rejected_pods(snapshot: Snapshot) -> Iterator[RejectedPod]:
     if isinstance(snapshot.device_plugins, Known):
         view = DeviceView.of(snapshot)
         by_socket = {socket: resource for resource, socket in view.sockets.items()}
-        healthy = {state.resource for state in resource_states(snapshot) if state.registered}
+        healthy = {state.resource for state in resource_states(view) if state.registered}
     for pod in snapshot.pods.known():
         if (
             pod.phase == "Failed"

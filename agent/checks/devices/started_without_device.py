@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from datetime import MAXYEAR, datetime, timedelta
 from typing import Final
 
-from agent.checks.devices.state import DeviceView
+from agent.checks.devices.view import DeviceView
 from agent.model.assessment import Assessment
 from agent.model.clocks import CONTAINER_START
 from agent.model.finding import Finding, Severity
@@ -30,7 +30,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         return  # no file says which pod has a device
     allocated = {(allocation.pod_uid, allocation.resource) for allocation in plugins.allocations}
     # A capacity that was set by hand needs no device.
-    of_plugins = {*view.healthy, *view.ever, *(resource for _, resource in allocated)}
+    of_plugins = {*view.healthy, *view.last_changes, *(resource for _, resource in allocated)}
     for pod in pods:
         # The kubelet may have taken back the devices of a pod that is being deleted.
         if pod.live and not pod.deleting and pod.started is not None:

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from agent.checks import kubelet_runtime as runtimes
-from agent.checks.devices.state import DeviceView
+from agent.checks.devices.view import DeviceView
 from agent.checks.readings.attribution import attributed, of_pods, running_sandboxes
 from agent.model.bug import Bug, bug_of
 from agent.model.devices import DevicePlugins
