@@ -10,11 +10,11 @@ from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from agent.checks import kubelet_runtime as runtimes
+from agent.checks.cluster.registration import evidence_of_node
 from agent.checks.devices.view import DeviceView
 from agent.checks.readings.attribution import attributed, of_pods, running_sandboxes
 from agent.model.bug import Bug, bug_of
 from agent.model.devices import DevicePlugins
-from agent.model.registration import evidence_of_node
 from agent.model.runtime import RuntimeNetwork
 from agent.model.snapshot import (
     Checkpoint,
