@@ -56,10 +56,12 @@ class RuntimeNetwork:
     plugin_files: bool = False
     """Plugins of it may be in files of their own (libcni >= 1.3), whose configuration libcni's
     cache does not have."""
-    later: tuple["RuntimeNetwork", ...] = field(default=(), compare=False)
+    later: tuple["RuntimeNetwork", ...] = field(
+        default=(), compare=False, metadata={"recorded": False}
+    )
     """Those of later files, which CRI-O and docker use if a plugin of the first is not installed."""
     changed_ns: int = field(
-        default=0, compare=False
+        default=0, compare=False, metadata={"recorded": False}
     )  # when the first file was put there; 0: it is sure to be in use
 
     @property

@@ -124,7 +124,7 @@ class Reservation:
     inode: int
     size: int
     mtime_ns: int
-    data_dir: str = field(default="", compare=False)
+    data_dir: str = field(default="", compare=False, metadata={"recorded": False})
     """The `dataDir` that it is in, as a path of the node; empty: --cni-networks-dir."""
 
     @property
@@ -181,13 +181,13 @@ class NetworkStore:
     network: str
     reading: Reading[tuple[Reservation, ...]]
     unrecognized: tuple[UnrecognizedEntry, ...] = ()
-    data_dir: str = field(default="", compare=False)
+    data_dir: str = field(default="", compare=False, metadata={"recorded": False})
     """The directory that it lies in, as `dataDir` in a configuration names it; empty: not known."""
     absent: bool = field(
-        default=False, compare=False
+        default=False, compare=False, metadata={"recorded": False}
     )  # it does not exist, and a mount is not what is missing
     discovered: bool = field(
-        default=False, compare=False
+        default=False, compare=False, metadata={"recorded": False}
     )  # no setting names it: the runtime does, or it was found
     left_over: LeftOver | None = (
         None  # None: it may be in use, or nothing is in it, or whose it is is not known
@@ -449,7 +449,10 @@ def _added(name: str, metadata: dict[str, bool]) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything that was read. A field with metadata is a source: its name is the metric label and the JSON key."""
+    """Everything that was read.
+
+    A field with `about_addresses` is a source: its name is the metric label and the JSON key.
+    """
 
     node_name: str
     taken_at: datetime  # the node's wall clock before the first source was read
@@ -492,9 +495,9 @@ class Snapshot:
     ] = ()  # what `cni_results` lacks, as it is malformed or too large
     server_version: str = ""  # the API server's version (`v1.20.2`); empty: not known
     timings: tuple[tuple[str, float], ...] = field(
-        default=(), compare=False
+        default=(), compare=False, metadata={"recorded": False}
     )  # of each source, in seconds
-    bugs: tuple[Bug, ...] = field(default=(), compare=False)
+    bugs: tuple[Bug, ...] = field(default=(), compare=False, metadata={"recorded": False})
     """What failed while it was taken because of a bug of the agent. It is not recorded."""
 
     @property
@@ -523,7 +526,9 @@ class Snapshot:
         return tuple(reading for reading in readings if isinstance(reading, Unavailable))
 
 
-SOURCES: Final = tuple(source.name for source in fields(Snapshot) if source.metadata)
+SOURCES: Final = tuple(
+    source.name for source in fields(Snapshot) if "about_addresses" in source.metadata
+)
 """Every source by the name of its field, its reader and its metric label."""
 
 NON_ADDRESS_SOURCES: Final = tuple(
