@@ -47,22 +47,23 @@ REPLACED_WITHIN: Final = {
     "StatefulSet": timedelta(minutes=2),
     "DaemonSet": timedelta(minutes=16),
 }
-"""Controllers that replace failed pods. The last two delete the pod first, so an older pod is stuck."""
+"""Controllers that replace failed pods. The last two delete the pod first, so an older pod is
+stuck."""
 
 NO_FORCE: Final = "never use --force, which can leak the address of a pod that had run"
 _LEFTOVER: Final = f"delete the failed pod at your convenience; {NO_FORCE}"
 
-BETWEEN_SNAPSHOTS: Final = timedelta(
-    seconds=60
-)  # what a snapshot saw first may have happened this much earlier
-BOOTING: Final = timedelta(
-    minutes=15
-)  # a kubelet that starts this soon after the node was started by its boot
+BETWEEN_SNAPSHOTS: Final = timedelta(seconds=60)
+"""What a snapshot saw first may have happened this much earlier."""
+BOOTING: Final = timedelta(minutes=15)
+"""A kubelet that starts this soon after the node was started by its boot."""
 
 _YEARS: Final = range(1970, 9001)  # nearer to the end of the calendar no span can be added
 _COMPARABLE: Final = timedelta(days=365)  # clocks that differ by more tell nothing of each other
 _NODE_FULL: Final = "enough resource:"
-"""Said by the scheduler predicate, which counts the node's capacity, and not by the device manager."""
+"""Said by the scheduler predicate, which counts the node's capacity, and not by the device manager.
+
+"""
 _SINCE_1_26: Final = "Pod was rejected: "
 _NOT_SEEN: Final = "no snapshot saw when the resource was registered"
 
@@ -168,7 +169,8 @@ class _Case:
         since_start = self.window.earliest - self.run.start.at
         before = registration is None or self.window.latest <= registration.at
         if before and not self.no_device_known and since_start >= SURELY_DROPPED_AFTER:
-            # If it had not been registered, the kubelet would have dropped it, and its message would say so.
+            # If it had not been registered, the kubelet would have dropped it, and its message
+            # would say so.
             return _NOT_SEEN
         if registration is None:
             return ""
@@ -274,7 +276,8 @@ def _by_time(
             return _unverified("the clocks of the node and of the API server cannot be compared")
         slack = STATUS_DELAY + (off if off > SKEW_ERROR else timedelta(0))
         window = Window(window.earliest - slack, window.latest + slack)
-    # A kubelet needs more than a second to start: in that second, no earlier kubelet was there to reject a pod.
+    # A kubelet needs more than a second to start: in that second, no earlier kubelet was there to
+    # reject a pod.
     run = view.run_before(window.latest)
     if run is None:
         return _unverified(f"at {format_time(at)}, before the oldest known start of the kubelet")
@@ -334,7 +337,8 @@ def rejected_pods(snapshot: Snapshot) -> Iterator[RejectedPod]:
             and pod.rejection
             and (not pod.deleting or _overdue(pod, snapshot))
         ):
-            # If the message names a socket and no resource, the rejection's resource is a guess from the spec.
+            # If the message names a socket and no resource, the rejection's resource is a guess
+            # from the spec.
             rejection, resource = (
                 pod.rejection,
                 by_socket.get(pod.rejection.socket, pod.rejection.resource),

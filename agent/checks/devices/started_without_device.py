@@ -44,13 +44,15 @@ def _too_early(
 ) -> Iterator[Finding]:
     if started.year == MAXYEAR:
         return  # no kubelet says so, and to this time nothing can be added
-    # A kubelet starts its first pods within its first second; no earlier kubelet starts a pod in that second.
+    # A kubelet starts its first pods within its first second; no earlier kubelet starts a pod in
+    # that second.
     run = view.run_before(started + timedelta(seconds=1))
     if run is None or not view.in_this_boot(run.start.at):
         return
     for resource in resources:
         registration, when = run.first_registration(resource), "was not registered then"
-        # Until when the kubelet certainly knew no device of it. Registered or not: it has not written that it is.
+        # Until when the kubelet certainly knew no device of it. Registered or not: it has not
+        # written that it is.
         until: datetime | None = run.end or view.snapshot.taken_at + CONTAINER_START
         if registration is not None:
             when = f"was registered {(registration.at - run.start.at).total_seconds():.1f} s later"
