@@ -79,7 +79,7 @@ def _read(name: str, snapshot: Snapshot, sources: Sources, clock: Callable[[], f
     try:
         value = sources[name](snapshot)
     except SourceError as error:
-        value = Unavailable(name, str(error), isinstance(error, NotFound))
+        value = Unavailable(name, str(error), isinstance(error, NotFound), error.remedy)
     except Exception as error:  # noqa: BLE001 (the bug of one reader must not end the others)
         bug = bug_of("source", name, error)
         value = Unavailable(name, bug.reason)

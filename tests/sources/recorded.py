@@ -10,15 +10,18 @@ from agent.sources.collector import Moment, Sources, take_snapshot
 from agent.sources.source_error import SourceError
 
 NOW: Final = Moment(datetime(2026, 3, 26, 20, 0, tzinfo=UTC), timedelta(days=3))
+_BROKEN: Final = SourceError("it broke")
 
 
 class RecordedSources:
     """Answers from a snapshot, and records the order of the reads."""
 
-    def __init__(self, snapshot: Snapshot, broken: str = "") -> None:
+    def __init__(self, snapshot: Snapshot, broken: str = "", error: SourceError = _BROKEN) -> None:
+        """`broken`: the source that raises `error`."""
         self.requested: list[str] = []
         self.skew_read_after: tuple[str, ...] = ()
         self.broken = broken
+        self._error = error
         self._snapshot = snapshot
         self.sources: Sources = {name: partial(self._read, name) for name in SOURCES} | {
             "api_skew": self._api_skew,
@@ -34,7 +37,7 @@ class RecordedSources:
     def _read(self, source: str, _so_far: Snapshot) -> Any:
         self.requested.append(source)
         if source == self.broken:
-            raise SourceError("it broke")
+            raise self._error
         return getattr(self._snapshot, source)
 
     def _api_skew(self, _so_far: Snapshot) -> Any:

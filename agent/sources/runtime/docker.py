@@ -18,7 +18,7 @@ from agent.model.text import truncate
 from agent.sources.host.cni_config import CniStatus
 from agent.sources.json_list import objects_of
 from agent.sources.runtime.runtime import labeled_container
-from agent.sources.source_error import SourceError, why_not_connected
+from agent.sources.source_error import SourceError, connection_failure
 
 _T = TypeVar("_T")
 
@@ -95,7 +95,7 @@ class Docker:
             return question(self._client)
         except (DockerException, RequestException, HTTPError) as error:
             self.close()  # an upgraded engine may speak another API version: negotiate again
-            if not (reason := why_not_connected(error)):
+            if not (reason := connection_failure(error)):
                 raise SourceError(f"docker: {truncate(error)}") from error
             host = str(self._where.get("base_url") or DEFAULT_UNIX_SOCKET)
             where = host.removeprefix("http+unix://").removeprefix("unix://")
