@@ -29,7 +29,7 @@ from agent.model.snapshot import (
 from agent.model.volumes import Mount
 from agent.sources.collector import Sources, unowned
 from agent.sources.deadline import Deadline
-from agent.sources.host import addresses, mounts
+from agent.sources.host import addresses, mount_table, mounted_namespaces, mounts
 from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.cni_config import with_subnet
@@ -86,7 +86,7 @@ def node_sources(
     runtimes = _runtimes(config, processes)
     in_time = _deadline(config)
     checkpoints = CheckpointDirectories(config.checkpoint_dir)
-    is_missing = partial(mounts.is_missing_on_node, proc=config.proc)
+    is_missing = partial(mount_table.is_missing_on_node, proc=config.proc)
     results = CniResults(config.cni_cache_dir, is_missing)
     last = LastNetworks(lambda: in_time(runtimes.networks), config)
     tracker = _registration_tracker(config, processes, latest_node)
@@ -105,7 +105,9 @@ def node_sources(
         ),
         "addresses": lambda _: addresses.read_addresses(config.proc),
         "device_plugins": lambda _: _device_plugins(config, history),
-        "mounted_namespaces": lambda _: mounts.read_namespaces(config.proc, processes.runtimes()),
+        "mounted_namespaces": lambda _: mounted_namespaces.read_namespaces(
+            config.proc, processes.runtimes()
+        ),
         "mounts": lambda _: _mounts(config),
         "registration": lambda snapshot: tracker.read(
             snapshot.node, snapshot.pods, snapshot.taken_at

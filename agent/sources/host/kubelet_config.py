@@ -9,10 +9,11 @@ bound on everything.
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from agent.model.runtime import DOCKER, endpoint_path
 from agent.model.text import escape
 from agent.sources.host.files import names_in, open_directory, read_file
 from agent.sources.source_error import SourceError
@@ -32,7 +33,53 @@ _MAX_DROP_INS: Final = 64  # files that are read; some tools write one for each 
 _MAX_LEVELS: Final = 4  # of directories
 
 
-def configured_endpoint(config: str | None, config_dir: str | None, process: Path) -> str:
+_DOCKERS_SOCKETS: Final = ("dockershim", "cri-docker")
+"""How they begin: `cri-dockerd-mke.sock` is docker's, and the socket of docker's own containerd is not."""
+
+
+def flag(name: str, words: Sequence[str]) -> str | None:
+    """Return the value of a flag, which follows as an argument or after `=`; the last value counts.
+
+    The kubelet takes underscores for dashes, as in `--container_runtime_endpoint`.
+    """
+    found = None
+    for index, word in enumerate(words):
+        given, equals, value = word.partition("=")
+        if given.replace("_", "-") == f"--{name}":
+            found = value if equals else next(iter(words[index + 1 : index + 2]), "")
+    return None if found is None else escape(found)
+
+
+def named_runtime(words: Sequence[str], process: Path) -> str:
+    """Return `docker`, or the endpoint of another runtime; empty: neither flags nor files name one.
+
+    `process`: of the kubelet, in the process table.
+    """
+    # Without a name it is not docker: a kubelet without any of these flags uses containerd (>= 1.24), or docker without
+    # a network. With `--container-runtime=docker`, dockershim listens at the endpoint.
+    runtime, endpoint = flag("container-runtime", words), flag("container-runtime-endpoint", words)
+    # Only kubelets with dockershim (< 1.24) have `--network-plugin`, and their default is docker.
+    has_default = runtime is None and flag("network-plugin", words) is not None
+    if runtime == DOCKER or (has_default and not endpoint):
+        return DOCKER
+    if not endpoint:
+        endpoint = _configured_endpoint(flag("config", words), flag("config-dir", words), process)
+    path = _without_link(endpoint_path(endpoint), process / "root")
+    return DOCKER if path.rpartition("/")[2].startswith(_DOCKERS_SOCKETS) else path
+
+
+def _without_link(path: str, root: Path) -> str:
+    """Return where a socket really is: the runtime does not listen at a symbolic link."""
+    if not path.startswith("/"):
+        return path
+    try:
+        target = (root / path.lstrip("/")).readlink()
+    except OSError:  # it is no link, or cannot be read
+        return path
+    return escape(endpoint_path(str(Path(path).parent / target)))
+
+
+def _configured_endpoint(config: str | None, config_dir: str | None, process: Path) -> str:
     """Return the endpoint that the files name; empty: none, or what they name cannot be read.
 
     `config` and `config_dir`: the values of these flags. `process`: of the kubelet, in the process

@@ -17,8 +17,8 @@ from agent.model.snapshot import (
     known_or,
 )
 from agent.sources.host.cni_config import is_part_of_path
-from agent.sources.host.mounts import shared_storage
 from agent.sources.host.reservations import is_directory, network_names, read_reservations
+from agent.sources.host.shared_storage import shared_storage
 from agent.sources.source_error import SourceError, cannot_read
 
 _SETTINGS: Final = "settings"

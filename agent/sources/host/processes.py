@@ -2,18 +2,18 @@
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from agent.model.assessment import KUBENET
-from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, endpoint_path
+from agent.model.runtime import CONTAINERD, CRI_O, DOCKER
 from agent.model.snapshot import PluginProcess, ProcessStartTimes
-from agent.model.text import escape, truncate
+from agent.model.text import truncate
 from agent.sources.host.files import read_file
-from agent.sources.host.kubelet_config import configured_endpoint
+from agent.sources.host.kubelet_config import flag, named_runtime
 from agent.sources.source_error import SourceError, cannot_read
 
 _KUBELET: Final = frozenset({"kubelet", "k3s-server", "k3s-agent", "kubelite"})
@@ -313,51 +313,3 @@ def read_of(proc: Path, pid: int, name: str) -> str:
     except (OSError, SourceError):
         return ""
     return content.decode(errors="backslashreplace")
-
-
-# Which container runtime a kubelet uses, by its command line and its configuration files.
-
-_DOCKERS_SOCKETS: Final = ("dockershim", "cri-docker")
-"""How they begin: `cri-dockerd-mke.sock` is docker's, and the socket of docker's own containerd is not."""
-
-
-def flag(name: str, words: Sequence[str]) -> str | None:
-    """Return the value of a flag, which follows as an argument or after `=`; the last value counts.
-
-    The kubelet takes underscores for dashes, as in `--container_runtime_endpoint`.
-    """
-    found = None
-    for index, word in enumerate(words):
-        given, equals, value = word.partition("=")
-        if given.replace("_", "-") == f"--{name}":
-            found = value if equals else next(iter(words[index + 1 : index + 2]), "")
-    return None if found is None else escape(found)
-
-
-def named_runtime(words: Sequence[str], process: Path) -> str:
-    """Return `docker`, or the endpoint of another runtime; empty: neither flags nor files name one.
-
-    `process`: of the kubelet, in the process table.
-    """
-    # Without a name it is not docker: a kubelet without any of these flags uses containerd (>= 1.24), or docker without
-    # a network. With `--container-runtime=docker`, dockershim listens at the endpoint.
-    runtime, endpoint = flag("container-runtime", words), flag("container-runtime-endpoint", words)
-    # Only kubelets with dockershim (< 1.24) have `--network-plugin`, and their default is docker.
-    has_default = runtime is None and flag("network-plugin", words) is not None
-    if runtime == DOCKER or (has_default and not endpoint):
-        return DOCKER
-    if not endpoint:
-        endpoint = configured_endpoint(flag("config", words), flag("config-dir", words), process)
-    path = _without_link(endpoint_path(endpoint), process / "root")
-    return DOCKER if path.rpartition("/")[2].startswith(_DOCKERS_SOCKETS) else path
-
-
-def _without_link(path: str, root: Path) -> str:
-    """Return where a socket really is: the runtime does not listen at a symbolic link."""
-    if not path.startswith("/"):
-        return path
-    try:
-        target = (root / path.lstrip("/")).readlink()
-    except OSError:  # it is no link, or cannot be read
-        return path
-    return escape(endpoint_path(str(Path(path).parent / target)))

@@ -35,12 +35,10 @@ from agent.sources.runtime.grpc import (
     NOT_FOUND,
     RESOURCE_EXHAUSTED,
     UNIMPLEMENTED,
-    DecodedMessage,
-    Encoded,
     GrpcConnection,
     GrpcError,
-    encode_texts,
 )
+from agent.sources.runtime.protobuf import DecodedMessage, Encoded, encode_texts
 from agent.sources.runtime.runtime import RUNTIME_OF_SOCKET, NoCri, labeled_container
 from agent.sources.source_error import SourceError
 

@@ -22,7 +22,7 @@ from agent.sources.host.cni_config import (
     default_networks,
     loaded_networks,
 )
-from agent.sources.host.mounts import is_missing_on_node
+from agent.sources.host.mount_table import is_missing_on_node
 from agent.sources.host.processes import ProcessTable
 from agent.sources.host.reservations import is_directory
 from agent.sources.host.unix_sockets import read_sockets
