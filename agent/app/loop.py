@@ -13,10 +13,11 @@ from agent.checks.engine import ConfirmationState
 from agent.cleanup.signals import held_signals
 from agent.config import Config
 from agent.model.bug import EXPORTER, Bug, bug_of
+from agent.model.clocks import Moment
 from agent.model.release import CLEANER, Cleaning
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
-from agent.sources.collector import Moment, Sources, take_snapshot
+from agent.sources.collector import Sources, take_snapshot
 
 if TYPE_CHECKING:  # a scan cleans nothing
     from agent.cleanup.run import Cleaner

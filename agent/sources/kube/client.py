@@ -17,8 +17,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
+from agent.model.clocks import Moment
 from agent.model.text import truncate
-from agent.sources.collector import Moment
 from agent.sources.kube.credentials import Credentials, loader
 from agent.sources.kube.errors import ApiError, parse_retry_after
 from agent.sources.kube.fields import Object, parsing, resource_version
