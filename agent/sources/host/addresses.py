@@ -12,14 +12,16 @@ import errno
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Final
 
-from agent.model.snapshot import Address
+from agent.model.snapshot import Address, Known, Snapshot
 from agent.model.text import truncate
 from agent.sources.host.files import LARGEST_TABLE, read_open
 from agent.sources.host.processes import process_ids, read_of
+from agent.sources.source import Source, unowned_ids
 from agent.sources.source_error import SourceError, cannot_read
 
 # "|-- 10.0.0.7" and, below it, "/32 host LOCAL": an address of an interface, up or down. Other routes may precede it.
@@ -27,6 +29,22 @@ _LOCAL4: Final = re.compile(rb"\|-- ([\d.]+)\n(?: +/\d+ .*\n)*? +/32 \S+ LOCAL")
 _LINK_OR_LOOPBACK: Final = frozenset({b"20", b"10"})
 _GONE: Final = frozenset({errno.ENOENT, errno.ESRCH, errno.EINVAL, errno.ENXIO})
 _MOST_ADDRESSES: Final = 65536
+
+
+@dataclass(frozen=True)
+class AddressesSource(Source):
+    """Looks into every network namespace, which a healthy node never pays for."""
+
+    proc: Path
+    name = "addresses"
+
+    def reason_not_needed(self, snapshot: Snapshot) -> str | None:
+        if not isinstance(snapshot.containers, Known):
+            return "network namespaces were not read, because the list of containers is missing"
+        return None if unowned_ids(snapshot) else "no reservation is known to be without an owner"
+
+    def read(self, _: Snapshot) -> tuple[Address, ...]:
+        return read_addresses(self.proc)
 
 
 def read_addresses(proc: Path) -> tuple[Address, ...]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from agent.model.snapshot import Checkpoint, Container, Snapshot, known_or
 from agent.sources.host.files import names_in, open_directory, read_file
+from agent.sources.source import Source
 from agent.sources.source_error import NotFound, SourceError, cannot_read
 
 
@@ -24,10 +25,11 @@ class _Directory(NamedTuple):
 
 
 @dataclass
-class CheckpointDirectories:
+class CheckpointDirectories(Source):
     """The directories of every runtime that the kubelet may use. It remembers which files in them were left over."""
 
     directories: Sequence[Path]
+    name = "checkpoints"
     _left_over: frozenset[Path] = frozenset()
 
     def read(self, snapshot: Snapshot) -> tuple[Checkpoint, ...]:

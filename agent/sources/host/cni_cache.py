@@ -11,15 +11,24 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from agent.model.assessment import KUBENET
 from agent.model.ranges import RangeSets, subnet_range
-from agent.model.snapshot import CniResult, Damage, DamagedResult, PortMapping, Reservation
+from agent.model.snapshot import (
+    CniResult,
+    Damage,
+    DamagedResult,
+    PortMapping,
+    Reservation,
+    Snapshot,
+)
 from agent.sources.host.cni_config import is_disabled, ranges_of, respelled
 from agent.sources.host.files import names_in, open_directory, read_file
+from agent.sources.source import Source, WithFields
 from agent.sources.source_error import NotFound, SourceError
 
 _LOOPBACK: Final = "lo"
@@ -40,6 +49,16 @@ _Version: TypeAlias = tuple[str, int, int, int]  # name, inode, modification tim
 _Parsed: TypeAlias = (
     CniResult | DamagedResult | None
 )  # None: it is no result of the sandbox that its name tells
+
+
+@dataclass(frozen=True)
+class CniResultsSource(Source):
+    results: "CniResults"
+    name = "cni_results"
+
+    def read(self, _: Snapshot) -> WithFields:
+        results = self.results.read()
+        return WithFields(results, {"damaged_results": self.results.damaged})
 
 
 class CniResults:

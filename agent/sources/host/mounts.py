@@ -6,11 +6,15 @@ beside it does.
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
+from agent.checks.cluster import detached_volume
+from agent.model.snapshot import NotRequested, Snapshot, known_or
 from agent.model.volumes import Mount
 from agent.sources.host.files import read_file
 from agent.sources.host.mount_table import read_mount_table
+from agent.sources.source import Source
 from agent.sources.source_error import SourceError, cannot_read
 
 _GLOBAL = re.compile(r"(plugins/kubernetes\.io/csi/.+)/globalmount")
@@ -22,6 +26,24 @@ _FLEX = re.compile(r"plugins/kubernetes\.io/flexvolume/([^/]+/[^/]+)/mounts/([^/
 _FLEX_OF_POD = re.compile(r"pods/([^/]+)/volumes/(?!kubernetes\.io~)([^/~]+)~([^/]+)/([^/]+)")
 _ANYWHERE = re.compile(r"(/.+)/(?:plugins/kubernetes\.io|pods/[^/]+/volumes)/[^/]+/.+")
 _IN_TREE = re.compile(r"plugins/(kubernetes\.io/(?!csi/|flexvolume/)[^/]+)/mounts/(.+)")
+
+
+@dataclass(frozen=True)
+class MountsSource(Source):
+    proc: Path
+    kubelet_dir: Path | None  # None: --kubelet-dir=off
+    name = "mounts"
+
+    def reason_not_needed(self, snapshot: Snapshot) -> str | None:
+        node = known_or(snapshot.node, None)
+        if node and detached_volume.missing(node):
+            return None
+        return "no volume is missing from the node's volumesAttached"
+
+    def read(self, _: Snapshot) -> tuple[Mount, ...] | NotRequested:
+        if self.kubelet_dir is None:
+            return NotRequested(self.name, "--kubelet-dir=off")
+        return read_mounts(self.proc, self.kubelet_dir)
 
 
 def read_mounts(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:

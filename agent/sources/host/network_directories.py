@@ -1,7 +1,7 @@
 """Which directories of host-local are read: those that settings name, and, with `auto`, all that can be found."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from posixpath import normpath
 from typing import Final, NamedTuple
@@ -12,13 +12,15 @@ from agent.model.snapshot import (
     CniResult,
     Known,
     NetworkStore,
-    Reading,
+    Snapshot,
     Unavailable,
     known_or,
 )
+from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.cni_config import is_part_of_path
 from agent.sources.host.reservations import is_directory, network_names, read_reservations
 from agent.sources.host.shared_storage import shared_storage
+from agent.sources.source import Source
 from agent.sources.source_error import SourceError, cannot_read
 
 _SETTINGS: Final = "settings"
@@ -38,7 +40,9 @@ class _Directory(NamedTuple):
         return self.above / self.network
 
 
-class NetworkDirectories(NamedTuple):
+@dataclass(frozen=True)
+class ReservationsSource(Source):
+    results: CniResults
     settings: Sequence[str]  # names of networks, which win, and `auto`
     networks_dir: Path
     mounted: Callable[[Path], Path]  # where a path of the node is for this process
@@ -46,21 +50,22 @@ class NetworkDirectories(NamedTuple):
     local: Collection[str]  # types of file systems that settings call the node's own
     is_missing: Callable[[Path], bool]
     """Whether what does not exist for this process is known not to exist on the node."""
+    name = "reservations"
 
-    def read(
-        self, networks: Reading[tuple[RuntimeNetwork, ...]], cached: Iterable[CniResult]
-    ) -> tuple[NetworkStore, ...]:
-        """Read each directory once. If they cannot be listed, a store of the name `auto` is unavailable.
-
-        `cached`: the results of further networks (Multus), whose directories nothing else may name.
-        """
+    def read(self, snapshot: Snapshot) -> tuple[NetworkStore, ...]:
+        """Read each directory once. If they cannot be listed, a store of the name `auto` is unavailable."""
+        try:
+            cached = self.results.read()  # only these may name the directories of other networks
+        except SourceError:  # the source of the results reports it
+            cached = ()
+        networks = known_or(snapshot.networks, ())
         names, unlisted = list[str](), ""
         try:
             names = network_names(self.networks_dir) if AUTO in self.settings else []
         except OSError as error:
             unlisted = cannot_read(self.networks_dir, error)
         found: dict[str, _Directory] = {}
-        for directory in self._directories(known_or(networks, ()), names, cached):
+        for directory in self._directories(networks, names, cached):
             first = found.setdefault(directory.network, directory)
             differs = first.above != directory.above and first.named in {"", directory.named}
             if differs and not self._is_absent(directory):

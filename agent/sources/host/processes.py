@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,10 +10,11 @@ from typing import Final, NamedTuple
 
 from agent.model.assessment import KUBENET
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER
-from agent.model.snapshot import PluginProcess, ProcessStartTimes
+from agent.model.snapshot import PluginProcess, ProcessStartTimes, Snapshot
 from agent.model.text import truncate
 from agent.sources.host.files import read_file
 from agent.sources.host.kubelet_config import flag, named_runtime
+from agent.sources.source import Source, unowned_ids
 from agent.sources.source_error import SourceError, cannot_read
 
 _KUBELET: Final = frozenset({"kubelet", "k3s-server", "k3s-agent", "kubelite"})
@@ -229,6 +230,21 @@ class ProcessTable:
     def _start(self, names: frozenset[str], booted: datetime) -> datetime | None:
         found = self._of(names)
         return _started(found[-1], booted) if found else None
+
+
+@dataclass(frozen=True)
+class ProcessesSource(Source):
+    table: ProcessTable
+    plugins: Callable[[], Collection[str]]
+    """Returns the types of the plugins that the node's configuration names."""
+    name = "processes"
+
+    def read(self, snapshot: Snapshot) -> ProcessStartTimes:
+        # The search is expensive, and its result matters where something may be released. After the
+        # reservations: a plugin that has ended by now has given its address to somebody whom
+        # `addresses` finds.
+        complete = bool(unowned_ids(snapshot))
+        return self.table.read(snapshot.uptime, self.plugins(), complete=complete)
 
 
 def _first(runtimes: Collection[str]) -> str | None:
