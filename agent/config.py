@@ -1,7 +1,7 @@
 """Settings: how each is named, read from text, and explained. Options win over the environment, that over defaults."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
@@ -11,13 +11,12 @@ from agent.model.registration import Expected
 from agent.model.release import MAX_SHARE
 from agent.model.runtime import AUTO, endpoint_path
 from agent.model.snapshot import MAX_RESERVATIONS
+from agent.model.text import did_you_mean, quote
 
 _T = TypeVar("_T")
 _Given: TypeAlias = str | list[str]
 
 ENV_PREFIX: Final = "NODELEAK_"
-
-BUG: Final = 70  # exit code after an unexpected exception, which is a bug in nodeleak (EX_SOFTWARE)
 
 
 class UsageError(Exception):
@@ -355,10 +354,6 @@ def invalid(source: str, text: str, error: ValueError) -> str:
     return f"{source}: invalid value {quote(text)}: {error}"
 
 
-def quote(text: str) -> str:
-    return f'"{repr(text)[1:-1]}"'
-
-
 def _contradictions(command: str, values: Mapping[str, Any]) -> Iterator[str]:
     """Yield what does not fit together; `values`: those that are valid by themselves."""
     if "node" in settings_of(command) and values.get("api") == "on" and values.get("node") == "":
@@ -437,11 +432,3 @@ def _unknown_variables(environment: Mapping[str, str]) -> list[str]:
         and name not in known
         and not _SERVICE_LINK.fullmatch(f"{name}={environment[name]}")
     ]
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a suggestion to end an error with; empty if nothing is similar."""
-    from difflib import get_close_matches  # noqa: PLC0415 (only for a mistake)
-
-    found = get_close_matches(word, sorted(known), n=1)
-    return f": did you mean {quote(found[0])}?" if found else ""

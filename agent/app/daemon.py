@@ -16,7 +16,7 @@ from agent.app.port import documents, http_exporter
 from agent.app.sources import NodeSources, displayed_name, node_sources
 from agent.cleanup.journal import JournalStore
 from agent.cleanup.run import Cleaner
-from agent.config import BUG, Config, option
+from agent.config import Config, option
 from agent.exporters.bugs import BugReporter
 from agent.exporters.log import LogExporter, Logger, configure
 from agent.exporters.metrics import MetricsExporter
@@ -24,6 +24,7 @@ from agent.exporters.web.server import HttpExporter
 from agent.kube_events.condition import ConditionExporter
 from agent.kube_events.delivery import DeliveryMetrics, DeliveryQueue
 from agent.kube_events.events import EventExporter
+from agent.model import bug
 from agent.sources.source import ReadBy, Sources
 from agent.state.directory import read_disk
 from agent.state.stores import DeviceHistoryStore, LastSeenExporter
@@ -194,4 +195,4 @@ def _exit_with_thread(log: Logger, failed: threading.ExceptHookArgs) -> NoReturn
         log.error("agent.failed", thread=name, error=error)
         traceback.print_exception(failed.exc_type, failed.exc_value, failed.exc_traceback)
     finally:
-        os._exit(BUG)
+        os._exit(bug.EXIT_CODE)
