@@ -89,7 +89,7 @@ def node_sources(
         settings=config.network,
         networks_dir=config.cni_networks_dir,
         mounted=partial(mounted_path, run_dir=config.run_dir),
-        most=config.max_reservations,
+        limit=config.max_reservations,
         local=config.local_filesystem,
         is_missing=is_missing,
     )

@@ -1,9 +1,11 @@
-"""The container runtime in a kubelet's configuration: `--config`, and `--config-dir` over it.
+"""Which container runtime a kubelet uses, by its command line and its configuration files.
 
-The directory (KEP-3983) is walked as in `cmd/kubelet/app/server.go`: every `*.conf` in it and below,
-in lexical order, each merged over what came before. Other files and links to directories are left
-out. Flags win over all files. Anyone can name a process kubelet and choose its files, so there is a
-bound on everything.
+The files are `--config`, and `--config-dir` over it.
+
+The directory (KEP-3983) is walked as in Kubernetes' `cmd/kubelet/app/server.go`: every `*.conf` in
+it and below, in lexical order, each merged over what came before. Other files and links to
+directories are left out. Flags win over all files. Anyone can name a process kubelet and choose its
+files, so there is a bound on everything.
 """
 
 import os
@@ -31,10 +33,9 @@ _NULLS: Final = frozenset({"null", "Null", "NULL", "~"})
 _SUFFIX: Final = ".conf"
 _MAX_DROP_INS: Final = 64  # files that are read; some tools write one for each setting
 _MAX_LEVELS: Final = 4  # of directories
-
-
 _DOCKERS_SOCKETS: Final = ("dockershim", "cri-docker")
-"""How they begin: `cri-dockerd-mke.sock` is docker's, and the socket of docker's own containerd is not."""
+"""How their names begin: `cri-dockerd-mke.sock` is docker's, and the socket of docker's own
+containerd is not."""
 
 
 def flag(name: str, words: Sequence[str]) -> str | None:
@@ -42,22 +43,24 @@ def flag(name: str, words: Sequence[str]) -> str | None:
 
     The kubelet takes underscores for dashes, as in `--container_runtime_endpoint`.
     """
-    found = None
+    value = None
     for index, word in enumerate(words):
-        given, equals, value = word.partition("=")
-        if given.replace("_", "-") == f"--{name}":
-            found = value if equals else next(iter(words[index + 1 : index + 2]), "")
-    return None if found is None else escape(found)
+        option, equals, attached = word.partition("=")
+        if option.replace("_", "-") == f"--{name}":
+            value = attached if equals else next(iter(words[index + 1 : index + 2]), "")
+    return None if value is None else escape(value)
 
 
 def named_runtime(words: Sequence[str], process: Path) -> str:
     """Return `docker`, or the endpoint of another runtime; empty: neither flags nor files name one.
 
-    `process`: of the kubelet, in the process table.
+    `words`: the kubelet's command line. `process`: its directory in the process table.
     """
-    # Without a name it is not docker: a kubelet without any of these flags uses containerd (>= 1.24), or docker without
-    # a network. With `--container-runtime=docker`, dockershim listens at the endpoint.
-    runtime, endpoint = flag("container-runtime", words), flag("container-runtime-endpoint", words)
+    # Without a name it is not docker: a kubelet without any of these flags uses containerd (>=
+    # 1.24), or docker without a network. With `--container-runtime=docker`, dockershim listens at
+    # the endpoint.
+    runtime = flag("container-runtime", words)
+    endpoint = flag("container-runtime-endpoint", words)
     # Only kubelets with dockershim (< 1.24) have `--network-plugin`, and their default is docker.
     has_default = runtime is None and flag("network-plugin", words) is not None
     if runtime == DOCKER or (has_default and not endpoint):
@@ -90,18 +93,19 @@ def _configured_endpoint(config: str | None, config_dir: str | None, process: Pa
         endpoint = ""
         for path in _files(config, config_dir, process):
             content, _ = read_file(path, follow=True)
-            if found := _ENDPOINT.search(content.decode(errors="replace")):
-                endpoint = "" if found[1] in _NULLS else found[1]
+            if field := _ENDPOINT.search(content.decode(errors="replace")):
+                endpoint = "" if field[1] in _NULLS else field[1]
     except (OSError, SourceError):
         return ""
     return escape(endpoint)
 
 
 def _files(config: str | None, config_dir: str | None, process: Path) -> Iterator[str]:
+    """Yield the files in the order in which they apply; raises OSError and SourceError."""
     if config:
-        yield _of_process(config, process)
+        yield _path_of_process(config, process)
     if config_dir:
-        root = _of_process(config_dir, process)
+        root = _path_of_process(config_dir, process)
         if stat.S_ISDIR(os.lstat(root).st_mode):  # Go does not walk a link
             for count, path in enumerate(_drop_ins(root, _MAX_LEVELS), start=1):
                 if count > _MAX_DROP_INS:
@@ -123,6 +127,6 @@ def _drop_ins(directory: str, levels: int) -> Iterator[str]:
             yield f"{directory}/{name}"
 
 
-def _of_process(path: str, process: Path) -> str:
+def _path_of_process(path: str, process: Path) -> str:
     """Return where a path of a process is; a relative one starts at its working directory."""
     return f"{process}/root{path}" if path.startswith("/") else f"{process}/cwd/{path}"

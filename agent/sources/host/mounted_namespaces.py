@@ -24,15 +24,19 @@ class MountedNamespacesSource(Source):
         return None
 
     def read(self, _: Snapshot) -> tuple[str, ...]:
-        return read_namespaces(self.proc, self.processes.runtimes())
+        return read_namespaces(self.proc, self.processes.runtime_processes())
 
 
 def read_namespaces(proc: Path, runtimes: Iterable[int]) -> tuple[str, ...]:
-    """Return where network namespaces are mounted, for the first process or for a runtime; raises SourceError."""
-    # A runtime may have mounts of its own, as on OpenShift. A mount keeps a namespace, and its addresses, without any
-    # process: the kernel in it still answers for them. Below a shared directory, a namespace is listed more than once.
-    entries = (entry for process in (1, *runtimes) for entry in read_mount_table(proc, process))
-    mounted = (
-        entry.point for entry in entries if entry.kind == "nsfs" and entry.root.startswith("net:[")
-    )
-    return tuple(dict.fromkeys(mounted))
+    """Return where network namespaces are mounted; raises SourceError.
+
+    `runtimes`: the processes of runtimes, which may have mounts of their own, as on OpenShift. A
+    mount keeps a namespace, and its addresses, without any process: the kernel in it still answers
+    for them.
+    """
+    points: dict[str, None] = {}  # below a shared directory, a namespace is listed more than once
+    for process in (1, *runtimes):
+        for entry in read_mount_table(proc, process):
+            if entry.kind == "nsfs" and entry.root.startswith("net:["):
+                points[entry.point] = None
+    return tuple(points)

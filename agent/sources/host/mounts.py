@@ -1,4 +1,4 @@
-"""The mounted volumes of those that have to be attached. Read-only, and only if a volume is missing.
+"""The mounted volumes of those that have to be attached. Read-only, only if a volume is missing.
 
 The path below the kubelet's directory identifies the volume; for CSI, the file `vol_data.json`
 beside it does.
@@ -8,24 +8,29 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from agent.checks.cluster import detached_volume
+from agent.model.remedy import Remedy
 from agent.model.snapshot import NotRequested, Snapshot, known_or
 from agent.model.volumes import Mount
 from agent.sources.host.files import read_file
 from agent.sources.host.mount_table import read_mount_table
 from agent.sources.source import Source
-from agent.sources.source_error import SourceError, cannot_read
+from agent.sources.source_error import SourceError, read_error
 
-_GLOBAL = re.compile(r"(plugins/kubernetes\.io/csi/.+)/globalmount")
-_BLOCK = re.compile(
+_CSI_STAGED: Final = re.compile(r"(plugins/kubernetes\.io/csi/.+)/globalmount")
+_CSI_BLOCK: Final = re.compile(
     r"(plugins/kubernetes\.io/csi/volumeDevices)/(?:staging|publish)/([^/]+)(?:/.*)?"
 )
-_OF_POD = re.compile(r"(pods/([^/]+)/volumes/kubernetes\.io~csi/[^/]+)/mount")
-_FLEX = re.compile(r"plugins/kubernetes\.io/flexvolume/([^/]+/[^/]+)/mounts/([^/]+)")
-_FLEX_OF_POD = re.compile(r"pods/([^/]+)/volumes/(?!kubernetes\.io~)([^/~]+)~([^/]+)/([^/]+)")
-_ANYWHERE = re.compile(r"(/.+)/(?:plugins/kubernetes\.io|pods/[^/]+/volumes)/[^/]+/.+")
-_IN_TREE = re.compile(r"plugins/(kubernetes\.io/(?!csi/|flexvolume/)[^/]+)/mounts/(.+)")
+_CSI_OF_POD: Final = re.compile(r"(pods/([^/]+)/volumes/kubernetes\.io~csi/[^/]+)/mount")
+_FLEX: Final = re.compile(r"plugins/kubernetes\.io/flexvolume/([^/]+/[^/]+)/mounts/([^/]+)")
+_FLEX_OF_POD: Final = re.compile(
+    r"pods/([^/]+)/volumes/(?!kubernetes\.io~)([^/~]+)~([^/]+)/([^/]+)"
+)
+_IN_TREE: Final = re.compile(r"plugins/(kubernetes\.io/(?!csi/|flexvolume/)[^/]+)/mounts/(.+)")
+_BELOW_ANY: Final = re.compile(r"(/.+)/(?:plugins/kubernetes\.io|pods/[^/]+/volumes)/[^/]+/.+")
+"""A volume's mount point, with the kubelet's directory."""
 
 
 @dataclass(frozen=True)
@@ -47,52 +52,54 @@ class MountsSource(Source):
 
 
 def read_mounts(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:
-    """Return each mounted volume, once for each mount point; raises SourceError. `kubelet_dir`: on the node, too."""
+    """Return each mounted volume, once for each pod or stage that has it; raises SourceError.
+
+    `kubelet_dir`: at its path on the node.
+    """
     plugins = kubelet_dir / "plugins"
     try:
         plugins.stat()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise SourceError(
-            f"{plugins} does not exist: check --kubelet-dir, and that it is mounted"
-        ) from error
+        remedy = Remedy("check --kubelet-dir, and that it is mounted")
+        raise SourceError(f"{plugins} does not exist: {remedy}", remedy) from error
     except OSError as error:
-        raise SourceError(cannot_read(plugins, error)) from error
+        raise read_error(plugins, error) from error
     start = f"{kubelet_dir}/"
     points = [entry.point for entry in read_mount_table(proc)]
     below = [point.removeprefix(start) for point in points if point.startswith(start)]
     # Mounts are listed by their real path.
-    if not below and (elsewhere := next(filter(None, map(_ANYWHERE.fullmatch, points)), None)):
+    if not below and (elsewhere := next(filter(None, map(_BELOW_ANY.fullmatch, points)), None)):
         where = f"volumes are mounted below {elsewhere[1]}, not below {kubelet_dir}"
-        raise SourceError(f"{where}: set --kubelet-dir to the real path")
-    found = (_mount(path, kubelet_dir) for path in below)
-    return tuple(dict.fromkeys(filter(None, found)))
+        remedy = Remedy("set --kubelet-dir to the real path")
+        raise SourceError(f"{where}: {remedy}", remedy)
+    volumes = (_mount(path, kubelet_dir) for path in below)
+    return tuple(dict.fromkeys(filter(None, volumes)))
 
 
 def _mount(path: str, kubelet_dir: Path) -> Mount | None:
-    if matched := _OF_POD.fullmatch(path):
-        return _of_csi(kubelet_dir / matched[1], matched[2])
-    if matched := _BLOCK.fullmatch(path):
-        return _of_csi(kubelet_dir / matched[1] / matched[2] / "data", "")
-    if matched := _GLOBAL.fullmatch(path):
-        return _of_csi(kubelet_dir / matched[1], "")
-    if matched := _FLEX.fullmatch(path):
-        return Mount(f"{matched[1]}/{matched[2]}")
-    if matched := _FLEX_OF_POD.fullmatch(path):
-        return Mount(f"{matched[2]}/{matched[3]}/{matched[4]}", matched[1])
-    if matched := _IN_TREE.fullmatch(path):
-        return Mount(f"{matched[1]}/{_id(matched[1], matched[2])}")
+    """Return the volume that is mounted at a path below the kubelet's directory, if one is."""
+    if point := _CSI_OF_POD.fullmatch(path):
+        return _csi_mount(kubelet_dir / point[1], point[2])
+    if point := _CSI_BLOCK.fullmatch(path):
+        return _csi_mount(kubelet_dir / point[1] / point[2] / "data", "")
+    if point := _CSI_STAGED.fullmatch(path):
+        return _csi_mount(kubelet_dir / point[1], "")
+    if point := _FLEX.fullmatch(path):
+        return Mount(f"{point[1]}/{point[2]}")
+    if point := _FLEX_OF_POD.fullmatch(path):
+        return Mount(f"{point[2]}/{point[3]}/{point[4]}", point[1])
+    if point := _IN_TREE.fullmatch(path):
+        plugin, volume = point.groups()
+        if plugin == "kubernetes.io/aws-ebs":
+            volume = re.sub("^aws/", "aws://", volume)
+        elif plugin == "kubernetes.io/rbd":
+            volume = volume.replace("-image-", ":", 1)
+        return Mount(f"{plugin}/{volume}")
     return None
 
 
-def _id(plugin: str, path: str) -> str:
-    """Return the volume id of a path that the plugin derived from it."""
-    if plugin == "kubernetes.io/aws-ebs":
-        return re.sub("^aws/", "aws://", path)
-    return path.replace("-image-", ":", 1) if plugin == "kubernetes.io/rbd" else path
-
-
-def _of_csi(directory: Path, pod_uid: str) -> Mount | None:
-    """Return the volume in the kubelet's file; None: it was unmounted meanwhile."""
+def _csi_mount(directory: Path, pod_uid: str) -> Mount | None:
+    """Return the volume that the kubelet's file describes; None: it was unmounted meanwhile."""
     file = directory / "vol_data.json"
     try:
         content, _ = read_file(file)
@@ -101,6 +108,6 @@ def _of_csi(directory: Path, pod_uid: str) -> Mount | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise SourceError(cannot_read(file, error)) from error
+        raise read_error(file, error) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SourceError(f"{file}: not a volume description of the kubelet ({error!r})") from error

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from agent.sources.host.mount_table import PROC, read_mount_table
+from agent.sources.host.mount_table import OWN_PROC, read_mount_table
 
 _LOCAL: Final = re.compile(
     r"ext[234]|xfs|btrfs|bcachefs|f2fs|jfs|zfs|nilfs2|reiserfs|ubifs|jffs2|tmpfs|ramfs|rootfs"
@@ -20,14 +20,15 @@ of the machine that the node's VM runs on, which may give it to other VMs as wel
 """
 
 
-def shared_storage(path: Path, local: Collection[str]) -> str:
-    """Return the type of a directory's file system if other nodes may share it; empty: none do.
+def shared_storage(path: Path, local: Collection[str]) -> str | None:
+    """Return the type of a directory's file system if other nodes may share it.
 
     `local`: other types that are this node's own. Raises OSError, SourceError.
     """
     device = path.stat().st_dev
     name = f"{os.major(device)}:{os.minor(device)}"
-    # A device that no entry has is a subvolume of btrfs.
-    kinds = (entry.kind for entry in read_mount_table(PROC, "self") if entry.device == name)
-    shared = (kind for kind in kinds if kind not in local and not _LOCAL.fullmatch(kind))
-    return next(shared, "")
+    for entry in read_mount_table(OWN_PROC, "self"):
+        is_local = entry.kind in local or _LOCAL.fullmatch(entry.kind)
+        if entry.device == name and not is_local:
+            return entry.kind
+    return None  # a device that no entry has is a subvolume of btrfs
