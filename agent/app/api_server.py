@@ -3,16 +3,15 @@
 They load its client, so this module is imported only where the API server is used.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from typing import Any, Final, TypeVar
 
 from agent.app import loop
-from agent.checks.waiting_pods import waiting_pods
 from agent.config import Config, UsageError, option, variable
-from agent.model.snapshot import Known, Node, NotRequested, Reading
-from agent.sources.collector import Reader, Sources
+from agent.model.snapshot import Known, Node, NotRequested, Reading, Snapshot
+from agent.model.watches import Watch
 from agent.sources.deadline import Deadline
 from agent.sources.kube.api import Api, Resource, ServerInfo
 from agent.sources.kube.attachments import AttachmentsSource
@@ -24,6 +23,7 @@ from agent.sources.kube.list_watch import Reflector, list_once
 from agent.sources.kube.loader import loader
 from agent.sources.kube.objects import own_node, pods_of
 from agent.sources.kube.sandbox_failures import SandboxFailuresSource
+from agent.sources.source import ReadBy, Sources, WithFields
 from agent.sources.source_error import SourceError
 
 _T = TypeVar("_T")
@@ -59,7 +59,7 @@ def for_command(config: Config) -> Sources:
     return server.sources(
         pods=lambda _: listed(pods_of(config.node)),
         node=lambda _: _with_name(config.node, listed(own_node(config.node))),
-        watches=lambda _: NotRequested("watches", "a single command watches nothing"),
+        watches=lambda: NotRequested("watches", "a single command watches nothing"),
     )
 
 
@@ -81,7 +81,7 @@ def watched(config: Config) -> tuple[Sources, list[Reflector[Any]]]:
     sources = server.sources(
         pods=lambda _: pods.reading(),
         node=lambda _: _with_name(config.node, nodes.reading()),
-        watches=lambda _: Known((*pods.watches, *nodes.watches)),
+        watches=lambda: Known((*pods.watches, *nodes.watches)),
     )
     return sources, [pods, nodes]
 
@@ -126,19 +126,27 @@ class ApiServer:
 
             yield get
 
-    def sources(self, **readers: Reader) -> Sources:
-        """Add the readers of what is requested for a reason only."""
-        failures = SandboxFailuresSource(self.open_session, loop.clock)
-        attachments = AttachmentsSource(self.open_session, self._config.node, loop.clock)
-        autoscaler = AutoscalerClient(self._config.node, self.open_session, loop.clock)
-        return {
-            **readers,
-            "attachments": attachments.read,
-            "sandbox_failures": lambda snapshot: failures.read(waiting_pods(snapshot)),
-            "autoscaler": autoscaler.read,
-            "api_skew": lambda _: self.info.skew,
-            "server_version": lambda _: self.info.version,
-        }
+    def sources(
+        self,
+        *,
+        pods: Callable[[Snapshot], Any],
+        node: Callable[[Snapshot], Any],
+        watches: Callable[[], Reading[tuple[Watch, ...]]],
+    ) -> Sources:
+        """Return every source of the API server. Its clock and version come with the watches."""
+
+        def with_server_info(_: Snapshot) -> WithFields:
+            fields = {"api_skew": self.info.skew, "server_version": self.info.version}
+            return WithFields(watches(), fields)
+
+        return (
+            ReadBy("pods", pods),
+            ReadBy("node", node),
+            ReadBy("watches", with_server_info),
+            AttachmentsSource(self.open_session, self._config.node, loop.clock),
+            SandboxFailuresSource(self.open_session, loop.clock),
+            AutoscalerClient(self._config.node, self.open_session, loop.clock),
+        )
 
 
 def _with_name(name: str, nodes: Reading[tuple[Node, ...]]) -> Reading[Node | None]:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from agent.checks.addresses import leaked_reservation
 from agent.checks.addresses.classify import classify
 from agent.checks.detector import Detector
-from agent.checks.devices.state import with_history
+from agent.checks.devices.history import with_history
 from agent.checks.memory import advance, clock_stepped, networks_read
 from agent.checks.registry import DETECTORS
 from agent.model.assessment import Assessment, State, or_none

@@ -1,6 +1,6 @@
 """How every output writes names, numbers and times."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
@@ -11,12 +11,25 @@ _TEN: Final = 10
 
 
 def escape(text: str) -> str:
-    """Replace what is not printable by its escape: a name must not control the reader's terminal."""
+    """Escape what is not printable: a name must not control the reader's terminal."""
     if text.isprintable():
         return text
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
+
+
+def quote(text: str) -> str:
+    """Return a text in double quotes, with escapes for what is not printable."""
+    return f'"{repr(text)[1:-1]}"'
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """Return a suggestion to end an error with; empty if nothing is similar."""
+    from difflib import get_close_matches  # noqa: PLC0415 (only for a mistake)
+
+    similar = get_close_matches(word, sorted(words), n=1)
+    return f": did you mean {quote(similar[0])}?" if similar else ""
 
 
 def truncate(text: object, longest: int = 200) -> str:
@@ -35,7 +48,10 @@ def rfc3339(at: datetime, timespec: Literal["seconds", "milliseconds"] = "second
 
 
 def format_age(age: timedelta) -> str:
-    """Write an age as `kubectl` does: the greatest unit, and the next where the first is a single digit."""
+    """Write an age as `kubectl` does.
+
+    That is in the greatest unit, and in the next too where the first is a single digit.
+    """
     seconds = int(age.total_seconds())
     if seconds < 0:
         return f"-{format_age(-age)}"

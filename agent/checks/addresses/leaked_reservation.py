@@ -17,10 +17,10 @@ from functools import cached_property
 from typing import Final, TypeAlias
 
 from agent.checks.addresses import host_ports
-from agent.checks.addresses.classify import CLOCK_SLACK
 from agent.checks.addresses.host_ports import Ports
 from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment, ClassifiedReservation
+from agent.model.clocks import FILE_AHEAD
 from agent.model.finding import RESTARTS, Finding, Key, LeakCause, Severity, TrackedFinding
 from agent.model.ranges import numbered, runs
 from agent.model.runtime import CRI_O
@@ -145,7 +145,7 @@ def _check_sources(assessment: Assessment) -> None:
     assessment.require_reservations()
     snapshot.containers.known()
     for reservation in index.reservations:
-        newer = reservation.mtime > snapshot.taken_at + CLOCK_SLACK  # so its age says nothing
+        newer = reservation.mtime > snapshot.taken_at + FILE_AHEAD  # so its age says nothing
         if newer and reservation.container_id not in index.containers:
             raise InsufficientData(
                 f"reservations: file {reservation.key} is newer than the node's clock, which was "

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from agent.checks.devices.state import resource_states
+from agent.checks.devices.resources import resource_states
+from agent.checks.devices.view import DeviceView
 from agent.checks.registry import DETECTOR
 from agent.exporters import summary
 from agent.exporters.advice import advice
@@ -205,9 +206,10 @@ def unavailable(sources: Sequence[dict[str, str]], columns: int | None = None) -
 
 def device_rows(snapshot: Snapshot) -> list[list[str]]:
     """Return a row for each resource, and for each socket of no known resource; raises InsufficientData."""
-    states, plugins = resource_states(snapshot), snapshot.device_plugins.known()
+    view = DeviceView.of(snapshot)
+    states = resource_states(view)
     claimed = {state.socket for state in states}
-    unclaimed = sorted(socket.name for socket in plugins.sockets if socket.name not in claimed)
+    unclaimed = sorted(socket.name for socket in view.plugins.sockets if socket.name not in claimed)
     return [*map(_row, states), *(["?", "?", "?", "?", "?", "?", name] for name in unclaimed)]
 
 

@@ -14,8 +14,8 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from urllib3 import BaseHTTPResponse
 
+from agent.model.clocks import SLOWEST_ANSWER, WHOLE_SECOND, Moment
 from agent.model.text import truncate
-from agent.sources.collector import Moment
 from agent.sources.kube.connection import (
     LARGEST_ERROR,
     WHOLE_RESPONSE,
@@ -37,9 +37,6 @@ LARGEST_LIST: Final = 256 * 1024 * 1024
 _VERSION: Final = re.compile(r"v[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,6}(?:[-+.][A-Za-z0-9.+_-]{0,60})?")
 """`v1.20.2`, `v1.18.9-eks-d1db3c`, `v1.9.2+coreos.0`. It is printed to terminals, so nothing else
 is accepted."""
-_DATE_RESOLUTION: Final = timedelta(seconds=1)
-_SLOWEST: Final = timedelta(seconds=4)
-"""A slower response is too imprecise, or the node's clock was set meanwhile."""
 _LARGEST_SKEW: Final = timedelta(days=36525)
 """A node without a battery boots in 1970. No skew is a century."""
 
@@ -73,9 +70,9 @@ class ServerInfo:
         round_trip = received - sent
         # No date, or one without a zone, is from an odd proxy: reading pods does not depend on it.
         with suppress(ValueError, TypeError, OverflowError):
-            at = parsedate_to_datetime(date or "") + _DATE_RESOLUTION / 2
+            at = parsedate_to_datetime(date or "") + WHOLE_SECOND / 2
             skew = at - (sent + round_trip / 2)
-            if timedelta(0) <= round_trip <= _SLOWEST and abs(skew) <= _LARGEST_SKEW:
+            if timedelta(0) <= round_trip <= SLOWEST_ANSWER and abs(skew) <= _LARGEST_SKEW:
                 self.skew = skew
 
 

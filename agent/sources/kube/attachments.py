@@ -19,6 +19,7 @@ from agent.sources.kube.connection import Query
 from agent.sources.kube.errors import FORBIDDEN, NOT_FOUND, ApiError
 from agent.sources.kube.fields import Object
 from agent.sources.kube.objects import unique_volume_name
+from agent.sources.source import Source
 
 MAX_REQUESTS: Final = 64
 """Requests for one snapshot."""
@@ -31,12 +32,18 @@ _CSI: Final = re.compile(r"kubernetes\.io/csi/([^^]*)\^(.*)", re.DOTALL)
 """The driver and its handle."""
 
 
-class AttachmentsSource:
+class AttachmentsSource(Source):
     """Requests each volume and pod at most once a minute."""
 
     def __init__(self, open_session: OpenSession, node: str, clock: Callable[[], float]) -> None:
         self._node = node
         self._cached = CachedRequest[Attachments](open_session, clock, CACHED_FOR)
+
+    name = "attachments"
+
+    def reason_not_needed(self, snapshot: Snapshot) -> str | None:
+        needed = detached_volume.request(snapshot)
+        return None if needed else "no pod waits for a volume that is missing"
 
     def read(self, snapshot: Snapshot) -> Attachments:
         """Raises SourceError. What the account may not read is not requested."""

@@ -10,18 +10,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from agent.model.registration import (
-    Autoscaler,
-    Expected,
-    Registration,
-    evidence_of_cloud,
-    evidence_of_node,
-)
+from agent.checks.cluster.registration import evidence_of_cloud, evidence_of_node
+from agent.model.registration import Autoscaler, Expected, Registration
 from agent.model.snapshot import Known, Node, NotRequested, Reading, Snapshot
 from agent.model.text import truncate
 from agent.sources.kube.cached_request import CachedRequest, Get, OpenSession
 from agent.sources.kube.errors import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, ApiError
 from agent.sources.kube.objects import NODES_PATH
+from agent.sources.source import Source
 from agent.sources.source_error import SourceError
 
 _STATUS: Final = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
@@ -32,13 +28,15 @@ _STATUS_CACHED_FOR: Final = 120.0
 _DENIED: Final = frozenset({UNAUTHORIZED, FORBIDDEN})
 
 
-class AutoscalerClient:
+class AutoscalerClient(Source):
     def __init__(
         self, node_name: str, open_session: OpenSession, clock: Callable[[], float]
     ) -> None:
         self._name = node_name
         self._other_nodes = CachedRequest[Autoscaler](open_session, clock, _NODES_CACHED_FOR)
         self._status = CachedRequest[Autoscaler](open_session, clock, _STATUS_CACHED_FOR)
+
+    name = "autoscaler"
 
     def read(self, snapshot: Snapshot) -> Autoscaler | NotRequested:
         """Request what is needed; raises SourceError. What may not be read is reported as such."""

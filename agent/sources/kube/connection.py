@@ -12,7 +12,7 @@ from urllib3.exceptions import HTTPError, SSLError
 from agent.model.text import truncate
 from agent.sources.kube.credentials import Credentials
 from agent.sources.kube.errors import ApiError, parse_retry_after
-from agent.sources.source_error import SourceError, why_not_connected
+from agent.sources.source_error import SourceError, connection_failure
 
 Query: TypeAlias = Sequence[tuple[str, str]]
 
@@ -72,7 +72,7 @@ class Connection:
         except SSLError as error:
             raise SourceError(f"API server: {truncate(f'SSLError {error}')}") from error
         except (HTTPError, OSError, ValueError) as error:
-            if reason := why_not_connected(error):
+            if reason := connection_failure(error):
                 text = f"cannot connect to the API server at {server}: {reason}"
                 raise SourceError(text) from error
             raise SourceError(f"API server: {_describe(error)}") from error

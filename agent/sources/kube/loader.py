@@ -13,9 +13,11 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from agent.sources.deadline import Late, in_thread
+from agent.deadline import in_thread
+from agent.sources.deadline import Late
 from agent.sources.kube import service_account
 from agent.sources.kube.credentials import Credentials, NoCredentials
+from agent.sources.source_error import SourceError
 
 _SLACK: Final = 2.0
 """Seconds more for everything than for the plugin, which has the better message."""
@@ -48,7 +50,7 @@ class Loader:
         seconds = self._seconds + _SLACK
         with self._lock:
             if self._attempt is None or self._attempt.done():
-                self._attempt = in_thread("credentials", self._choose_source())
+                self._attempt = in_thread("credentials", self._choose_source(), SourceError)
             attempt = self._attempt
         if attempt is not self._late:
             wait([attempt], seconds)

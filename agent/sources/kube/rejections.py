@@ -7,10 +7,11 @@ Texts: Kubernetes 1.18 to 1.36, `devicemanager/manager.go`, `devicemanager/endpo
 import re
 import sys
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
+from agent.model.clocks import STATUS_DELAY
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.text import escape
 from agent.sources.kube.fields import RESOURCE, Object, is_device, moment
@@ -18,8 +19,6 @@ from agent.sources.kube.fields import RESOURCE, Object, is_device, moment
 _LONGEST_READ: Final = 4096
 """Characters of a message; a kubelet writes some hundred."""
 _LONGEST_KEPT: Final = 400
-_ONE_MOMENT: Final = timedelta(seconds=5)
-"""For a rejection to arrive, and for the difference of the clocks."""
 
 _OUT_OF: Final = "OutOf"
 _NO_ROOM: Final = re.compile(
@@ -165,6 +164,6 @@ def _rejected_at(
     )
     written = max(filter(None, by_kubelet), default=None)
     start = moment(status.get("startTime")) if started is None else None
-    if written is None or (start is not None and abs(written - start) <= _ONE_MOMENT):
+    if written is None or (start is not None and abs(written - start) <= STATUS_DELAY):
         return start, False
     return written, True

@@ -9,7 +9,7 @@ from typing import Final
 
 from agent.sources.deadline import Deadline
 from agent.sources.kube.credentials import Credentials, NoCredentials
-from agent.sources.source_error import SourceError, cannot_read
+from agent.sources.source_error import SourceError, read_error
 
 DIRECTORY: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -53,7 +53,7 @@ def _read(path: Path) -> str:
     try:
         content = path.read_text()
     except OSError as error:
-        raise SourceError(cannot_read(path, error)) from error
+        raise read_error(path, error) from error
     except UnicodeDecodeError as error:
         raise SourceError(f"cannot read {path}: {error}") from error
     if not content:

@@ -9,8 +9,9 @@ import pytest
 from agent.app.sources import for_command
 from agent.config import UsageError, load
 from agent.model.snapshot import Known, Unavailable
-from tests.sources.kube.connections import read, sources_of_command
+from tests.sources.kube.connections import sources_of_command
 from tests.sources.kube.old_server import listed
+from tests.sources.reading import read
 from tests.wire import Answer, FakeServer, Request, http, kubeconfig, refusing_port, self_signed
 
 

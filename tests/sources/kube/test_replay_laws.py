@@ -18,8 +18,9 @@ from agent.sources.kube.api import Api
 from agent.sources.kube.connection import Query
 from agent.sources.kube.errors import ApiError
 from agent.sources.source_error import SourceError
-from tests.sources.kube.connections import read, watching_in_memory
+from tests.sources.kube.connections import watching_in_memory
 from tests.sources.kube.old_server import Etcd, Server, bookmark, line, listed
+from tests.sources.reading import read
 
 STEPS = (
     *("create", "create", "oldest", "delete", "update", "elsewhere", "bookmark", "end", "end"),

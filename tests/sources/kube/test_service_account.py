@@ -14,8 +14,9 @@ from agent.sources.kube import service_account
 from agent.sources.kube.api import Api, ServerInfo
 from agent.sources.kube.loader import loader
 from agent.sources.source_error import SourceError
-from tests.sources.kube.connections import moment, read
+from tests.sources.kube.connections import moment
 from tests.sources.kube.old_server import listed
+from tests.sources.reading import read
 from tests.wire import KeepAliveServer, http, self_signed
 
 
