@@ -25,11 +25,12 @@ from agent.model.devices import (
 from agent.model.documents import Recording
 from agent.model.finding import Finding, SkippedCheck
 from agent.model.ranges import RangeSets, subnet_range
-from agent.model.registration import Expected, LastSeen, Registration, Removal, Taint
+from agent.model.registration import LastSeen, Registration, Removal, Taint
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.release import Limits, Refusal
 from agent.model.report import Report
 from agent.model.runtime import DOCKER, ContainerRuntime, RuntimeNetwork
+from agent.model.settings import Expected
 from agent.model.snapshot import (
     SOURCES,
     Address,

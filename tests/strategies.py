@@ -18,11 +18,11 @@ from agent.model.registration import (
     TO_BE_DELETED,
     UNINITIALIZED,
     Autoscaler,
-    Expected,
     Removal,
     Taint,
 )
 from agent.model.release import Limits
+from agent.model.settings import Expected
 from agent.model.snapshot import (
     SOURCES,
     Address,

@@ -20,7 +20,7 @@ from agent.cleanup.unlink import NodeFiles, describe_error
 from agent.config import Config, UsageError, option, variable
 from agent.model.release import Cleaning, Limits
 from agent.model.report import Report
-from agent.model.runtime import AUTO
+from agent.model.settings import AUTO
 from agent.model.snapshot import Unavailable
 from agent.sources.host.reservations import describe_networks
 from agent.sources.source_error import SourceError, describe_os_error

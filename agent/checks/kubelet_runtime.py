@@ -6,13 +6,8 @@ each other, or the runtime that they name was not asked, it is unknown whose pod
 
 from typing import Final
 
-from agent.model.runtime import (
-    DOCKER,
-    ContainerRuntime,
-    KubeletRuntime,
-    endpoint_path,
-    version_numbers,
-)
+from agent.model.runtime import DOCKER, ContainerRuntime, KubeletRuntime, version_numbers
+from agent.model.settings import endpoint_path
 from agent.model.snapshot import NotRequested, Snapshot, Unavailable, is_missing, known_or
 
 _BEFORE_CRI: Final = (ContainerRuntime(DOCKER),)

@@ -29,7 +29,8 @@ from agent.model.clocks import PROCESS_START
 from agent.model.ranges import RangeSets
 from agent.model.release import Limits, Reason, Refusal, ReleaseRequest
 from agent.model.report import Report
-from agent.model.runtime import AUTO, DOCKER
+from agent.model.runtime import DOCKER
+from agent.model.settings import AUTO
 from agent.model.snapshot import (
     DEFAULT_DATA_DIR,
     InsufficientData,

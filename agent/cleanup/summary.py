@@ -10,7 +10,7 @@ from agent.model.assessment import Assessment
 from agent.model.ranges import free
 from agent.model.release import BlockedBy, Blocker, Cleaning, NotReleasable, Outcome, Verdict
 from agent.model.report import Report
-from agent.model.runtime import AUTO
+from agent.model.settings import AUTO
 from agent.model.snapshot import Known, NotRequested, Reservation, ReservationKey, Unavailable
 from agent.sources.source_error import describe_os_error
 

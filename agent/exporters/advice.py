@@ -19,9 +19,9 @@ from agent.checks.registry import DETECTOR
 from agent.exporters.release_commands import ON_NODE
 from agent.model.assessment import ClassifiedReservation, State
 from agent.model.finding import Severity
-from agent.model.limits import MAX_SHARE
 from agent.model.ranges import covers
 from agent.model.report import NetworkSummary, Report
+from agent.model.settings import MAX_SHARE
 from agent.model.text import count_of
 
 ANY_SHARE: Final = "--max-share=100%"

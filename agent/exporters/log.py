@@ -15,7 +15,7 @@ from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.finding import Key, Severity, TrackedFinding
 from agent.model.release import MISSED, Cleaning, Outcome, Verdict
 from agent.model.report import Report
-from agent.model.runtime import AUTO
+from agent.model.settings import AUTO
 from agent.model.snapshot import (
     NotRequested,
     Reading,

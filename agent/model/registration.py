@@ -9,18 +9,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from agent.model.settings import Expected
+
 UNINITIALIZED: Final = "node.cloudprovider.kubernetes.io/uninitialized"
 """The taint of a node that its cloud has not identified."""
 TO_BE_DELETED: Final = "ToBeDeletedByClusterAutoscaler"
 DELETION_CANDIDATE: Final = "DeletionCandidateOfClusterAutoscaler"
-
-
-class Expected(StrEnum):
-    """Whether a Node must have a provider ID (`--provider-id`)."""
-
-    AUTO = "auto"  # if there is evidence that the cluster uses a cloud
-    REQUIRED = "required"
-    IGNORED = "ignored"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,11 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from posixpath import normpath
 from typing import Final
 
 DOCKER: Final = "docker"
 CONTAINERD: Final = "containerd"
 CRI_O: Final = "cri-o"
-
-AUTO: Final = "auto"  # in place of a network's name: the networks that pods of this node use
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +67,6 @@ class RuntimeNetwork:
         It may also be that of a plugin which it delegates to, as flannel does.
         """
         return self.ipam in {"host-local", ""}
-
-
-_UNIX: Final = re.compile(r"\Aunix:(?://[^/]*(?=/)|(?=/(?!/)))")
-
-
-def endpoint_path(text: str) -> str:
-    """Return the path of an endpoint as the kernel knows it.
-
-    An endpoint is such as `unix:///var/run//crio/crio.sock`.
-    """
-    path = _UNIX.sub("", text, count=1)
-    if not path.startswith("/"):
-        return text
-    path = normpath(f"/{path.lstrip('/')}")
-    return path.removeprefix("/var") if path.startswith("/var/run/") else path
 
 
 _Version = tuple[int, int, int]

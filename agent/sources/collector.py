@@ -7,7 +7,7 @@ from typing import Any, Final
 from agent.checks.readings import crosscheck
 from agent.model.bug import bug_of
 from agent.model.clocks import Moment
-from agent.model.runtime import AUTO
+from agent.model.settings import AUTO
 from agent.model.snapshot import (
     SOURCES,
     Known,

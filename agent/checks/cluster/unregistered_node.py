@@ -23,11 +23,11 @@ from agent.model.finding import Finding, Severity
 from agent.model.registration import (
     DELETION_CANDIDATE,
     TO_BE_DELETED,
-    Expected,
     LastSeen,
     Registration,
     Removal,
 )
+from agent.model.settings import Expected
 from agent.model.snapshot import InsufficientData, Node, Snapshot, known_or
 from agent.model.text import count_of, format_time
 

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from agent.model.runtime import DOCKER, endpoint_path
+from agent.model.runtime import DOCKER
+from agent.model.settings import endpoint_path
 from agent.model.text import escape
 from agent.sources.host.files import names_in, open_directory, read_file
 from agent.sources.source_error import SourceError

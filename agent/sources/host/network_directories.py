@@ -7,7 +7,8 @@ from posixpath import normpath
 from typing import Final, NamedTuple
 
 from agent.model.remedy import Remedy
-from agent.model.runtime import AUTO, RuntimeNetwork
+from agent.model.runtime import RuntimeNetwork
+from agent.model.settings import AUTO
 from agent.model.snapshot import (
     DEFAULT_DATA_DIR,
     Known,

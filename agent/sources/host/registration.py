@@ -12,7 +12,8 @@ from typing import Final
 
 from agent.checks.cluster.registration import advance, advance_without_node
 from agent.model.documents import LAST_SEEN_FILE, Damaged, load_last_seen
-from agent.model.registration import Expected, LastSeen, Registration
+from agent.model.registration import LastSeen, Registration
+from agent.model.settings import Expected
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, known_or
 from agent.sources.host.files import read_file
 from agent.sources.source_error import SourceError, cannot_read

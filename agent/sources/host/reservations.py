@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from agent.model.limits import MAX_RESERVATIONS
 from agent.model.remedy import Remedy
+from agent.model.settings import MAX_RESERVATIONS
 from agent.model.snapshot import (
     Known,
     NetworkStore,

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from agent.checks.cluster.registration import evidence_of_cloud, evidence_of_node
-from agent.model.registration import Autoscaler, Expected, Registration
+from agent.model.registration import Autoscaler, Registration
+from agent.model.settings import Expected
 from agent.model.snapshot import Known, Node, NotRequested, Reading, Snapshot
 from agent.model.text import truncate
 from agent.sources.kube.cached_request import CachedRequest, Get, OpenSession

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.model.runtime import AUTO, RuntimeNetwork
+from agent.model.runtime import RuntimeNetwork
+from agent.model.settings import AUTO
 from agent.model.snapshot import NotRequested, Snapshot
 from agent.sources.deadline import Deadline
 from agent.sources.host.cni_config import with_subnet

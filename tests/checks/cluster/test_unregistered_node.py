@@ -11,10 +11,10 @@ from agent.model.registration import (
     TO_BE_DELETED,
     UNINITIALIZED,
     Autoscaler,
-    Expected,
     Removal,
     Taint,
 )
+from agent.model.settings import Expected
 from agent.model.snapshot import NotRequested, Snapshot, Unavailable
 from tests import builders as b
 from tests.builders import (

@@ -11,12 +11,12 @@ from agent.model.documents import LAST_SEEN_FILE, dump_last_seen
 from agent.model.registration import (
     DELETION_CANDIDATE,
     TO_BE_DELETED,
-    Expected,
     LastSeen,
     Registration,
     Removal,
     Taint,
 )
+from agent.model.settings import Expected
 from agent.model.snapshot import LATEST, Known, Node, NotRequested, Pod, Reading, Unavailable
 from agent.sources.host.registration import RegistrationTracker
 from agent.sources.source_error import SourceError

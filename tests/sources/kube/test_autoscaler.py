@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from agent.model.registration import UNINITIALIZED, Autoscaler, Expected, Taint
+from agent.model.registration import UNINITIALIZED, Autoscaler, Taint
+from agent.model.settings import Expected
 from agent.model.snapshot import Node, NotRequested, Unavailable
 from tests.builders import INSTANCE, last_seen, node, registration, unavailable, worker
 from tests.sources.kube.conftest import Cluster
