@@ -118,7 +118,7 @@ def _finding(
     leak: Reservation, entry: ClassifiedReservation, evidence: "_Evidence", ports: Ports
 ) -> Finding:
     cause, at = _likely_cause(leak, evidence)
-    reason = _describe(cause, format_time(at), evidence.assessment.runtime.name)
+    reason = _describe_cause(cause, format_time(at), evidence.assessment.runtime.name)
     rules = host_ports.describe(", ".join(f"{port} to {leak.ip}" for port in ports))
     owner = "no container (the file is empty)"
     if leak.container_id:
@@ -193,7 +193,7 @@ def _summary(leaks: Sequence[Finding], cause: LeakCause, count: str, runtime: st
     network = leaks[0].network
     at = min(leak.cause_at for leak in leaks if leak.cause_at)
     began = [leak.since for leak in leaks if leak.since]
-    reason = _describe(cause, f"{format_time(at)} (the oldest)", runtime)
+    reason = _describe_cause(cause, f"{format_time(at)} (the oldest)", runtime)
     return Finding(
         NAME,
         network,
@@ -219,7 +219,7 @@ def describe_group(findings: Sequence[Finding], assessment: Assessment) -> str:
     times = sorted({finding.cause_at for finding in findings if finding.cause_at})
     time = format_time(times[0]) + (" (the oldest)" if len(times) > 1 else "")
     cause = LeakCause(str(findings[0].cause))
-    reason = _describe(cause, time, assessment.runtime.name)
+    reason = _describe_cause(cause, time, assessment.runtime.name)
 
     # A finding for the leaks beyond those that are listed has the network as its subject.
     listed = [finding for finding in findings if finding.subject != network]
@@ -238,7 +238,7 @@ def describe_group(findings: Sequence[Finding], assessment: Assessment) -> str:
     return f"{leaked}, {reason}{addresses}{rules}"
 
 
-def _describe(cause: LeakCause, time: str, runtime: str) -> str:
+def _describe_cause(cause: LeakCause, time: str, runtime: str) -> str:
     return _CAUSES[cause].format(time=time, runtime=runtime)
 
 

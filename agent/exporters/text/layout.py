@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias
 
 from agent.checks.detector import Step
-from agent.exporters.advice import ON_NODE
+from agent.exporters.release_commands import ON_NODE
 from agent.model.ranges import numbered
 from agent.model.text import escape, format_age
 
