@@ -29,7 +29,7 @@ def advance(before: Memory, assessment: Assessment) -> Memory:
     """Return the memory after a snapshot in which every reservation was classified."""
     snapshot = assessment.snapshot
     read = networks_read(snapshot)
-    stepped = clock_stepped(before, snapshot)
+    stepped = _clock_stepped(before, snapshot)
     pods = {pod.name: pod for pod in known_or(snapshot.pods, ())}
 
     reservations = {
@@ -46,7 +46,12 @@ def advance(before: Memory, assessment: Assessment) -> Memory:
             pending_since=_pending_since(reservation, entry, earlier, assessment.index),
             host_ports=_host_ports(reservation, entry, earlier, assessment.index, pods),
         )
-    return Memory(Since(snapshot.taken_at, snapshot.uptime), reservations, before.names)
+    return Memory(
+        last=Since(snapshot.taken_at, snapshot.uptime),
+        reservations=reservations,
+        clock_stepped=stepped,
+        names=before.names,
+    )
 
 
 def networks_read(snapshot: Snapshot) -> set[str]:
@@ -54,7 +59,7 @@ def networks_read(snapshot: Snapshot) -> set[str]:
     return {store.network for store in snapshot.reservations if isinstance(store.reading, Known)}
 
 
-def clock_stepped(before: Memory, snapshot: Snapshot) -> bool:
+def _clock_stepped(before: Memory, snapshot: Snapshot) -> bool:
     """Return whether the wall clock was set since the last snapshot."""
     if before.last is None:
         return False

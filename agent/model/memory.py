@@ -36,6 +36,8 @@ class Memory:
     last: Since | None = None
     """When the last snapshot was taken; None: there was none."""
     reservations: Mapping[Reservation, ReservationMemory] = field(default_factory=dict)
+    clock_stepped: bool = False
+    """The wall clock was set between the last two snapshots."""
     names: Mapping[str, str] = field(default_factory=dict)
     """The pods of container IDs that another process remembered."""
 

@@ -4,7 +4,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 from agent.checks.addresses.classify import classify
+from agent.checks.kubelet_runtime import kubelet_runtime
 from agent.checks.memory import advance
+from agent.model.index import SnapshotIndex
 from agent.model.memory import NO_MEMORY, Memory, ReservationMemory, Since
 from agent.model.snapshot import Known, PortMapping, Snapshot
 from tests.builders import GRACE, NOW, UPTIME, WEB_ID, node, pod, reservation, without
@@ -15,7 +17,8 @@ GONE = reservation("10.244.1.9")
 
 
 def after(before: Memory, snapshot: Snapshot) -> Memory:
-    return advance(before, classify(snapshot, GRACE, before))
+    index = SnapshotIndex(snapshot)
+    return advance(before, classify(index, kubelet_runtime(snapshot), GRACE, before))
 
 
 def test_what_an_owner_showed_is_known_once_the_owner_is_gone() -> None:

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
-from agent.checks.kubelet_runtime import kubelet_runtime
 from agent.model.assessment import KUBENET, Assessment, ClassifiedReservation, State
 from agent.model.index import SnapshotIndex
-from agent.model.memory import NO_MEMORY, Memory
+from agent.model.memory import Memory
+from agent.model.runtime import KubeletRuntime
 from agent.model.snapshot import (
     InsufficientData,
     Reservation,
-    Snapshot,
     require_available,
 )
 from agent.model.text import format_age
@@ -35,10 +34,10 @@ _PROTECTING: Final = (State.CANDIDATE, State.UNKNOWN, State.UNMANAGED)
 """A state that protects one address of a sandbox protects all of them; the strongest comes last."""
 
 
-def classify(snapshot: Snapshot, grace: timedelta, memory: Memory = NO_MEMORY) -> Assessment:
+def classify(
+    index: SnapshotIndex, runtime: KubeletRuntime, grace: timedelta, memory: Memory
+) -> Assessment:
     """Return the state of every entry. The engine confirms what is `leaked`."""
-    index = SnapshotIndex(snapshot)
-    runtime = kubelet_runtime(snapshot)
     if runtime.without_record_order:
         grace = max(grace, UNORDERED_GRACE)
     pods = {**memory.pods, **index.pods}
@@ -51,7 +50,7 @@ def classify(snapshot: Snapshot, grace: timedelta, memory: Memory = NO_MEMORY) -
         ClassifiedReservation(reservation, state, reason, pods.get(reservation.container_id, ""))
         for reservation, (state, reason) in zip(index.reservations, states, strict=True)
     ]
-    for store in snapshot.reservations:
+    for store in index.snapshot.reservations:
         for entry in store.unrecognized:
             reason = entry.why
             if entry.blocks:

@@ -10,8 +10,8 @@ namespace that libcni's cache names, and no live pod has the address.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Final, TypeAlias
@@ -20,8 +20,17 @@ from agent.checks.addresses import host_ports
 from agent.checks.addresses.classify import CLOCK_SLACK
 from agent.checks.addresses.host_ports import Ports
 from agent.checks.detector import Noun, Remedy, Step
-from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment, ClassifiedReservation
-from agent.model.finding import RESTARTS, Finding, Key, LeakCause, Severity, TrackedFinding
+from agent.checks.memory import networks_read
+from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment, ClassifiedReservation, State
+from agent.model.finding import (
+    RESTARTS,
+    Finding,
+    Key,
+    LeakCause,
+    Observations,
+    Severity,
+    TrackedFinding,
+)
 from agent.model.ranges import numbered, runs
 from agent.model.runtime import CRI_O
 from agent.model.snapshot import (
@@ -29,6 +38,7 @@ from agent.model.snapshot import (
     Known,
     NotRequested,
     Reservation,
+    ReservationKey,
     known_or,
     require_available,
 )
@@ -62,6 +72,8 @@ _DURING_ADD: Final = LONGEST_ADD + timedelta(minutes=1)
 """A runtime that starts so soon after a reservation was made died while the network plugin ran."""
 _AFTER_START: Final = timedelta(minutes=15)
 """What a start makes the kubelet or the runtime forget has leaked by then, with some to spare."""
+_SEEN_ONCE: Final = "no owner of any kind, but seen in one snapshot only"
+"""Why a leak is not confirmed: between two reads of one snapshot a pod can vanish."""
 _MIN_LOST: Final = 2
 """Sandboxes: a single one may have been removed by hand."""
 
@@ -100,7 +112,9 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         evidence = _Evidence(assessment)
         ports = host_ports.forwarded(assessment, assessment.leaked)
         for leak, entry in assessment.leaked.items():
-            yield _finding(leak, entry, evidence, ports[leak] or ())
+            forwarded = ports[leak] or ()
+            rules = host_ports.describe(", ".join(f"{port} to {leak.ip}" for port in forwarded))
+            yield _finding(leak, entry, evidence, forwarded, rules)
     _check_sources(assessment)
 
 
@@ -115,11 +129,14 @@ def _identity(reservation: Reservation) -> tuple[str | int, ...]:
 
 
 def _finding(
-    leak: Reservation, entry: ClassifiedReservation, evidence: "_Evidence", ports: Ports
+    leak: Reservation,
+    entry: ClassifiedReservation,
+    evidence: "_Evidence",
+    ports: Ports,
+    rules: str,
 ) -> Finding:
     cause, at = _likely_cause(leak, evidence)
     reason = _describe_cause(cause, format_time(at), evidence.assessment.runtime.name)
-    rules = host_ports.describe(", ".join(f"{port} to {leak.ip}" for port in ports))
     owner = "no container (the file is empty)"
     if leak.container_id:
         owner = f"container {entry.container}, which no longer exists"
@@ -162,26 +179,74 @@ def _check_sources(assessment: Assessment) -> None:
         snapshot.cni_results.known()
 
 
+# Confirmation
+
+
+def without_ended(observations: Observations, suspected: Assessment) -> Observations:
+    """Return the observations without leaks that have ended: the file is gone, or has an owner.
+
+    Those of other detectors are of no use here: any may be missing.
+    """
+    read = networks_read(suspected.snapshot)
+    lasting = {
+        key(reservation)
+        for reservation, entry in suspected.classified.items()
+        if entry.state in {State.UNKNOWN, State.LEAKED}
+    }
+    return {
+        its_key: tracked
+        for its_key, tracked in observations.items()
+        if its_key in lasting or tracked.finding.network not in read
+    }
+
+
+def with_confirmed(suspected: Assessment, leaks: Iterable[TrackedFinding]) -> Assessment:
+    """Make every reservation without an owner a candidate, unless it is a confirmed leak."""
+    confirmed = {leak.finding.key for leak in leaks}
+    seen_once = {leak for leak in suspected.leaked if key(leak) not in confirmed}
+    if not seen_once:
+        return suspected
+    reservations = (
+        replace(entry, state=State.CANDIDATE, why=_SEEN_ONCE) if entry.entry in seen_once else entry
+        for entry in suspected.reservations
+    )
+    return replace(suspected, reservations=tuple(reservations))
+
+
+def known_causes(
+    assessment: Assessment, leaks: Iterable[TrackedFinding]
+) -> dict[ReservationKey, LeakCause]:
+    causes = {leak.finding.key: leak.finding.cause for leak in leaks}
+    known: dict[ReservationKey, LeakCause] = {}
+    for reservation in assessment.leaked:
+        cause = causes[key(reservation)]
+        if isinstance(cause, LeakCause) and cause is not LeakCause.UNKNOWN:
+            known[reservation.key] = cause
+    return known
+
+
 # Several leaks in one finding, or in one line
 
 
-def summarized(leaks: Sequence[TrackedFinding], runtime: str) -> Iterator[TrackedFinding]:
-    """Yield the leaks that are listed, and one finding for the others of each network and cause.
+def summarized(leaks: Sequence[TrackedFinding], runtime: str) -> list[TrackedFinding]:
+    """Return the leaks that are listed, and one finding for the others of each network and cause.
 
     Those seen first are listed.
     """
     by_age = sorted(leaks, key=_age)
     listed = {leak.finding.key for leak in by_age[:MAX_LISTED]}
     networks = {leak.finding.network for leak in by_age[:MAX_LISTED]}
-    yield from (leak for leak in leaks if leak.finding.key in listed)
+    findings = [leak for leak in leaks if leak.finding.key in listed]
     unlisted: defaultdict[tuple[str, LeakCause], list[TrackedFinding]] = defaultdict(list)
     for leak in by_age[MAX_LISTED:]:
         unlisted[leak.finding.network, LeakCause(str(leak.finding.cause))].append(leak)
     for (network, cause), group in unlisted.items():
         noun = "more address" if network in networks else "address"
-        findings = [leak.finding for leak in group]
-        finding = _summary(findings, cause, count_of(len(group), noun, f"{noun}es"), runtime)
-        yield TrackedFinding(finding, min(leak.first_seen for leak in group), confirmed=True)
+        count = count_of(len(group), noun, f"{noun}es")
+        finding = _summary([leak.finding for leak in group], cause, count, runtime)
+        first_seen = min(leak.first_seen for leak in group)
+        findings.append(TrackedFinding(finding, first_seen, confirmed=True))
+    return findings
 
 
 def _age(leak: TrackedFinding) -> tuple[object, ...]:
