@@ -78,7 +78,6 @@ def run(
         leaks[finding.key] for finding in suspects.findings if leaks[finding.key].confirmed
     ]
     assessment = leaked_reservation.with_confirmed(suspected, confirmed)
-    leak_causes = leaked_reservation.known_causes(assessment, confirmed)
     listed_leaks = leaked_reservation.summarized(confirmed, assessment.runtime.name)
 
     detected = detect(assessment, _REMAINING)
@@ -91,7 +90,7 @@ def run(
             *(replace(others[finding.key], finding=finding) for finding in detected.findings),
         ),
         gaps=(*suspects.gaps, *detected.gaps),
-        leak_causes=leak_causes,
+        leak_causes=leaked_reservation.known_causes(confirmed),
         newly_confirmed=Counter(
             (leak.finding.network, leak.finding.cause)
             for leak in confirmed
