@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from agent.checks.addresses import leaked_reservation
 from agent.checks.addresses.classify import classify
 from agent.checks.detector import Detector
-from agent.checks.devices.state import with_history
+from agent.checks.devices.history import with_history
 from agent.checks.kubelet_runtime import kubelet_runtime
 from agent.checks.memory import advance
 from agent.checks.registry import DETECTORS

@@ -25,6 +25,7 @@ from agent.checks.kubelet_runtime import kubelet_runtime
 from agent.checks.readings.attribution import cleanable
 from agent.model.assessment import KUBENET, Assessment, State
 from agent.model.bug import bug_of
+from agent.model.clocks import PROCESS_START
 from agent.model.ranges import RangeSets
 from agent.model.release import Limits, Reason, Refusal, ReleaseRequest
 from agent.model.report import Report
@@ -50,9 +51,6 @@ OWNED: Final = {
 _REQUESTED: Final = {State.LEAKED, State.CANDIDATE, State.UNKNOWN, *OWNED}
 
 MIN_CONTAINERS: Final = 4  # to lose more than half of fewer containers than this is normal
-_CLOCK_ERROR: Final = timedelta(
-    seconds=2
-)  # of a process' start: the kernel tells when the node booted to the second
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +284,7 @@ def no_plugin_at_work(request: ReleaseRequest, context: GuardContext) -> Refusal
     written = max(reservation.mtime for reservation in request.reservations)
     for plugin in context.snapshot.processes.known().plugins:
         age = context.snapshot.taken_at - plugin.started
-        if plugin.started - written <= _CLOCK_ERROR or age >= failing_plugin.PLUGIN_TIMEOUT:
+        if plugin.started - written <= PROCESS_START or age >= failing_plugin.PLUGIN_TIMEOUT:
             who = f"the CNI plugin {plugin.command} (process {plugin.pid})"
             why = f"{who} has been running for {age.total_seconds():.0f} s, and may have reserved the address"
             return Refusal(Reason.PLUGIN_AT_WORK, why)

@@ -33,7 +33,7 @@ class ContainerRuntime:
 
 @dataclass(frozen=True, slots=True)
 class WrittenRange:
-    """One range of host-local's configuration, as it is written there: `usePodCidr` is no subnet."""
+    """One range as it is written in host-local's configuration: `usePodCidr` is no subnet."""
 
     subnet: str
     first: str = ""
@@ -49,22 +49,26 @@ class RuntimeNetwork:
     plugins: tuple[str, ...]  # the types of its plugins, in the order of their execution
     ipam: str = ""  # the type of its IPAM plugin; empty: it has none of its own
     data_dir: str = ""  # empty: the IPAM plugin's default
-    ranges: tuple[
-        tuple[WrittenRange, ...], ...
-    ] = ()  # the sets of ranges: a sandbox gets an address from each
-    forwards_ports: bool = True  # a plugin of it, or the kubelet, may forward host ports. An old recording does not say
+    ranges: tuple[tuple[WrittenRange, ...], ...] = ()
+    """The sets of ranges: a sandbox gets an address from each."""
+    forwards_ports: bool = True
+    """A plugin of it, or the kubelet, may forward host ports. An old recording does not say."""
     plugin_files: bool = False
     """Plugins of it may be in files of their own (libcni >= 1.3), whose configuration libcni's
     cache does not have."""
-    later: tuple["RuntimeNetwork", ...] = field(default=(), compare=False)
-    """Those of later files, which CRI-O and docker use if a plugin of the first is not installed."""
-    changed_ns: int = field(
-        default=0, compare=False
-    )  # when the first file was put there; 0: it is sure to be in use
+    later: tuple["RuntimeNetwork", ...] = field(
+        default=(), compare=False, metadata={"recorded": False}
+    )
+    """Those of later files: CRI-O and docker use them if a plugin of the first is missing."""
+    changed_ns: int = field(default=0, compare=False, metadata={"recorded": False})
+    """When the first file was put there; 0: it is sure to be in use."""
 
     @property
     def may_use_host_local(self) -> bool:
-        """Whether host-local is its IPAM plugin, or may be that of a plugin which it delegates to, as flannel does."""
+        """Whether host-local is its IPAM plugin.
+
+        It may also be that of a plugin which it delegates to, as flannel does.
+        """
         return self.ipam in {"host-local", ""}
 
 
@@ -72,7 +76,10 @@ _UNIX: Final = re.compile(r"\Aunix:(?://[^/]*(?=/)|(?=/(?!/)))")
 
 
 def endpoint_path(text: str) -> str:
-    """Return the path of an endpoint such as `unix:///var/run//crio/crio.sock`, as the kernel knows it."""
+    """Return the path of an endpoint as the kernel knows it.
+
+    An endpoint is such as `unix:///var/run//crio/crio.sock`.
+    """
     path = _UNIX.sub("", text, count=1)
     if not path.startswith("/"):
         return text
@@ -84,7 +91,8 @@ _Version = tuple[int, int, int]
 _VERSION: Final = re.compile(r"v?(\d{1,5})\.(\d{1,5})(?:\.(\d{1,5}))?(?!\d)", re.ASCII)
 
 _FIRST_TO_RECORD: Final[Mapping[str, tuple[_Version, ...]]] = {
-    # It recorded a sandbox only after its network was set up, until containerd#5904, which was backported.
+    # It recorded a sandbox only after its network was set up, until containerd#5904, which was
+    # backported.
     CONTAINERD: ((1, 5, 15), (1, 6, 9), (1, 7, 0)),
     CRI_O: ((1, 20, 0),),
 }

@@ -11,7 +11,7 @@ _TEN: Final = 10
 
 
 def escape(text: str) -> str:
-    """Replace what is not printable by its escape: a name must not control the reader's terminal."""
+    """Escape what is not printable: a name must not control the reader's terminal."""
     if text.isprintable():
         return text
     return "".join(
@@ -35,7 +35,10 @@ def rfc3339(at: datetime, timespec: Literal["seconds", "milliseconds"] = "second
 
 
 def format_age(age: timedelta) -> str:
-    """Write an age as `kubectl` does: the greatest unit, and the next where the first is a single digit."""
+    """Write an age as `kubectl` does.
+
+    That is in the greatest unit, and in the next too where the first is a single digit.
+    """
     seconds = int(age.total_seconds())
     if seconds < 0:
         return f"-{format_age(-age)}"

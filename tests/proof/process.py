@@ -22,12 +22,13 @@ from agent.cleanup.recheck import Recheck
 from agent.cleanup.restore import RestoreError, recover_and_restore
 from agent.cleanup.run import Cleaner
 from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles
+from agent.model.clocks import Moment
 from agent.model.ranges import subnet_range
 from agent.model.release import Limits, ProbeResult, Reason
 from agent.model.report import Report
 from agent.model.runtime import DOCKER, ContainerRuntime
 from agent.model.snapshot import CniResult, Known, Node, NotRequested, Reservation, Snapshot
-from agent.sources.collector import Moment, Sources, take_snapshot
+from agent.sources.collector import Sources, take_snapshot
 from tests.cleanup.recheck import recheck
 from tests.proof.operations import START, UPTIME, Answer, Question
 from tests.proof.world import NETWORK

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 from agent.model.assessment import KUBENET, Assessment, ClassifiedReservation, State
+from agent.model.clocks import FILE_AHEAD
 from agent.model.index import SnapshotIndex
 from agent.model.memory import Memory
 from agent.model.runtime import KubeletRuntime
@@ -19,8 +20,6 @@ from agent.model.snapshot import (
 )
 from agent.model.text import format_age
 
-CLOCK_SLACK: Final = timedelta(seconds=10)
-"""A file written during the snapshot is a moment newer; a larger difference means a set clock."""
 UNORDERED_GRACE: Final = timedelta(minutes=15)
 """A runtime may hold an address for so long before it lists the sandbox: 12 minutes, and some more.
 
@@ -145,7 +144,7 @@ def _user_of_namespace(reservation: Reservation, index: SnapshotIndex) -> str | 
 
 def _without_owner(reservation: Reservation, now: datetime, grace: timedelta) -> StateAndReason:
     age = now - reservation.mtime
-    if age < -CLOCK_SLACK:
+    if age < -FILE_AHEAD:
         reason = f"its file is {format_age(-age)} newer than this snapshot: the clock was changed"
         return State.UNKNOWN, reason
     if age < grace:

@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Final
 
 from agent.checks.addresses import host_ports
-from agent.checks.addresses.classify import CLOCK_SLACK
 from agent.checks.addresses.leak_cause import (
     Cause,
     began_at,
@@ -25,6 +24,7 @@ from agent.checks.addresses.leak_cause import (
 from agent.checks.detector import Noun, Remedy, Step
 from agent.checks.memory import networks_read
 from agent.model.assessment import Assessment, State
+from agent.model.clocks import FILE_AHEAD
 from agent.model.finding import (
     RESTARTS,
     Finding,
@@ -117,7 +117,7 @@ def _check_sources(assessment: Assessment) -> None:
     assessment.require_reservations()
     snapshot.containers.known()
     for reservation in index.reservations:
-        newer = reservation.mtime > snapshot.taken_at + CLOCK_SLACK  # so its age says nothing
+        newer = reservation.mtime > snapshot.taken_at + FILE_AHEAD  # so its age says nothing
         if newer and reservation.container_id not in index.containers:
             raise InsufficientData(
                 f"reservations: file {reservation.key} is newer than the node's clock, which was "

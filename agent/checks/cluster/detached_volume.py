@@ -67,12 +67,10 @@ _PROBLEMS: Final = {
     Confidence.PROBABLE: "{volume} is in the node's volumesInUse but missing from volumesAttached{whose}",
 }
 
-SETTLED: Final = timedelta(
-    minutes=2
-)  # a kubelet that started more recently has not reported all volumes in use yet
-_LATE: Final = timedelta(
-    minutes=2
-)  # a volume whose VolumeAttachment says attached is in the status within seconds
+SETTLED: Final = timedelta(minutes=2)
+"""A kubelet that started more recently has not reported all volumes in use yet."""
+_LATE: Final = timedelta(minutes=2)
+"""A volume whose VolumeAttachment says attached is in the status within seconds."""
 LOST: Final = timedelta(minutes=10)
 """As long as the kubelet itself waits for an attach; longer than a mount (2 min 3 s), the longest back-off
 (2 min 2 s) and the wait for another node (6 min)."""

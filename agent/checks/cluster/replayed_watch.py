@@ -49,7 +49,9 @@ _SHOWN: Final = {
     Evidence.DELETED_BELOW: "a DELETED event with version {} after {} on the same watch",
     Evidence.REPLAYED: "an old ADDED or MODIFIED event, version {}, to a watch that had reached {}",
 }
-"""Proof against the server. Lists have other explanations: a server that lags, or a restored etcd."""
+"""Proof against the server. Lists have other explanations: a server that lags, or a restored etcd.
+
+"""
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:

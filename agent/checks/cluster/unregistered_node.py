@@ -16,19 +16,17 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
+from agent.checks.cluster.registration import evidence_of_cloud, evidence_of_node
 from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.registration import (
     DELETION_CANDIDATE,
-    REMOVED_AFTER,
     TO_BE_DELETED,
     Expected,
     LastSeen,
     Registration,
     Removal,
-    evidence_of_cloud,
-    evidence_of_node,
 )
 from agent.model.snapshot import InsufficientData, Node, Snapshot, known_or
 from agent.model.text import count_of, format_time
@@ -72,14 +70,16 @@ REMEDY: Final = Remedy(
     in_messages=True,
 )
 
-REGISTERS_WITHIN: Final = timedelta(
-    seconds=60
-)  # how long a kubelet may take from its start to its registration
+REGISTERS_WITHIN: Final = timedelta(seconds=60)
+"""How long a kubelet may take from its start to its registration."""
+REMOVED_AFTER: Final = timedelta(minutes=15)
+"""The default of the autoscaler's `--max-node-provision-time`: how long an instance may have no
+Node."""
 _WARNING_AFTER, _CRITICAL_AFTER = timedelta(minutes=3), timedelta(minutes=8)
-"""Without a provider ID: a cloud controller sets it within seconds, and the autoscaler acts after 15 minutes."""
-ACTED_WITHIN: Final = timedelta(
-    hours=1
-)  # by then the cloud's controllers and the autoscaler have acted, if at all
+"""Without a provider ID: a cloud controller sets it within seconds, and the autoscaler acts after
+15 minutes."""
+ACTED_WITHIN: Final = timedelta(hours=1)
+"""By then the cloud's controllers and the autoscaler have acted, if at all."""
 _REMOVALS: Final = {
     TO_BE_DELETED: "is being removed by the cluster-autoscaler in a scale-down",
     DELETION_CANDIDATE: "is a candidate for removal by the cluster-autoscaler, which considers it unneeded",

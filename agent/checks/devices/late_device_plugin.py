@@ -11,13 +11,8 @@ from datetime import timedelta
 from typing import Final
 
 from agent.checks.detector import Noun, Remedy, Step
-from agent.checks.devices.state import (
-    DeviceView,
-    kubelet_up_for,
-    last_by_resource,
-    optional_resources,
-    resource_states,
-)
+from agent.checks.devices.resources import optional_resources, resource_states
+from agent.checks.devices.view import DeviceView, last_by_resource
 from agent.model.assessment import Assessment
 from agent.model.devices import (
     ENDPOINT_GRACE,
@@ -57,10 +52,12 @@ GRACE: Final = timedelta(seconds=60)
 def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
     view = DeviceView.of(snapshot)
-    start, up, optional = view.start, kubelet_up_for(view), optional_resources(view)
+    start = view.start
+    up = view.kubelet_up_for
+    optional = optional_resources(view)
     unclear = {resource for resource, requested in optional.items() if requested is None}
     if up is not None and start is not None:
-        for state in resource_states(snapshot):
+        for state in resource_states(view):
             if state.registered is False and state.resource not in unclear:
                 yield from _late(state, start, up, view)
     # Last: the node's status may name a resource that no file here has.

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from agent.checks.detector import Noun, Remedy, Step
-from agent.checks.devices.state import DeviceView, resource_states
+from agent.checks.devices.resources import resource_states
+from agent.checks.devices.view import DeviceView
 from agent.model.assessment import Assessment
 from agent.model.devices import KUBELET_SOCKET
 from agent.model.finding import Finding, Severity
@@ -49,8 +50,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     processes = assessment.snapshot.processes.known()
     if processes.kubelet is None or not view.is_of_running_kubelet:
         return
-    states = resource_states(assessment.snapshot)
-    missing = [state.resource for state in states if state.registered is False]
+    missing = [state.resource for state in resource_states(view) if state.registered is False]
     message = (
         f"no device plugin can register: {KUBELET_SOCKET} was removed, and the kubelet, which has "
         f"been running since {format_time(processes.kubelet)}, creates it only when it starts"

@@ -16,8 +16,10 @@ from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from agent.checks.detector import Noun, Remedy, Step
-from agent.checks.devices.state import PROMPTLY, DeviceView, KubeletRun, resource_states
+from agent.checks.devices.resources import resource_states
+from agent.checks.devices.view import REGISTERS_WITHIN, DeviceView, KubeletRun
 from agent.model.assessment import Assessment
+from agent.model.clocks import SKEW_ERROR, STATUS_DELAY, WHOLE_SECOND
 from agent.model.devices import (
     ENDPOINT_GRACE,
     SURELY_DROPPED_AFTER,
@@ -61,30 +63,23 @@ REPLACED_WITHIN: Final = {
     "StatefulSet": timedelta(minutes=2),
     "DaemonSet": timedelta(minutes=16),
 }
-"""Controllers that replace failed pods. The last two delete the pod first, so an older pod is stuck."""
+"""Controllers that replace failed pods. The last two delete the pod first, so an older pod is
+stuck."""
 
 NO_FORCE: Final = "never use --force, which can leak the address of a pod that had run"
 _LEFTOVER: Final = f"delete the failed pod at your convenience; {NO_FORCE}"
 
-CLOCK_RESOLUTION: Final = timedelta(
-    seconds=1
-)  # the kubelet and the API server write times in whole seconds
-API_DELAY: Final = timedelta(
-    seconds=5
-)  # a pod's status reaches the API server this much later, at most
-SKEW_ERROR: Final = timedelta(seconds=2.5)
-"""The error of a measured skew, at most. A smaller skew counts as none: it changes with every snapshot."""
-BETWEEN_SNAPSHOTS: Final = timedelta(
-    seconds=60
-)  # what a snapshot saw first may have happened this much earlier
-BOOTING: Final = timedelta(
-    minutes=15
-)  # a kubelet that starts this soon after the node was started by its boot
+BETWEEN_SNAPSHOTS: Final = timedelta(seconds=60)
+"""What a snapshot saw first may have happened this much earlier."""
+BOOTING: Final = timedelta(minutes=15)
+"""A kubelet that starts this soon after the node was started by its boot."""
 
 _YEARS: Final = range(1970, 9001)  # nearer to the end of the calendar no span can be added
 _COMPARABLE: Final = timedelta(days=365)  # clocks that differ by more tell nothing of each other
 _NODE_FULL: Final = "enough resource:"
-"""Said by the scheduler predicate, which counts the node's capacity, and not by the device manager."""
+"""Said by the scheduler predicate, which counts the node's capacity, and not by the device manager.
+
+"""
 _SINCE_1_26: Final = "Pod was rejected: "
 _NOT_SEEN: Final = "no snapshot saw when the resource was registered"
 
@@ -146,7 +141,7 @@ class _Case:
             list[DeviceTransition](),
             list[DeviceTransition](),
         )
-        for previous, change in pairwise((self.run.start, *self.run.of(self.resource))):
+        for previous, change in pairwise((self.run.start, *self.run.changes(self.resource))):
             window = self._window(change, previous)
             is_before, is_after = (
                 window.latest <= self.window.earliest,
@@ -164,7 +159,7 @@ class _Case:
                 previous.at if seen_together else change.at - BETWEEN_SNAPSHOTS, change.at
             )
         bound = self.view.socket_bound(self.run, self.resource, previous.at, change.at)
-        if change.exact and (bound is None or change.at - bound > PROMPTLY):
+        if change.exact and (bound is None or change.at - bound > REGISTERS_WITHIN):
             bound = change.at
         return Window(bound or min(change.at, previous.at), change.at)
 
@@ -190,7 +185,8 @@ class _Case:
         since_start = self.window.earliest - self.run.start.at
         before = registration is None or self.window.latest <= registration.at
         if before and not self.no_device_known and since_start >= SURELY_DROPPED_AFTER:
-            # If it had not been registered, the kubelet would have dropped it, and its message would say so.
+            # If it had not been registered, the kubelet would have dropped it, and its message
+            # would say so.
             return _NOT_SEEN
         if registration is None:
             return ""
@@ -289,14 +285,15 @@ def explain(view: DeviceView | None, pod: Pod, rejection: Rejection, resource: s
 def _by_time(
     view: DeviceView, pod: Pod, rejection: Rejection, resource: str, at: datetime
 ) -> Explanation:
-    window = Window(at, at + CLOCK_RESOLUTION)
+    window = Window(at, at + WHOLE_SECOND)
     if rejection.by_api:  # when it was by the node's clock, as the files' times are
         off = abs(view.snapshot.api_skew or timedelta(0))
         if off > _COMPARABLE:
             return _unverified("the clocks of the node and of the API server cannot be compared")
-        slack = API_DELAY + (off if off > SKEW_ERROR else timedelta(0))
+        slack = STATUS_DELAY + (off if off > SKEW_ERROR else timedelta(0))
         window = Window(window.earliest - slack, window.latest + slack)
-    # A kubelet needs more than a second to start: in that second, no earlier kubelet was there to reject a pod.
+    # A kubelet needs more than a second to start: in that second, no earlier kubelet was there to
+    # reject a pod.
     run = view.run_before(window.latest)
     if run is None:
         return _unverified(f"at {format_time(at)}, before the oldest known start of the kubelet")
@@ -349,14 +346,15 @@ def rejected_pods(snapshot: Snapshot) -> Iterator[RejectedPod]:
     if isinstance(snapshot.device_plugins, Known):
         view = DeviceView.of(snapshot)
         by_socket = {socket: resource for resource, socket in view.sockets.items()}
-        healthy = {state.resource for state in resource_states(snapshot) if state.registered}
+        healthy = {state.resource for state in resource_states(view) if state.registered}
     for pod in snapshot.pods.known():
         if (
             pod.phase == "Failed"
             and pod.rejection
             and (not pod.deleting or _overdue(pod, snapshot))
         ):
-            # If the message names a socket and no resource, the rejection's resource is a guess from the spec.
+            # If the message names a socket and no resource, the rejection's resource is a guess
+            # from the spec.
             rejection, resource = (
                 pod.rejection,
                 by_socket.get(pod.rejection.socket, pod.rejection.resource),

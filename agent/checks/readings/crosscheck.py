@@ -9,13 +9,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
-from agent.checks.devices.state import DeviceView
+from agent.checks.cluster.registration import evidence_of_node
+from agent.checks.devices.view import DeviceView
 from agent.checks.kubelet_runtime import has_docker, kubelet_runtime
 from agent.checks.readings.attribution import attributed, pod_networks
 from agent.model.bug import Bug, bug_of
 from agent.model.devices import DevicePlugins
 from agent.model.index import SnapshotIndex
-from agent.model.registration import evidence_of_node
 from agent.model.runtime import KubeletRuntime, RuntimeNetwork
 from agent.model.snapshot import (
     Checkpoint,

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from agent.checks.devices.state import resource_states
+from agent.checks.devices.resources import resource_states
+from agent.checks.devices.view import DeviceView
 from agent.checks.registry import DETECTOR
 from agent.exporters import summary
 from agent.exporters.advice import advice
@@ -201,9 +202,10 @@ def device_rows(snapshot: Snapshot) -> list[list[str]]:
 
     Raises InsufficientData.
     """
-    states = resource_states(snapshot)
+    view = DeviceView.of(snapshot)
+    states = resource_states(view)
     claimed = {state.socket for state in states}
-    sockets = sorted(socket.name for socket in snapshot.device_plugins.known().sockets)
+    sockets = sorted(socket.name for socket in view.plugins.sockets)
     rows = [_row(state) for state in states]
     rows += [["?"] * 6 + [name] for name in sockets if name not in claimed]
     return rows
