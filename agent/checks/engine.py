@@ -64,43 +64,39 @@ def run(
     `grace`: how old a file without an owner must be; `confirm_after`: how long a finding must last.
     """
     before = before or ConfirmationState()
-    suspected = _assess(snapshot, before.memory, grace)
+    assessment = _assess(snapshot, before.memory, grace)
     confirmed_before = _confirmed(before.observations)
     # All candidates start over when the clock was set.
-    stepped = suspected.memory.clock_stepped
+    stepped = assessment.memory.clock_stepped
     earlier = confirmed_before if stepped else before.observations
 
-    suspects = detect(suspected, (leaked_reservation,))
-    lasting = leaked_reservation.without_ended(earlier, suspected)
-    leaks = _confirm(suspects, lasting, snapshot, confirm_after)
+    suspects = detect(assessment, (leaked_reservation,))
+    lasting = leaked_reservation.without_ended(earlier, assessment)
+    observed = _confirm(suspects, lasting, snapshot, confirm_after)
     # As first seen: a later restart did not cause an earlier leak.
-    confirmed = [
-        leaks[finding.key] for finding in suspects.findings if leaks[finding.key].confirmed
-    ]
-    assessment = leaked_reservation.with_confirmed(suspected, confirmed)
-    listed_leaks = leaked_reservation.summarized(confirmed, assessment.runtime.name)
+    tracked = [observed[finding.key] for finding in suspects.findings]
+    leaks = [leak for leak in tracked if leak.confirmed]
+    assessment = leaked_reservation.with_confirmed(assessment, leaks)
+    listed_leaks = leaked_reservation.summarized(leaks, assessment.runtime.name)
 
     detected = detect(assessment, _REMAINING)
     others = _confirm(detected, earlier, snapshot, confirm_after)
+    findings = [replace(others[finding.key], finding=finding) for finding in detected.findings]
     report = Report(
         assessment=assessment,
         networks=tuple(_summary(assessment, store) for store in snapshot.reservations),
-        findings=(
-            *listed_leaks,
-            *(replace(others[finding.key], finding=finding) for finding in detected.findings),
-        ),
+        findings=(*listed_leaks, *findings),
         gaps=(*suspects.gaps, *detected.gaps),
-        leak_causes=leaked_reservation.known_causes(confirmed),
+        leak_causes=leaked_reservation.known_causes(leaks),
         newly_confirmed=Counter(
-            (leak.finding.network, leak.finding.cause)
-            for leak in confirmed
+            (leak.finding.network, LeakCause(str(leak.finding.cause)))
+            for leak in leaks
             if leak.finding.key not in confirmed_before
-            and isinstance(leak.finding.cause, LeakCause)
         ),
         clock_stepped=stepped,
         bugs=(*snapshot.bugs, *suspects.bugs, *detected.bugs),
     )
-    return report, ConfirmationState(assessment.memory, {**leaks, **others})
+    return report, ConfirmationState(assessment.memory, {**observed, **others})
 
 
 def _assess(snapshot: Snapshot, before: Memory, grace: timedelta) -> Assessment:
