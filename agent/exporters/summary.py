@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from agent.checks.addresses import exhausted_range, leaked_reservation
-from agent.checks.detector import Grouping
-from agent.checks.registry import BY_EFFECT, DETECTOR, DETECTORS
+from agent.checks.registry import BY_EFFECT, DETECTOR, DETECTORS, GROUPING
 from agent.exporters.json.status import NodeState
 from agent.model.assessment import State
 from agent.model.finding import Finding, Severity, TrackedFinding, total
@@ -35,9 +34,8 @@ def finding_lines(report: Report, *, verbose: bool = False) -> dict[str, list[Fi
         findings = [tracked.finding for tracked in group]
         first = findings[0]
         text = first.message
-        detector = DETECTOR[first.detector]
-        if len(findings) > 1 and isinstance(detector, Grouping):
-            text = detector.describe_group(findings, report.assessment)
+        if len(findings) > 1:
+            text = GROUPING[first.detector].describe_group(findings, report.assessment)
         line = FindingLine(first.severity, text, group[0].confirmed)
         lines.setdefault(first.detector, []).append(line)
     return lines
