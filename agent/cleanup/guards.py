@@ -15,13 +15,13 @@ from math import ceil
 from posixpath import normpath
 from typing import Final
 
-from agent.checks import kubelet_runtime as runtimes
 from agent.checks.addresses import (
     failing_plugin,
     host_ports,
     leaked_reservation,
     leaked_share,
 )
+from agent.checks.kubelet_runtime import kubelet_runtime
 from agent.checks.readings.attribution import cleanable
 from agent.model.assessment import KUBENET, Assessment, State
 from agent.model.bug import bug_of
@@ -66,7 +66,7 @@ class RuntimeHistory:
 
     def after(self, snapshot: Snapshot) -> "RuntimeHistory":
         """Add a snapshot. Data that is unavailable changes nothing."""
-        name, running, start, why = runtimes.name_of(snapshot), self.running, self.start, ""
+        name, running, start, why = kubelet_runtime(snapshot).name, self.running, self.start, ""
         if isinstance(snapshot.containers, Known):
             running = sum(container.running for container in snapshot.containers.value)
             if self.running >= MIN_CONTAINERS and running < self.running / 2:
@@ -228,7 +228,7 @@ def release_requests(
                 (entry.container_id,) if entry.container_id else ("", entry.network, entry.name)
             )
             sandboxes[sandbox].append(reservation)
-    requests, keeps_results = [], runtimes.deletes_at_start(assessment.snapshot)
+    requests, keeps_results = [], assessment.runtime.deletes_at_start
     for reservations in sandboxes.values():
         pods = (assessment.classified[reservation].pod for reservation in reservations)
         ordered = sorted(reservations, key=lambda reservation: reservation.key)
@@ -388,7 +388,7 @@ def whole_sandbox(request: ReleaseRequest, context: GuardContext) -> Refusal | N
 
 def ordered_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """The list of such a runtime lacks sandboxes that are being made, and they have their addresses already."""
-    if not (unordered := runtimes.unordered(context.snapshot)):
+    if not (unordered := context.assessment.runtime.without_record_order):
         return None
     named = ", ".join(map(str, unordered))
     return Refusal(
@@ -413,7 +413,8 @@ def trusted_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal 
     if running and (missing == running or (running >= MIN_CONTAINERS and missing > running / 2)):
         who = f"{missing} of the {running} pods that run according to the API server"
         return Refusal(
-            Reason.RUNTIME_DOUBTFUL, f"{runtimes.name_of(snapshot)} lists no container of {who}"
+            Reason.RUNTIME_DOUBTFUL,
+            f"{context.assessment.runtime.name} lists no container of {who}",
         )
     return None
 
@@ -428,7 +429,7 @@ def settled(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
         return None
     now, processes = context.snapshot.taken_at, context.snapshot.processes.known()
     starts = {"the kubelet": processes.kubelet, "the node": processes.booted}
-    starts |= {name: processes.start_of(name) for name in runtimes.names(context.snapshot)}
+    starts |= {name: processes.start_of(name) for name in context.assessment.runtime.names}
     if processes.cri_dockerd is not None:  # most nodes have none
         starts["cri-dockerd"] = processes.cri_dockerd
     for name, start in starts.items():
@@ -482,7 +483,7 @@ def no_host_ports(request: ReleaseRequest, context: GuardContext) -> Refusal | N
     found = {
         reservation.ip: context.host_ports[reservation] for reservation in request.reservations
     }
-    kubenet = (request.networks, runtimes.names(context.snapshot)) == ((KUBENET,), (DOCKER,))
+    kubenet = (request.networks, context.assessment.runtime.names) == ((KUBENET,), (DOCKER,))
     none = {(), None} if kubenet else {()}
     if not (ports := {ip: forwarded for ip, forwarded in found.items() if forwarded not in none}):
         return None

@@ -2,21 +2,21 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from functools import cached_property
 from itertools import chain
 from typing import TypeVar
 
 from agent.model.index import SnapshotIndex
+from agent.model.memory import NO_MEMORY, Memory
 from agent.model.ranges import Range, RangeSets, free, subnet_range, usable
-from agent.model.runtime import WrittenRange
+from agent.model.runtime import KubeletRuntime, WrittenRange
 from agent.model.snapshot import (
     InsufficientData,
     NotRequested,
     Pod,
-    PortMapping,
     Reservation,
     Snapshot,
     UnrecognizedEntry,
@@ -108,13 +108,10 @@ class Assessment:
     """It has no slots, and keeps what several detectors ask for."""
 
     index: SnapshotIndex
+    runtime: KubeletRuntime
     reservations: tuple[ClassifiedReservation, ...]  # every entry of every network that was read
-    last_owned: Mapping[Reservation, datetime] = field(default_factory=dict)
-    """When the snapshot before found an owner of a reservation that has none now."""
-    pending: Mapping[Reservation, tuple[datetime, timedelta]] = field(default_factory=dict)
-    """Since when each teardown is pending, by the wall clock and by the boot clock."""
-    host_ports: Mapping[str, tuple[PortMapping, ...]] = field(default_factory=dict)
-    """Those in the spec of the pod of each reserved container ID, where the API server had the pod."""
+    memory: Memory = NO_MEMORY
+    """What this and earlier snapshots showed of them."""
 
     @property
     def snapshot(self) -> Snapshot:

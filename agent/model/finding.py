@@ -70,6 +70,8 @@ class Finding:
     began then or earlier."""
     identity: tuple[str | int, ...] = ()
     """What must not change between two snapshots for this to be the same problem, beyond the subject."""
+    group: tuple[object, ...] | None = None
+    """Findings of a detector with an equal group are shown in one line. None: has its own line."""
     resource: str = ""  # the device resource; empty: none, or not known
     pod_outcome: rejections.PodOutcome | None = (
         None  # what becomes of the rejected pod; of several, of most of them

@@ -123,3 +123,41 @@ def record_before_address(name: str, version: str) -> bool:
     Where it does, and reservations are read before the runtime's records, a reservation without a record has no owner.
     """
     return is_since(version, _FIRST_TO_RECORD.get(name, ())) is True
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletRuntime:
+    """Which container runtime the pods of a node belong to, as far as a snapshot shows it."""
+
+    asked: tuple[ContainerRuntime, ...]
+    """The runtimes that were asked for their containers."""
+    used: tuple[ContainerRuntime, ...]
+    """Those of them that the kubelet may use. None if it is unknown, or was not asked; several if
+    the Node does not tell them apart."""
+    not_asked: str | None
+    """The kubelet's runtime, if it is known and was not asked."""
+    contradiction: str | None
+    """Who contradicts whom about which runtime it is."""
+    keeps_checkpoints: bool
+    """Whether the kubelet has, or may have, checkpoints of its sandboxes."""
+    deletes_at_start: bool
+    """Whether a start of the runtime tears down leaks whose result is in libcni's cache."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of the kubelet's runtime; if that is unknown, of each that was asked."""
+        return tuple(dict.fromkeys(runtime.name for runtime in self.used or self.asked))
+
+    @property
+    def name(self) -> str:
+        """What texts call it."""
+        return self.names[0] if len(self.names) == 1 else "the container runtime"
+
+    @property
+    def without_record_order(self) -> tuple[ContainerRuntime, ...]:
+        """The runtimes whose list may lack a sandbox that has an address already."""
+        return tuple(
+            runtime
+            for runtime in self.used or self.asked
+            if runtime.name != DOCKER and not record_before_address(runtime.name, runtime.version)
+        )

@@ -1,8 +1,11 @@
 """How every output writes names, numbers and times."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
+LONGEST_LIST: Final = 40
+"""Names in one line, and lines of one kind."""
 _LEGIBLE: Final = 10**9
 _TEN: Final = 10
 
@@ -56,6 +59,12 @@ def format_number(number: int | None) -> str:
     if number is None:
         return "?"
     return f"{number:,}" if number < _LEGIBLE else f"{number:.1e}"
+
+
+def join_names(names: Sequence[str], unlisted: int = 0) -> str:
+    """Write names in one line, and how many more there are. `unlisted`: those not in `names`."""
+    more = max(0, len(names) - LONGEST_LIST) + unlisted
+    return ", ".join(names[:LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")
 
 
 def count_of(count: int, noun: str, plural: str = "") -> str:

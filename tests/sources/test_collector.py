@@ -223,10 +223,13 @@ def test_a_bug_where_readings_are_compared_makes_what_it_judges_unavailable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     judged = {
-        "agent.checks.kubelet_runtime.contradiction": {"containers", "networks", "checkpoints"},
-        "agent.checks.kubelet_runtime.keeps_checkpoints": {"checkpoints"},
+        "agent.checks.readings.crosscheck.kubelet_runtime": {
+            "containers",
+            "networks",
+            "checkpoints",
+        },
         "agent.checks.readings.crosscheck.attributed": {"reservations"},
-        "agent.checks.readings.crosscheck.of_pods": {"networks"},
+        "agent.checks.readings.crosscheck.pod_networks": {"networks"},
         "agent.checks.readings.crosscheck.is_missing": {
             "checkpoints",
             "cni_results",

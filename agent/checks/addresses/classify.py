@@ -3,14 +3,15 @@
 Evidence of ownership is checked first. A source that could not be read makes the state `unknown`, never `leaked`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
-from agent.checks import kubelet_runtime as runtimes
+from agent.checks.kubelet_runtime import kubelet_runtime
 from agent.model.assessment import KUBENET, Assessment, ClassifiedReservation, State
 from agent.model.clocks import FILE_AHEAD
 from agent.model.index import SnapshotIndex
+from agent.model.memory import NO_MEMORY, Memory
 from agent.model.snapshot import (
     InsufficientData,
     Reservation,
@@ -30,18 +31,19 @@ _TAKEN = "; host-local cannot give out the address"
 StateAndReason: TypeAlias = tuple[State, str]
 
 
-def classify(
-    snapshot: Snapshot, grace: timedelta, remembered: Mapping[str, str] | None = None
-) -> Assessment:
-    """Return the state of every entry; the engine confirms what is `leaked`. `remembered`: pods by container ID."""
-    if runtimes.unordered(snapshot):
+def classify(snapshot: Snapshot, grace: timedelta, memory: Memory = NO_MEMORY) -> Assessment:
+    """Return the state of every entry. The engine confirms what is `leaked`."""
+    index = SnapshotIndex(snapshot)
+    runtime = kubelet_runtime(snapshot)
+    if runtime.without_record_order:
         grace = max(grace, UNORDERED_GRACE)
-    index, keeps_checkpoints = SnapshotIndex(snapshot), runtimes.keeps_checkpoints(snapshot)
     reservations = [
         entry for store in snapshot.reservations for entry in known_or(store.reading, ())
     ]
-    single = [_state(reservation, index, keeps_checkpoints, grace) for reservation in reservations]
-    pods = {**(remembered or {}), **index.pods}
+    single = [
+        _state(reservation, index, runtime.keeps_checkpoints, grace) for reservation in reservations
+    ]
+    pods = {**memory.pods, **index.pods}
     pairs = zip(reservations, _whole_sandboxes(reservations, single), strict=True)
     classified = [
         ClassifiedReservation(entry, *state, pods.get(entry.container_id, ""))
@@ -52,7 +54,7 @@ def classify(
         ClassifiedReservation(entry, State.UNRECOGNIZED, entry.why + _TAKEN * entry.blocks)
         for entry in odd
     ]
-    return Assessment(index, tuple(classified))
+    return Assessment(index, runtime, tuple(classified))
 
 
 def _state(

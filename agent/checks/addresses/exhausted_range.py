@@ -9,14 +9,12 @@ may be leaked. Or no pod waits for a secondary network, such as one of Multus, a
 may be leaked: other pods do not need it. (If the pods are unknown, this is a warning.) Or the whole
 range is smaller than the number of pods that the node accepts: the warning then begins when less
 than 10%, or fewer than 3, of its addresses are free.
-Do: while no address is free, keep new pods away (`kubectl cordon NODE`). Release what is leaked (`nodeleak clean`).
-Where nothing is leaked, the states of the reservations show what fills the range. Where pods fill it, lower the
-kubelet's `--max-pods`, or give the node a larger pod CIDR.
 """
 
 from collections.abc import Iterator
 from typing import Final
 
+from agent.checks.detector import Noun, Remedy, Step
 from agent.checks.waiting_pods import is_about, recent_exhaustion, waiting_pods
 from agent.model.assessment import PRIMARY, Assessment, State, or_none
 from agent.model.finding import Finding, Severity
@@ -33,6 +31,18 @@ from agent.model.snapshot import (
 
 NAME = "exhausted_range"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
+NOUN: Final = Noun("range with too few free addresses", "ranges with too few free addresses")
+REMEDY: Final = Remedy(
+    steps=(
+        Step("While no address is free, keep new pods away:", commands=("kubectl cordon NODE",)),
+        Step("Release what is leaked:", commands=("nodeleak clean",)),
+        Step("Where nothing is leaked, the states of the reservations show what fills the range."),
+        Step(
+            "Where pods fill it, lower the kubelet's `--max-pods`, or give the node a larger pod CIDR."
+        ),
+    ),
+    runbook="Ranges.md#nodeleakrangetoosmall",
+)
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:

@@ -9,14 +9,6 @@ minutes (of a full range: the ten minutes before the last reservation, because n
 after the runtime's last start, for sandboxes of which there is neither a record nor a result in libcni's cache.
 Severity critical: at this rate no address is left within the hour.
 Or a plugin has been running for a minute or more: its pod waits for it, and other pods may wait for a lock that it has.
-Do: mend the plugin first: what is released before is taken again. The pods' Events name it (`kubectl describe pod`, or
-apply deploy/overlays/volume-attachments, so that nodeleak may list events), and so does the runtime's log:
-`journalctl -u containerd -u crio -u k3s -u rke2-agent | grep -E 'failed .(add|delete)|failed to find plugin'`.
-Often its binary is missing in /opt/cni/bin, or iptables is not installed. Then release the leaked addresses with
-`nodeleak clean`. `--cleanup=auto` waits until no such address was reserved for ten minutes; while the range is full it
-waits for you.
-Of a plugin that hangs: see what it waits for (`cat /proc/PID/stack`), and its log. host-local waits for whoever holds
-`/var/lib/cni/networks/NETWORK/lock`: `fuser -v` on that file and on its directory, or `/proc/locks`, names the process.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.checks import kubelet_runtime as runtimes
+from agent.checks.detector import Noun, Remedy, Step
 from agent.checks.waiting_pods import waiting_pods
 from agent.model.assessment import Assessment, State, or_none
 from agent.model.finding import Finding, Severity
@@ -33,6 +25,35 @@ from agent.model.text import count_of, format_time
 
 NAME = "failing_plugin"
 SEVERITIES: Final = (Severity.WARNING, Severity.CRITICAL)
+NOUN: Final = Noun("CNI plugin that fails or hangs", "CNI plugins that fail or hang")
+REMEDY: Final = Remedy(
+    steps=(
+        Step("Mend the plugin first: what is released before is taken again."),
+        Step(
+            "The pods' Events name it (`kubectl describe pod`, or apply "
+            "deploy/overlays/volume-attachments, so that nodeleak may list events), and so does "
+            "the runtime's log:",
+            commands=(
+                (
+                    "journalctl -u containerd -u crio -u k3s -u rke2-agent | "
+                    "grep -E 'failed .(add|delete)|failed to find plugin'"
+                ),
+            ),
+        ),
+        Step("Often its binary is missing in /opt/cni/bin, or iptables is not installed."),
+        Step("Then release the leaked addresses with:", commands=("nodeleak clean",)),
+        Step(
+            "`--cleanup=auto` waits until no such address was reserved for ten minutes; while the "
+            "range is full it waits for you."
+        ),
+        Step(
+            "Of a plugin that hangs: see what it waits for (`cat /proc/PID/stack`), and its log. "
+            "host-local waits for whoever holds `/var/lib/cni/networks/NETWORK/lock`: `fuser -v` "
+            "on that file and on its directory, or `/proc/locks`, names the process."
+        ),
+    ),
+    runbook="FailingPlugin.md#nodeleakfailingplugin",
+)
 
 WINDOW: Final = timedelta(minutes=10)
 FEWEST: Final = 5  # Addresses in the window. One pod that retries takes about five a minute
@@ -98,8 +119,8 @@ def _hanging(snapshot: Snapshot) -> Iterator[Finding]:
 def treadmills(assessment: Assessment) -> Mapping[str, Treadmill]:
     """Return the networks in which addresses are being lost; raises InsufficientData where that cannot be told."""
     snapshot = assessment.snapshot
-    started = _last_start(snapshot)
-    if not waiting_pods(snapshot) or started is None or runtimes.unordered(snapshot):
+    started = _last_start(assessment)
+    if not waiting_pods(snapshot) or started is None or assessment.runtime.without_record_order:
         return {}  # a burst of starting pods, or of pods that the runtime has lost, may look the same
     found = {
         store.network: _treadmill(assessment, store.network, started)
@@ -153,10 +174,10 @@ def _end(assessment: Assessment, network: str) -> datetime:
     )
 
 
-def _last_start(snapshot: Snapshot) -> datetime | None:
+def _last_start(assessment: Assessment) -> datetime | None:
     """Return when the last of the runtimes started; None: that is not known of all."""
-    processes = known_or(snapshot.processes, None)
-    starts = [processes.start_of(name) for name in runtimes.names(snapshot)] if processes else []
+    processes = known_or(assessment.snapshot.processes, None)
+    starts = [processes.start_of(name) for name in assessment.runtime.names] if processes else []
     known = [start for start in starts if start is not None]
     return max(known) if known and len(known) == len(starts) else None
 

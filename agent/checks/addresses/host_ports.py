@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from agent.checks import kubelet_runtime as runtimes
 from agent.model.assessment import Assessment
 from agent.model.index import SnapshotIndex
 from agent.model.runtime import CRI_O
-from agent.model.snapshot import Pod, PortMapping, Reservation, known_or
+from agent.model.snapshot import PortMapping, Reservation, known_or
 from agent.model.text import count_of
 
 Ports = tuple[PortMapping, ...]
@@ -19,37 +18,12 @@ Ports = tuple[PortMapping, ...]
 _NAMED: Final = 3  # ports in one sentence about several
 
 
-def in_specs(assessment: Assessment, before: Mapping[str, Ports]) -> Mapping[str, Ports]:
-    """Return the ports in the spec of the pod of each reserved container ID. `before`: what was known earlier."""
-    pods, found = (
-        {pod.name: pod for pod in known_or(assessment.snapshot.pods, ())},
-        dict[str, Ports](),
-    )
-    for reservation, entry in assessment.classified.items():
-        if entry.container_id in before:
-            found[entry.container_id] = before[entry.container_id]
-        elif (
-            (pod := pods.get(entry.pod))
-            and pod.host_ports is not None
-            and _had_address(pod, reservation, assessment)
-        ):
-            found[entry.container_id] = pod.host_ports
-    return found
-
-
-def _had_address(pod: Pod, reservation: Reservation, assessment: Assessment) -> bool:
-    """Return whether this pod had the address: the pods of a StatefulSet have their predecessors' names."""
-    if container := assessment.index.containers.get(reservation.container_id):
-        return container.pod_uid == pod.uid
-    return pod.created is not None and pod.created <= reservation.mtime
-
-
 def forwarded(
     assessment: Assessment, reservations: Iterable[Reservation]
 ) -> dict[Reservation, Ports | None]:
     """Return the ports that may still be forwarded to each address; None: not known."""
     snapshot, found = assessment.snapshot, dict[Reservation, Ports | None]()
-    processes, by_runtime = known_or(snapshot.processes, None), CRI_O in runtimes.names(snapshot)
+    processes, by_runtime = known_or(snapshot.processes, None), CRI_O in assessment.runtime.names
     networks = () if by_runtime else known_or(snapshot.networks, ())
     silent = {network.name for network in networks} - {
         network.name for network in networks if network.forwards_ports
@@ -57,8 +31,9 @@ def forwarded(
     # No result has what a plugin in a file of its own forwards: one without ports proves nothing.
     incomplete = {network.name for network in networks if network.plugin_files} - silent
     for reservation in reservations:
-        unrecorded = () if reservation.network in silent else None
-        ports = assessment.host_ports.get(reservation.container_id, unrecorded)
+        ports = assessment.memory.of(reservation).host_ports
+        if ports is None and reservation.network in silent:
+            ports = ()
         # A reboot removes the rules, and an ADD that died before it wrote the file has not come to make any.
         rebooted = processes is not None and processes.booted > reservation.mtime
         gone = rebooted or not reservation.container_id

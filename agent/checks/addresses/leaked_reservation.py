@@ -6,10 +6,6 @@ CIDR), nobody removes it. After enough leaks, pods hang with `no IP addresses av
 
 Means: the file outlived its container: no container, no checkpoint, no process, no mounted network namespace that
 libcni's cache names, and no live pod has the address.
-Do: release the address with `nodeleak clean`; afterwards find out what restarted or removed containers at the time
-shown, or addresses will leak again. CRI-O since 1.32 releases a leak that has a result in libcni's cache when it
-starts: there, restarting it is a remedy too. Neither removes its own rules for host ports (KUBE-HP-*). Never delete
-reservation files by hand: comparing `docker ps` with a directory listing takes addresses that are in use.
 """
 
 from collections import defaultdict
@@ -19,13 +15,13 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Final, TypeAlias
 
-from agent.checks import kubelet_runtime as runtimes
 from agent.checks.addresses import host_ports
 from agent.checks.addresses.host_ports import Ports
+from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment, ClassifiedReservation
 from agent.model.clocks import FILE_AHEAD
 from agent.model.finding import RESTARTS, Finding, Key, LeakCause, Severity, TrackedFinding
-from agent.model.ranges import numbered
+from agent.model.ranges import numbered, runs
 from agent.model.runtime import CRI_O
 from agent.model.snapshot import (
     InsufficientData,
@@ -35,10 +31,29 @@ from agent.model.snapshot import (
     known_or,
     require_available,
 )
-from agent.model.text import count_of, format_time
+from agent.model.text import LONGEST_LIST, count_of, format_time, join_names
 
 NAME = "leaked_reservation"
 SEVERITIES: Final = (Severity.WARNING,)
+NOUN: Final = Noun("leaked pod address", "leaked pod addresses")
+REMEDY: Final = Remedy(
+    steps=(
+        Step(
+            "Release the address with `nodeleak clean`; afterwards find out what restarted or "
+            "removed containers at the time shown, or addresses will leak again."
+        ),
+        Step(
+            "CRI-O since 1.32 releases a leak that has a result in libcni's cache when it starts: "
+            "there, restarting it is a remedy too."
+        ),
+        Step("Neither removes its own rules for host ports (KUBE-HP-*)."),
+        Step(
+            "Never delete reservation files by hand: comparing `docker ps` with a directory "
+            "listing takes addresses that are in use."
+        ),
+    ),
+    runbook="LeakedAddresses.md#nodeleakleakedaddresses",
+)
 
 MAX_LISTED: Final = (
     512  # leaks of a node with a finding each; the others have one for each network and cause
@@ -63,7 +78,7 @@ class LeakEvidence:
 
     @cached_property
     def runtime(self) -> str:
-        return runtimes.name_of(self.assessment.snapshot)
+        return self.assessment.runtime.name
 
     @cached_property
     def runtime_started(self) -> datetime | None:
@@ -108,7 +123,7 @@ def likely_cause(
 ) -> tuple[LeakCause, datetime, datetime | None]:
     """Return the cause with its time, and when the leak began at the earliest; None: it had begun by then."""
     cause, at = _by_records(leak, evidence)
-    if owned_at := evidence.assessment.last_owned.get(leak):
+    if owned_at := evidence.assessment.memory.of(leak).owned_at:
         if at != leak.mtime and at < owned_at - _AFTER_START:
             cause, at = (
                 LeakCause.UNKNOWN,
@@ -129,7 +144,7 @@ def _by_records(leak: Reservation, evidence: LeakEvidence) -> CauseAndTime:
         return LeakCause.UNKNOWN, leak.mtime
     if processes.booted > leak.mtime:
         return LeakCause.NODE_REBOOT, processes.booted
-    if runtimes.keeps_checkpoints(snapshot):
+    if evidence.assessment.runtime.keeps_checkpoints:
         return _restart(leak, processes.kubelet, started)
     # Without checkpoints, the runtime alone knows what is left to tear down: a kubelet that restarts forgets nothing.
     networks = evidence.assessment.index.cached_networks.get(leak.container_id, ())
@@ -152,7 +167,7 @@ def _set_up_badly(
 ) -> CauseAndTime:
     """There is no result: libcni writes it after ADD, and removes it after DEL or when the runtime gives up."""
     # CRI-O drops the result when it gives up a DEL, however late: without an owner before, no start shows anything.
-    if evidence.runtime == CRI_O and leak not in evidence.assessment.last_owned:
+    if evidence.runtime == CRI_O and evidence.assessment.memory.of(leak).owned_at is None:
         started = None
     if started is not None and timedelta(0) < started - leak.mtime <= _DURING_ADD:
         return LeakCause.RUNTIME_RESTART, started
@@ -167,7 +182,7 @@ def _torn_down_badly(
 ) -> CauseAndTime:
     """There is the result of ADD: no DEL of this network was completed, or it would have released the address."""
     if (
-        started is None or len(runtimes.asked(evidence.assessment.snapshot)) != 1
+        started is None or len(evidence.assessment.runtime.asked) != 1
     ):  # not all records are its own
         return LeakCause.TEARDOWN_SKIPPED, leak.mtime
     survived = started <= leak.mtime or evidence.has_older_record
@@ -211,6 +226,7 @@ def _finding(
         since,
         at,
         identity,
+        group=_group(network, cause, at),
         port_mappings=ports,
     )
 
@@ -282,9 +298,51 @@ def _summary(
     began, identity = min(since) if len(since) == len(leaks) else None, (cause.value,)
     severity = Severity.WARNING
     finding = Finding(
-        NAME, network, message, severity, network, "", cause, began, at, identity, count=len(leaks)
+        NAME,
+        network,
+        message,
+        severity,
+        network,
+        "",
+        cause,
+        began,
+        at,
+        identity,
+        group=_group(network, cause, at),
+        count=len(leaks),
     )
     return TrackedFinding(finding, min(leak.first_seen for leak in leaks), confirmed=True)
+
+
+def _group(network: str, cause: LeakCause, at: datetime) -> tuple[object, ...]:
+    # A restart has one time; without one, each leak has the time of its file.
+    return network, cause, at if cause in RESTARTS else None
+
+
+def describe_group(findings: Sequence[Finding], assessment: Assessment) -> str:
+    """Describe several leaks of one network and cause."""
+    network, cause, _ = findings[0].group or ()
+    times = sorted({finding.cause_at for finding in findings if finding.cause_at})
+    time = format_time(times[0]) + (" (the oldest)" if len(times) > 1 else "")
+    reason = describe_cause(LeakCause(str(cause)), time, assessment.runtime.name)
+
+    # A finding for the leaks beyond those that are listed has the network as its subject.
+    listed = [finding for finding in findings if finding.subject != network]
+    ips = [finding.subject.rpartition("/")[2] for finding in listed]
+    count = sum(finding.count for finding in findings)
+    addresses = ""
+    if ips:
+        consecutive = runs(ips)
+        shown = consecutive if len(consecutive) <= LONGEST_LIST else ips
+        addresses = f": {join_names(shown, count - len(ips))}"
+    ports = [
+        f"{port} to {ip}"
+        for ip, finding in zip(ips, listed, strict=True)
+        for port in finding.port_mappings
+    ]
+    rules = host_ports.describe(join_names(ports))
+    leaked = f"{count_of(count, 'address', 'addresses')} in {network} leaked"
+    return f"{leaked}, {reason}{addresses}{rules}"
 
 
 _CAUSES: Final = {

@@ -8,7 +8,6 @@ it lacks nothing that anybody knows of.
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from agent.checks import kubelet_runtime as runtimes
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.ranges import usable
 from agent.model.snapshot import InsufficientData, Known, NotRequested, Pod, Snapshot
@@ -62,7 +61,7 @@ def doubt(assessment: Assessment, network: str) -> str:
     sandboxes = _running_sandboxes(snapshot)
     if missing := unlisted(snapshot.pods.value, sandboxes, _owners(assessment)):
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        name = runtimes.name_of(snapshot)
+        name = assessment.runtime.name
         return f"{name} lists no running sandbox with the address of pod {missing[0]}{others}"
     witnesses = witnesses_of(assessment, network, sandboxes)
     if witnesses >= MIN_WITNESSES:

@@ -5,14 +5,12 @@ releases its files. They take no addresses from the network in use, but would if
 
 Means: the CNI configuration does not name the network, no pod here uses the directory or waits for an address, its
 newest file is older than every running pod or than the node's start, and no runtime lists a container with its IDs.
-Do: nothing is urgent. Check on the node that no other program uses the directory (podman, a CNI configuration of that
-name), and that no process has any of its addresses. Then move the whole directory away, such as
-`mv /var/lib/cni/networks/NAME /var/tmp/`.
 """
 
 from collections.abc import Iterator
 from typing import Final
 
+from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import NotRequested, from_mtime, require_available
@@ -20,6 +18,20 @@ from agent.model.text import count_of, format_time
 
 NAME = "left_over_network"
 SEVERITIES: Final = (Severity.INFO,)
+NOUN: Final = Noun("left-over network directory", "left-over network directories")
+REMEDY: Final = Remedy(
+    steps=(
+        Step("Nothing is urgent."),
+        Step(
+            "Check on the node that no other program uses the directory (podman, a CNI "
+            "configuration of that name), and that no process has any of its addresses."
+        ),
+        Step(
+            "Then move the whole directory away, such as:",
+            commands=("mv /var/lib/cni/networks/NAME /var/tmp/",),
+        ),
+    ),
+)
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:

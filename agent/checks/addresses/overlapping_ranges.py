@@ -6,14 +6,13 @@ same range, the new network knows nothing of the addresses of the pods that run.
 
 Means: both networks are in use, and their ranges overlap, or a running container has an address of the one in the
 range of the other. Severity info: at least one network is no pod's `eth0`.
-Do: if one network has replaced the other, cordon the node, delete the pods that have their addresses from the earlier
-one, and uncordon when this finding is gone. Otherwise give each a range of its own, unless they are isolated.
 """
 
 from collections.abc import Iterator
 from itertools import combinations
 from typing import Final
 
+from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import PRIMARY, Assessment, State, or_none
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import RangeSets, covers, overlap
@@ -21,6 +20,19 @@ from agent.model.snapshot import known_or, require_available
 
 NAME = "overlapping_ranges"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
+NOUN: Final = Noun(
+    "pair of networks with overlapping ranges", "pairs of networks with overlapping ranges"
+)
+REMEDY: Final = Remedy(
+    steps=(
+        Step(
+            "If one network has replaced the other, cordon the node, delete the pods that have "
+            "their addresses from the earlier one, and uncordon when this finding is gone."
+        ),
+        Step("Otherwise give each a range of its own, unless they are isolated."),
+    ),
+    runbook="Networks.md#nodeleakoverlappingranges",
+)
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:

@@ -4,20 +4,31 @@ This happens when the reservation of a running pod was deleted: host-local gave 
 
 Means: the API server shows the address for both pods, and both sandboxes are running on this node.
 A pod whose containers have ended, and wait for no restart, does not count: CRI-O frees its address first.
-Do: cordon the node first; then delete all pods that share the address, so that their controllers create new ones, and
-treat unreserved_pod_ip, whose addresses are shared next; uncordon when `nodeleak scan` shows neither finding.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
+from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import Pod
 
 NAME = "shared_ip"
 SEVERITIES: Final = (Severity.CRITICAL,)
+NOUN: Final = Noun("pod address in use by two pods", "pod addresses in use by two pods each")
+REMEDY: Final = Remedy(
+    steps=(
+        Step("Cordon the node first."),
+        Step(
+            "Then delete all pods that share the address, so that their controllers create new "
+            "ones, and treat unreserved_pod_ip, whose addresses are shared next."
+        ),
+        Step("Uncordon when `nodeleak scan` shows neither finding."),
+    ),
+    runbook="AddressesInUse.md#nodeleaksharedaddress",
+)
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:

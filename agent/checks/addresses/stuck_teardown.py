@@ -11,31 +11,52 @@ its pod has had a newer sandbox for so long. Or the runtime has had its sandbox 
 or a day (warning), and it does not run: it has ended, its creation or removal hangs, or the runtime
 has only its record. A container in another namespace of containerd, that of docker or nerdctl, may
 run: it stays info.
-Do: find the sandbox's ID in the kubelet's log (`journalctl -u kubelet | grep ID`), and repair what its teardown fails
-on. If libcni's cached result is damaged, remove that file. The kubelet then releases the address itself. Never remove
-the sandbox with `ctr`: its address would leak. One that the runtime has recorded but does not list is unknown to the
-kubelet: restart the runtime, which loads its records again. If its creation or removal hangs, the
-runtime's log has the ID and the cause. If docker or nerdctl has the container, look there whether
-it is needed. With cri-dockerd and Kubernetes 1.36 or newer, check that no process has the address,
-move the checkpoint `/var/lib/cri-dockerd/sandbox/ID` to another directory, then release it:
-`nodeleak clean`.
 """
 
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
-from typing import Final, TypeAlias
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Final
 
-from agent.checks import kubelet_runtime as runtimes
+from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
 from agent.model.index import SnapshotIndex
-from agent.model.snapshot import ENDED, SANDBOX_OF_ANOTHER_CLIENT, Reservation, known_or
+from agent.model.memory import Since
+from agent.model.runtime import version_numbers
+from agent.model.snapshot import ENDED, SANDBOX_OF_ANOTHER_CLIENT, Reservation, Snapshot, known_or
 from agent.model.text import format_time
 
 NAME = "stuck_teardown"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
+NOUN: Final = Noun(
+    "address of a sandbox whose teardown does not complete",
+    "addresses of sandboxes whose teardown does not complete",
+)
+REMEDY: Final = Remedy(
+    steps=(
+        Step(
+            "Find the sandbox's ID in the kubelet's log (`journalctl -u kubelet | grep ID`), and "
+            "repair what its teardown fails on."
+        ),
+        Step("If libcni's cached result is damaged, remove that file."),
+        Step("The kubelet then releases the address itself."),
+        Step("Never remove the sandbox with `ctr`: its address would leak."),
+        Step(
+            "One that the runtime has recorded but does not list is unknown to the kubelet: "
+            "restart the runtime, which loads its records again."
+        ),
+        Step("If its creation or removal hangs, the runtime's log has the ID and the cause."),
+        Step("If docker or nerdctl has the container, look there whether it is needed."),
+        Step(
+            "With cri-dockerd and Kubernetes 1.36 or newer, check that no process has the address, "
+            "move the checkpoint `/var/lib/cri-dockerd/sandbox/ID` to another directory, then "
+            "release it:",
+            commands=("nodeleak clean",),
+        ),
+    ),
+    runbook="StuckTeardown.md#nodeleakstuckteardown",
+)
 
-Since: TypeAlias = tuple[datetime, timedelta]  # by the wall clock and by the boot clock
 _FORGOTTEN: Final = (
     "container {}, which no longer exists; kubelets from 1.36 never tear it down: check that no process has the "
     "address, move the checkpoint /var/lib/cri-dockerd/sandbox/{} to another directory, then run nodeleak clean"
@@ -52,19 +73,20 @@ and is far longer than the creation of one takes.
 def find(assessment: Assessment) -> Iterator[Finding]:
     assessment.require_reservations()
     assessment.snapshot.containers.known()
-    if runtimes.keeps_checkpoints(assessment.snapshot):
+    if assessment.runtime.keeps_checkpoints:
         assessment.snapshot.checkpoints.known()
     for reservation, entry in assessment.classified.items():
-        if reservation in assessment.pending and entry.state in _LIMITS:
-            yield from _late(entry, reservation, assessment)
+        since = assessment.memory.of(reservation).pending_since
+        if since is not None and entry.state in _LIMITS:
+            yield from _late(entry, reservation, since, assessment)
 
 
 def _late(
-    entry: ClassifiedReservation, reservation: Reservation, assessment: Assessment
+    entry: ClassifiedReservation, reservation: Reservation, pending: Since, assessment: Assessment
 ) -> Iterator[Finding]:
-    since, uptime = assessment.pending[reservation]
+    since, uptime = pending
     snapshot, (late, stuck) = assessment.snapshot, _LIMITS[entry.state]
-    forgotten = entry.state is State.TEARDOWN_PENDING and runtimes.forgets_checkpoints(snapshot)
+    forgotten = entry.state is State.TEARDOWN_PENDING and _forgets_checkpoints(snapshot)
     lasted, processes = snapshot.uptime - uptime, known_or(snapshot.processes, None)
     if (
         forgotten and processes and processes.kubelet
@@ -91,6 +113,15 @@ def _late(
     )
 
 
+def _forgets_checkpoints(snapshot: Snapshot) -> bool:
+    """Return whether the kubelet is known to leave alone a sandbox of which only a checkpoint is left.
+
+    From 1.36 it lists sandboxes with an empty filter, and cri-dockerd then leaves these out (0.4.3).
+    """
+    node = known_or(snapshot.node, None)
+    return node is not None and (version_numbers(node.kubelet) or ()) >= (1, 36)
+
+
 def _state_of(reservation: Reservation, index: SnapshotIndex) -> str:
     """Return the state of the sandbox, as the runtime calls it; empty: it does not have it."""
     container = index.containers.get(reservation.container_id)
@@ -108,59 +139,3 @@ def _not_running(entry: ClassifiedReservation, state: str, time: str) -> str:
         return f"{seen}: docker or nerdctl has it, and the kubelet does not tear it down"
     called = f"which the runtime has called `{state or 'unnamed'}` since {time}"
     return f"sandbox {entry.container}, {called}: it does not run, and it is not torn down"
-
-
-def pending_since(
-    assessment: Assessment, earlier: Mapping[Reservation, Since]
-) -> Mapping[Reservation, Since]:
-    """Return since when each teardown is pending, which no disk says. If it cannot be checked now, it stays pending."""
-    entries, index = assessment.classified.items(), assessment.index
-    unknown = [
-        reservation
-        for reservation, entry in entries
-        if entry.state is State.UNKNOWN and reservation in earlier
-    ]
-    pending = [reservation for reservation, entry in entries if _is_pending(entry, index)]
-    return {held: earlier.get(held) or _first_seen(held, index) for held in (*pending, *unknown)}
-
-
-def _is_pending(entry: ClassifiedReservation, index: SnapshotIndex) -> bool:
-    # A runtime lists a sandbox, or has its record, until its teardown is completed. Whatever it
-    # calls the state: one that is being created runs within minutes, or is as stuck as the others.
-    container = index.containers.get(entry.container_id)
-    if entry.state is not State.NOT_READY or container is None:
-        return entry.state is State.TEARDOWN_PENDING
-    in_use = container.state == SANDBOX_OF_ANOTHER_CLIENT and entry.name in index.holders
-    return container.sandbox and not in_use
-
-
-def _first_seen(reservation: Reservation, index: SnapshotIndex) -> Since:
-    """Return now, or the boot of the node for a sandbox that a power cut ended: it has not run since.
-
-    Its time alone is no proof, because a node may create sandboxes before its clock is set.
-    """
-    snapshot, container = index.snapshot, index.containers.get(reservation.container_id)
-    processes = known_or(snapshot.processes, None)
-    damaged = (reservation.network, reservation.container_id) in index.damaged_results
-    if (
-        processes
-        and container
-        and damaged
-        and container.created < int(processes.booted.timestamp())
-    ):
-        return processes.booted, timedelta(0)
-    since = _replaced(reservation, index) or snapshot.taken_at
-    return since, snapshot.uptime - (snapshot.taken_at - since)
-
-
-def _replaced(reservation: Reservation, index: SnapshotIndex) -> datetime | None:
-    """Return since when the kubelet has run with a newer sandbox of the pod; None: the runtime has the old one."""
-    processes, now = known_or(index.snapshot.processes, None), index.snapshot.taken_at.timestamp()
-    if reservation.container_id in index.containers or not processes or not processes.kubelet:
-        return None
-    pod, made = index.pods.get(reservation.container_id), reservation.mtime.timestamp()
-    created = (
-        found.created for found in index.containers.values() if found.sandbox and found.pod == pod
-    )
-    newer = [time for time in created if made < time <= now]
-    return max(processes.kubelet, datetime.fromtimestamp(min(newer), UTC)) if newer else None

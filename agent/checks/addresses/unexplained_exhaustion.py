@@ -3,15 +3,12 @@
 Means: a pod of this node waits, and its last Event, not older than six minutes, says `no IP addresses available in
 range set`; but of the networks that were checked, none has this range, or the network that has it has free addresses.
 nodeleak looks at the wrong directory, or not at all of them.
-Do: do not trust an OK about addresses here. Compare the range in the message with the CNI configuration of the node
-(/etc/cni/net.d, or the runtime's own directory), and with the networks and directories of `nodeleak scan`. If its
-network is there and not in use, such as a network of Multus, set --network=auto,NAME; if it has another directory, set
---cni-networks-dir to the `dataDir` in use.
 """
 
 from collections.abc import Iterator
 from typing import Final
 
+from agent.checks.detector import Noun, Remedy, Step
 from agent.checks.waiting_pods import is_about, recent_exhaustion
 from agent.model.assessment import Assessment, or_none
 from agent.model.finding import Finding, Severity
@@ -19,6 +16,27 @@ from agent.model.snapshot import NotRequested, SandboxFailure, Snapshot, require
 
 NAME = "unexplained_exhaustion"
 SEVERITIES: Final = (Severity.WARNING,)
+NOUN: Final = Noun(
+    "range that pods find exhausted and that was not judged so",
+    "ranges that pods find exhausted and that were not judged so",
+)
+REMEDY: Final = Remedy(
+    steps=(
+        Step("Do not trust an OK about addresses here."),
+        Step(
+            "Compare the range in the message with the CNI configuration of the node "
+            "(/etc/cni/net.d, or the runtime's own directory), and with the networks and "
+            "directories of:",
+            commands=("nodeleak scan",),
+        ),
+        Step(
+            "If its network is there and not in use, such as a network of Multus, set "
+            "--network=auto,NAME; if it has another directory, set --cni-networks-dir to the "
+            "`dataDir` in use."
+        ),
+    ),
+    runbook="Networks.md#nodeleakunexplainedexhaustion",
+)
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:

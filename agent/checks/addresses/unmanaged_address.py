@@ -7,15 +7,12 @@ kernel still answers for the address. In the runtime's list alone, such addresse
 Means: no container has the reservation's ID, and a process has the address configured, or the network namespace that
 libcni's cache names for the sandbox is still mounted. Severity info: as many containers of other networks have reserved
 the same address as namespaces have it, so that the reservation is most likely leaked.
-Do: do not release the address now, or the next pod shares it. Look at the process on the node, and end it only if you
-know that another pod does its work. Delete a network namespace that has no process: `ip netns delete NAME`, or `umount
-PATH` and `rm PATH`. Then the address can be released. Severity info: nothing, the process is a healthy pod's.
 """
 
 from collections.abc import Iterator
 from typing import Final
 
-from agent.checks import kubelet_runtime as runtimes
+from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
 from agent.model.index import SnapshotIndex
@@ -23,6 +20,26 @@ from agent.model.snapshot import NotRequested, require_available
 
 NAME = "unmanaged_address"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
+NOUN: Final = Noun(
+    "address used by a process that the runtime does not know",
+    "addresses used by processes that the runtime does not know",
+)
+REMEDY: Final = Remedy(
+    steps=(
+        Step("Do not release the address now, or the next pod shares it."),
+        Step(
+            "Look at the process on the node, and end it only if you know that another pod does "
+            "its work."
+        ),
+        Step(
+            "Delete a network namespace that has no process: `ip netns delete NAME`, or `umount "
+            "PATH` and `rm PATH`."
+        ),
+        Step("Then the address can be released."),
+        Step("Severity info: nothing, the process is a healthy pod's.", only_for=Severity.INFO),
+    ),
+    runbook="AddressesInUse.md#nodeleakunmanagedaddress",
+)
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -36,7 +53,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         if classified.state is State.UNMANAGED:
             yield from _unmanaged(classified, assessment.index)
     # After the findings: without the checkpoints it is not known which containers are gone for good.
-    if runtimes.keeps_checkpoints(snapshot):
+    if assessment.runtime.keeps_checkpoints:
         snapshot.checkpoints.known()
     snapshot.cni_results.known()
     require_available(snapshot.mounted_namespaces)

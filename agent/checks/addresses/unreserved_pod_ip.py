@@ -7,14 +7,12 @@ It also happens when the CNI configuration is replaced by that of another networ
 Means: the pod's address lies in the range of a network, and there is no reservation file for it in that network.
 Without the pods of the API server: a sandbox runs, libcni's cache has its result of a network, and no file has its ID.
 A pod whose containers have ended, and wait for no restart, does not count: CRI-O frees its address first.
-Do: cordon the node first; then delete the pod, so that its controller creates a new pod with a reservation (but if
-`nodeleak journal` lists its release, see the runbook NodeleakUnreservedAddress); stop what deletes the
-files; uncordon when `nodeleak scan` shows neither this finding nor shared_ip.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.index import SnapshotIndex
@@ -23,6 +21,19 @@ from agent.model.snapshot import Container, InsufficientData, Known, known_or, r
 
 NAME = "unreserved_pod_ip"
 SEVERITIES: Final = (Severity.CRITICAL,)
+NOUN: Final = Noun("pod uses an address that is not reserved", "pods use unreserved addresses")
+REMEDY: Final = Remedy(
+    steps=(
+        Step("Cordon the node first."),
+        Step(
+            "Then delete the pod, so that its controller creates a new pod with a reservation (but "
+            "if `nodeleak journal` lists its release, see the runbook NodeleakUnreservedAddress)."
+        ),
+        Step("Stop what deletes the files."),
+        Step("Uncordon when `nodeleak scan` shows neither this finding nor shared_ip."),
+    ),
+    runbook="AddressesInUse.md#nodeleakunreservedaddress",
+)
 _EFFECT: Final = "the next pod can get the same address"
 
 

@@ -10,13 +10,6 @@ Warning: the same after an hour in which nothing deleted the instance; or it has
 another ID than before, or was deleted while it was cordoned.
 Info: it was removed on purpose (drained within a day, or marked by the autoscaler), or the autoscaler removes it or
 considers that.
-Do: if the Node was removed on purpose, stop the kubelet: nothing else is to be done. Otherwise pause the autoscaler, or
-protect the instance from deletion, before anything else. If the Node is gone, restart the kubelet
-(`systemctl restart kubelet`), which registers it again. If the ID is missing, repair the cloud-controller-manager, or
-set it (`kubectl patch node NODE -p '{"spec":{"providerID":"…"}}'`), which is possible once; the kubelet's --provider-id
-has an effect only when it registers. If the ID has changed, compare it with the machine's ID at the cloud provider: if
-it is wrong, tell the owner of the cloud-controller-manager. Once the Node is right, undo the pause or the protection.
-On bare metal, or where nothing deletes instances, `--provider-id=ignored` disables the check for a missing ID.
 """
 
 from collections.abc import Iterator
@@ -24,6 +17,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from agent.checks.cluster.registration import evidence_of_cloud, evidence_of_node
+from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.registration import (
@@ -39,6 +33,42 @@ from agent.model.text import count_of, format_time
 
 NAME = "unregistered_node"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
+NOUN: Final = Noun(
+    "node that is not registered correctly",
+    "nodes that are not registered correctly",
+    headline="this node is not registered correctly",
+    critical_headline="this node is not registered correctly: the cluster-autoscaler may delete the "
+    "instance",
+)
+REMEDY: Final = Remedy(
+    steps=(
+        Step("If the Node was removed on purpose, stop the kubelet: nothing else is to be done."),
+        Step(
+            "Otherwise pause the autoscaler, or protect the instance from deletion, before "
+            "anything else."
+        ),
+        Step(
+            "If the Node is gone, restart the kubelet (`systemctl restart kubelet`), which "
+            "registers it again."
+        ),
+        Step(
+            "If the ID is missing, repair the cloud-controller-manager, or set it (`kubectl patch "
+            'node NODE -p \'{"spec":{"providerID":"…"}}\'`), which is possible once; the kubelet\'s '
+            "--provider-id has an effect only when it registers."
+        ),
+        Step(
+            "If the ID has changed, compare it with the machine's ID at the cloud provider: if it "
+            "is wrong, tell the owner of the cloud-controller-manager."
+        ),
+        Step("Once the Node is right, undo the pause or the protection."),
+        Step(
+            "On bare metal, or where nothing deletes instances, `--provider-id=ignored` disables "
+            "the check for a missing ID."
+        ),
+    ),
+    runbook="NodeUnregistered.md#nodeleaknodeunregistered",
+    in_messages=True,
+)
 
 REGISTERS_WITHIN: Final = timedelta(seconds=60)
 """How long a kubelet may take from its start to its registration."""

@@ -5,10 +5,6 @@ After a restart, a kubelet admits pods before the device plugins have registered
 
 Means: the kubelet rejected the pod, which is Failed. The message gives the cause, by the times of the rejection and of
 the plugin's registration; `unverified` if they do not prove it. Five pods of one controller in ten minutes share one.
-Do: if nothing replaces the pod, save its manifest, and delete it when the devices are healthy again (`kubectl delete
-pod`); never with --force, which can leak the address of a pod that had run. If its controller replaces it, delete the
-leftover at your convenience. To prevent it, give the plugin the priority class system-node-critical, taint nodes until
-their devices are registered, and run kubelet 1.27.6, 1.28 or later.
 """
 
 from collections import Counter, defaultdict
@@ -19,6 +15,7 @@ from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
+from agent.checks.detector import Noun, Remedy, Step
 from agent.checks.devices.resources import resource_states
 from agent.checks.devices.view import REGISTERS_WITHIN, DeviceView, KubeletRun
 from agent.model.assessment import Assessment
@@ -32,10 +29,29 @@ from agent.model.devices import (
 from agent.model.finding import Finding, Severity
 from agent.model.rejections import PodOutcome, RejectedPod, Rejection, RejectionCause, RejectionKind
 from agent.model.snapshot import Known, Pod, Snapshot
-from agent.model.text import format_time
+from agent.model.text import format_time, join_names
 
 NAME = "rejected_pod"
 SEVERITIES: Final = (Severity.WARNING,)
+NOUN: Final = Noun(
+    "pod rejected by the kubelet for a device", "pods rejected by the kubelet for a device"
+)
+REMEDY: Final = Remedy(
+    steps=(
+        Step(
+            "If nothing replaces the pod, save its manifest, and delete it when the devices are "
+            "healthy again (`kubectl delete pod`); never with --force, which can leak the address "
+            "of a pod that had run."
+        ),
+        Step("If its controller replaces it, delete the leftover at your convenience."),
+        Step(
+            "To prevent it, give the plugin the priority class system-node-critical, taint nodes "
+            "until their devices are registered, and run kubelet 1.27.6, 1.28 or later."
+        ),
+    ),
+    runbook="Devices.md#nodeleakrejectedpods",
+    in_messages=True,
+)
 
 STORM_PODS: Final = 5
 STORM_WITHIN: Final = timedelta(minutes=10)
@@ -419,10 +435,26 @@ def _finding(pods: Sequence[RejectedPod]) -> Finding:
         cause=typical.cause,
         since=pods[0].at,
         identity=(typical.uid,) if single else (),
+        group=_group(typical) if single else None,
         resource=typical.resource,
         pod_outcome=typical.pod_outcome,
         rejected_pods=tuple(pods),
     )
+
+
+def _group(pod: RejectedPod) -> tuple[object, ...] | None:
+    # Each pod that cannot end has its own advice.
+    if pod.pod_outcome is PodOutcome.TERMINATING_STUCK:
+        return None
+    return pod.resource, pod.cause, pod.pod_outcome
+
+
+def describe_group(findings: Sequence[Finding], _assessment: Assessment) -> str:
+    """Describe several pods that were rejected for one resource and cause."""
+    first = findings[0].rejected_pods[0]
+    pods = join_names([finding.pod for finding in findings])
+    rejected = f"{len(findings)} pods were rejected for {first.resource or 'a device'} ({pods})"
+    return f"{rejected}; for the first of them: {first.why}; {first.do}"
 
 
 def _storms(rejected: Iterable[RejectedPod]) -> Iterator[tuple[RejectedPod, ...]]:

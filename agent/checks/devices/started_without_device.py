@@ -4,14 +4,13 @@ A kubelet that does not know a resource ignores the request and starts the pod. 
 devices were allocated before. The pod runs without a device, or with a device that the next pod is given too.
 
 Means: the pod started after the kubelet and before the resource was registered, and the checkpoint lists no device.
-Do: delete the pod, so that its replacement is admitted properly. Kubelet 1.28 (1.27.6) and later checks the devices
-first; for older ones, taint the node until the resource is registered.
 """
 
 from collections.abc import Iterable, Iterator
 from datetime import MAXYEAR, datetime, timedelta
 from typing import Final
 
+from agent.checks.detector import Noun, Remedy, Step
 from agent.checks.devices.view import DeviceView
 from agent.model.assessment import Assessment
 from agent.model.clocks import CONTAINER_START
@@ -21,6 +20,18 @@ from agent.model.text import format_time
 
 NAME = "started_without_device"
 SEVERITIES: Final = (Severity.WARNING,)
+NOUN: Final = Noun("pod started without its device", "pods started without their devices")
+REMEDY: Final = Remedy(
+    steps=(
+        Step("Delete the pod, so that its replacement is admitted properly."),
+        Step(
+            "Kubelet 1.28 (1.27.6) and later checks the devices first; for older ones, taint the "
+            "node until the resource is registered."
+        ),
+    ),
+    runbook="Devices.md#nodeleakstartedwithoutdevice",
+    in_messages=True,
+)
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:

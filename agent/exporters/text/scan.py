@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from agent.checks.devices.resources import resource_states
 from agent.checks.devices.view import DeviceView
+from agent.checks.registry import DETECTOR
 from agent.exporters import summary
 from agent.exporters.advice import advice
 from agent.exporters.json.scan import scan_document
@@ -17,7 +18,7 @@ from agent.model.devices import ResourceState
 from agent.model.finding import Severity
 from agent.model.report import Report
 from agent.model.snapshot import InsufficientData, NotRequested, Snapshot
-from agent.model.text import format_number, rfc3339
+from agent.model.text import LONGEST_LIST, format_number, rfc3339
 
 _LISTED: Final = {
     State.UNMANAGED,
@@ -39,13 +40,6 @@ _WIDE_COLUMNS: Final = (
     "pod",
     "why",
 )
-_SAY_WHAT_TO_DO: Final = {
-    "unregistered_node",
-    "detached_volume",
-    "rejected_pod",
-    "started_without_device",
-}
-"""Detectors whose messages end with what to do."""
 _SAME_REASON: Final = 5
 """Entries with the same state and reason that are listed."""
 _DEFAULT: Final = TableView()
@@ -145,7 +139,7 @@ def _without_repetition(listed: Iterable[AddressRow]) -> list[AddressRow]:
         seen[alike] += 1
         if seen[alike] <= _SAME_REASON:
             shown.append(row)
-    return shown[: summary.LONGEST_LIST]
+    return shown[:LONGEST_LIST]
 
 
 def _devices(report: Report, columns: int | None, *, verbose: bool) -> Iterator[str]:
@@ -154,7 +148,7 @@ def _devices(report: Report, columns: int | None, *, verbose: bool) -> Iterator[
     except InsufficientData:
         return
     if rows:
-        shown = rows if verbose else rows[: summary.LONGEST_LIST]
+        shown = rows if verbose else rows[:LONGEST_LIST]
         yield from (
             "",
             "Devices:",
@@ -170,7 +164,7 @@ def _findings(report: Report, view: TableView, *, verbose: bool) -> Iterator[str
     yield from layout.fill(summary.count_by_severity(report), view.columns, rest="  ")
     groups = summary.finding_lines(report, verbose=verbose)
     for detector, lines in groups.items():
-        shown = lines if verbose else lines[: summary.LONGEST_LIST]
+        shown = lines if verbose else lines[:LONGEST_LIST]
         for line in shown:
             severity = (
                 "" if line.severity is Severity.WARNING else f"({line.severity.value}) "
@@ -179,7 +173,7 @@ def _findings(report: Report, view: TableView, *, verbose: bool) -> Iterator[str
                 f"{detector}: {severity}{line.text}", view.columns, first="  ", rest="    "
             )
         yield from _more(len(lines) - len(shown), f"  {detector}: ")
-        if detector not in _SAY_WHAT_TO_DO:
+        if not DETECTOR[detector].REMEDY.in_messages:
             yield from layout.numbered_steps(advice(detector, report, view.release), view.columns)
     yield from layout.explain(groups, "For more:")
 
