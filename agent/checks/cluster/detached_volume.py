@@ -17,9 +17,9 @@ from typing import Final
 from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
-from agent.model.runtime import is_since
 from agent.model.snapshot import InsufficientData, Node, Pod, Snapshot, known_or
 from agent.model.text import format_time
+from agent.model.versions import is_since
 from agent.model.volumes import MIGRATED, Attachment, Attachments, Confidence
 
 NAME = "detached_volume"

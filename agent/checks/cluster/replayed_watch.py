@@ -14,9 +14,9 @@ from typing import Final
 from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
-from agent.model.runtime import is_since
 from agent.model.snapshot import require_available
 from agent.model.text import format_time
+from agent.model.versions import is_since
 from agent.model.watches import LASTS, Evidence
 
 NAME = "replayed_watch"
