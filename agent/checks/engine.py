@@ -121,7 +121,7 @@ def detect(assessment: Assessment, detectors: Iterable[Detector]) -> Detected:
                 findings.append(finding)  # noqa: PERF402 (a finding made before the gap counts)
         except InsufficientData as missing:
             gaps.append(SkippedCheck(detector.NAME, str(missing), chosen=missing.chosen))
-        except Exception as error:  # noqa: BLE001 (a broken detector must not silence the others; it is logged as a gap)
+        except Exception as error:  # noqa: BLE001 (a bug must not silence the other detectors)
             bugs.append(bug_of("detector", detector.NAME, error))
             reason = f"{type(error).__name__}: {error}"
             gaps.append(SkippedCheck(detector.NAME, reason, broken=True))
@@ -209,7 +209,7 @@ def _summary(assessment: Assessment, store: NetworkStore) -> NetworkSummary:
     network = store.network
     if isinstance(store.reading, NotRequested):
         return NetworkSummary(network, not_in_use=store.reading.why)
-    entries = or_none(assessment.of, network)
+    entries = or_none(assessment.entries, network)
     ranges = or_none(assessment.ranges, network)
     states: dict[State, int] | None = None
     if entries is not None:

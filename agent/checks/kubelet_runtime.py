@@ -67,7 +67,7 @@ def _contradiction(named: str, reported: str, *, disputed: bool) -> str | None:
 
 
 def _is_used(runtime: ContainerRuntime, named: str, reported: str) -> bool:
-    """Return whether the kubelet uses it; if neither kubelet nor Node says so, whether it is set."""
+    """Return whether the kubelet uses it; if nothing names its runtime, whether it is set."""
     if named:
         has_endpoint = runtime.endpoint != "" and endpoint_path(named) == runtime.endpoint
         return named == runtime.name or has_endpoint

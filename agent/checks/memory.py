@@ -37,7 +37,7 @@ def advance(before: Memory, assessment: Assessment) -> Memory:
         if reservation.network not in read
     }
     for reservation, entry in assessment.classified.items():
-        earlier = before.of(reservation)
+        earlier = before.get(reservation)
         owned_at = None if stepped else earlier.owned_at
         reservations[reservation] = ReservationMemory(
             pod=entry.pod,
@@ -87,7 +87,7 @@ def _is_pending(entry: ClassifiedReservation, index: SnapshotIndex) -> bool:
 
 
 def _first_seen(reservation: Reservation, index: SnapshotIndex) -> Since:
-    """Return now, or the boot of the node for a sandbox that a power cut ended: it has not run since.
+    """Return now, or the boot of the node for a sandbox that a power cut ended.
 
     The time of the sandbox is no proof of that, because a node may create sandboxes before its
     clock is set: its result in libcni's cache must be damaged too.

@@ -155,9 +155,9 @@ class GuardContext:
         )
 
     @cached_property
-    def treadmills(self) -> Mapping[str, failing_plugin.Treadmill]:
+    def retry_leaks(self) -> Mapping[str, failing_plugin.RetryLeak]:
         """The networks in which each retry of a pod takes another address."""
-        return failing_plugin.treadmills(self.assessment)
+        return failing_plugin.retry_leaks(self.assessment)
 
     @cached_property
     def host_ports(self) -> Mapping[Reservation, tuple[PortMapping, ...] | None]:
@@ -284,7 +284,7 @@ def no_plugin_at_work(request: ReleaseRequest, context: GuardContext) -> Refusal
     written = max(reservation.mtime for reservation in request.reservations)
     for plugin in context.snapshot.processes.known().plugins:
         age = context.snapshot.taken_at - plugin.started
-        if plugin.started - written <= PROCESS_START or age >= failing_plugin.LONGEST_RUN:
+        if plugin.started - written <= PROCESS_START or age >= failing_plugin.PLUGIN_TIMEOUT:
             who = f"the CNI plugin {plugin.command} (process {plugin.pid})"
             why = f"{who} has been running for {age.total_seconds():.0f} s, and may have reserved the address"
             return Refusal(Reason.PLUGIN_AT_WORK, why)
@@ -465,7 +465,7 @@ def plausible_share(request: ReleaseRequest, context: GuardContext) -> Refusal |
 def plugin_works(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """While each retry of a pod takes another address, automatic releases only feed it."""
     for network in request.networks if context.limits.unattended else ():
-        if leaking := context.treadmills.get(network):
+        if leaking := context.retry_leaks.get(network):
             return Refusal(
                 Reason.PLUGIN_FAILING,
                 f"a CNI plugin of network {network} fails ({leaking}): mend it first",

@@ -40,8 +40,8 @@ _SETTING: Final = "setting"
 _WRITTEN: Final[dict[str, dict[str, str]]] = tomllib.loads(
     files("agent.cli").joinpath("glossary.toml").read_text()
 )
-"""The words that are not explained where they are defined. `messages`: what kubelet, runtimes and CNI plugins print, in
-lower case, and the word that explains it."""
+"""The words that are not explained where they are defined. `messages`: what kubelet, runtimes and
+CNI plugins print, in lower case, and the word that explains it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

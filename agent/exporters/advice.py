@@ -136,7 +136,8 @@ def _urgency(networks: Sequence[NetworkSummary]) -> str:
     if len(free) < len(networks) or not free:
         return "The number of free addresses is unknown. "
     is_scarce = any(
-        (network.free or 0) < exhausted_range.few(network.usable or 0) for network in networks
+        (network.free or 0) < exhausted_range.low_watermark(network.usable or 0)
+        for network in networks
     )
     return f"{'' if is_scarce else 'Not urgent: '}{count_of(min(free), 'address is', 'addresses are')} free. "
 

@@ -39,7 +39,7 @@ class Memory:
     names: Mapping[str, str] = field(default_factory=dict)
     """The pods of container IDs that another process remembered."""
 
-    def of(self, reservation: Reservation) -> ReservationMemory:
+    def get(self, reservation: Reservation) -> ReservationMemory:
         return self.reservations.get(reservation, _NOTHING)
 
     @cached_property

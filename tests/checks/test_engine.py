@@ -259,7 +259,7 @@ def test_nothing_is_released_or_forgotten_while_the_detector_of_leaks_is_broken(
     for _ in range(2):
         syncs.sync(30, LOST)
     with monkeypatch.context() as patched:
-        patched.setattr(leaked_reservation, "describe_cause", broken)
+        patched.setattr(leaked_reservation, "find", broken)
         report, leaked = syncs.sync(30, LOST)
     assert (leaked, report.findings, [gap.broken for gap in report.gaps]) == (set(), (), [True])
     context = GuardContext(report=report, runtime_history=RuntimeHistory(), limits=b.make_limits())

@@ -121,7 +121,7 @@ def the_state(snapshot: Snapshot, grace: timedelta) -> State:
     assert ("leaked_reservation", f"{network}/{THE_IP}") not in {
         key[:2] for key in finding_keys(report)
     }
-    (it,) = (entry for entry in report.assessment.of(network) if entry.name == THE_IP)
+    (it,) = (entry for entry in report.assessment.entries(network) if entry.name == THE_IP)
     assert it.state is not State.LEAKED
     return it.state
 

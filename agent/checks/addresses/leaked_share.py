@@ -24,7 +24,7 @@ MIN_WITNESSES: Final = 4
 
 def share(assessment: Assessment, network: str) -> float:
     """Return how much of a network looks leaked, from 0 to 1. Few leaks are none."""
-    entries = assessment.of(network)
+    entries = assessment.entries(network)
     leaked = _sandboxes(entries, {State.LEAKED, State.CANDIDATE})
     if leaked < MIN_SUSPECTS:
         return 0.0
@@ -76,7 +76,7 @@ def witnesses_of(
     assessment: Assessment, network: str, sandboxes: Mapping[str, Collection[str]]
 ) -> int:
     """Count the running pods with a reservation in the network. `sandboxes`: those of each pod."""
-    reserved = {entry.container_id for entry in assessment.of(network)}
+    reserved = {entry.container_id for entry in assessment.entries(network)}
     return sum(
         not reserved.isdisjoint(sandboxes.get(pod.uid, ()))
         for pod in assessment.snapshot.pods.known()

@@ -1,9 +1,11 @@
 """Two running pods have the same address, and each gets some of the other's traffic.
 
-This happens when the reservation of a running pod was deleted: host-local gave the address out a second time.
+This happens when the reservation of a running pod was deleted: host-local gave the address out a
+second time.
 
 Means: the API server shows the address for both pods, and both sandboxes are running on this node.
-A pod whose containers have ended, and wait for no restart, does not count: CRI-O frees its address first.
+A pod whose containers have ended, and wait for no restart, does not count: CRI-O frees its address
+first.
 """
 
 from collections import defaultdict
@@ -37,9 +39,11 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         holders[ip].append(pod)
     for ip, pods in sorted(holders.items()):
         if len(pods) > 1:
-            names, uids = (
-                " and ".join(sorted(pod.name for pod in pods)),
-                tuple(sorted(pod.uid for pod in pods)),
+            names = " and ".join(sorted(pod.name for pod in pods))
+            yield Finding(
+                NAME,
+                f"{ip} of {names}",
+                f"{len(pods)} running pods have the address {ip}: {names}",
+                severity=Severity.CRITICAL,
+                identity=tuple(sorted(pod.uid for pod in pods)),
             )
-            message = f"{len(pods)} running pods have the address {ip}: {names}"
-            yield Finding(NAME, f"{ip} of {names}", message, Severity.CRITICAL, identity=uids)

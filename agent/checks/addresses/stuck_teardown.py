@@ -1,9 +1,10 @@
 """The kubelet does not complete the teardown of a sandbox, and its address stays reserved.
 
-The kubelet retries a teardown until it succeeds. It fails every time if the network plugin fails: a CNI configuration
-or plugin binary was removed, or kubenet has no pod CIDR. After a power cut, libcni's cached result of a sandbox may be
-empty: containerd before 2.0 then cannot stop the sandbox. With cri-dockerd, kubelets from 1.36 do not see a sandbox
-whose container was removed (`docker rm -f`), and never tear it down.
+The kubelet retries a teardown until it succeeds. It fails every time if the network plugin fails: a
+CNI configuration or plugin binary was removed, or kubenet has no pod CIDR. After a power cut,
+libcni's cached result of a sandbox may be empty: containerd before 2.0 then cannot stop the
+sandbox. With cri-dockerd, kubelets from 1.36 do not see a sandbox whose container was removed
+(`docker rm -f`), and never tear it down.
 
 Means: with docker, the reservation has had a checkpoint and no container for 15 minutes (severity
 info) or an hour (warning). One scan knows it if a kubelet from 1.36 has run so long with it, or if
@@ -20,7 +21,6 @@ from typing import Final
 from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
-from agent.model.index import SnapshotIndex
 from agent.model.memory import Since
 from agent.model.snapshot import ENDED, SANDBOX_OF_ANOTHER_CLIENT, Reservation, Snapshot, known_or
 from agent.model.text import format_time
@@ -57,10 +57,6 @@ REMEDY: Final = Remedy(
     runbook="StuckTeardown.md#nodeleakstuckteardown",
 )
 
-_FORGOTTEN: Final = (
-    "container {}, which no longer exists; kubelets from 1.36 never tear it down: check that no process has the "
-    "address, move the checkpoint /var/lib/cri-dockerd/sandbox/{} to another directory, then run nodeleak clean"
-)
 _HOUR: Final = timedelta(hours=1)
 _LIMITS: Final = {State.TEARDOWN_PENDING: (_HOUR / 4, _HOUR), State.NOT_READY: (_HOUR, 24 * _HOUR)}
 """When a teardown is late, and when it is stuck. It takes up to 4 minutes; it is tried each minute.
@@ -76,66 +72,81 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     if assessment.runtime.keeps_checkpoints:
         assessment.snapshot.checkpoints.known()
     for reservation, entry in assessment.classified.items():
-        since = assessment.memory.of(reservation).pending_since
+        since = assessment.memory.get(reservation).pending_since
         if since is not None and entry.state in _LIMITS:
             yield from _late(entry, reservation, since, assessment)
 
 
 def _late(
-    entry: ClassifiedReservation, reservation: Reservation, pending: Since, assessment: Assessment
+    entry: ClassifiedReservation, reservation: Reservation, since: Since, assessment: Assessment
 ) -> Iterator[Finding]:
-    since, uptime = pending
-    snapshot, (late, stuck) = assessment.snapshot, _LIMITS[entry.state]
+    snapshot = assessment.snapshot
+    late, stuck = _LIMITS[entry.state]
+    container = assessment.index.containers.get(reservation.container_id)
     forgotten = entry.state is State.TEARDOWN_PENDING and _forgets_checkpoints(snapshot)
-    lasted, processes = snapshot.uptime - uptime, known_or(snapshot.processes, None)
-    if (
-        forgotten and processes and processes.kubelet
-    ):  # for so long the kubelet has run with the reservation
+    lasted = snapshot.uptime - since.uptime
+    processes = known_or(snapshot.processes, None)
+    if forgotten and processes and processes.kubelet:
+        # For so long the kubelet has run with the reservation.
         lasted = max(lasted, snapshot.taken_at - max(processes.kubelet, reservation.mtime))
     if lasted < late:
         return
-    foreign = _state_of(reservation, assessment.index) == SANDBOX_OF_ANOTHER_CLIENT
+
+    foreign = container is not None and container.state == SANDBOX_OF_ANOTHER_CLIENT
     severity = Severity.WARNING if lasted >= stuck and not foreign else Severity.INFO
+    time = format_time(since.at)
     if forgotten:
-        left = _FORGOTTEN.format(entry.container, entry.container_id)
+        owner = (
+            f"container {entry.container}, which no longer exists; kubelets from 1.36 never tear "
+            "it down: check that no process has the address, move the checkpoint "
+            f"/var/lib/cri-dockerd/sandbox/{entry.container_id} to another directory, then run "
+            "nodeleak clean"
+        )
     elif entry.state is State.NOT_READY:
-        left = _not_running(entry, _state_of(reservation, assessment.index), format_time(since))
+        owner = _not_running(entry, container.state if container else "", time)
     else:
-        unfinished = f"the kubelet has not completed its teardown since {format_time(since)}"
-        left = f"container {entry.container}, which no longer exists; {unfinished}"
+        owner = (
+            f"container {entry.container}, which no longer exists; the kubelet has not completed "
+            f"its teardown since {time}"
+        )
     if damaged := assessment.index.damaged_results.get((entry.network, entry.container_id)):
-        remedy = "remove this file below /var/lib/cni/results or /var/lib/cni/cache"
-        left += f"; likely cause: libcni's cached result {damaged.file} is damaged ({damaged.damage}); {remedy}"
-    subject, message = str(reservation.key), f"{entry.name} is reserved for {left}"
-    identity = entry.container_id, severity
+        owner += (
+            f"; likely cause: libcni's cached result {damaged.file} is damaged ({damaged.damage}); "
+            "remove this file below /var/lib/cni/results or /var/lib/cni/cache"
+        )
     yield Finding(
-        NAME, subject, message, severity, entry.network, entry.pod, since=since, identity=identity
+        NAME,
+        str(reservation.key),
+        f"{entry.name} is reserved for {owner}",
+        severity=severity,
+        network=entry.network,
+        pod=entry.pod,
+        since=since.at,
+        identity=(entry.container_id, severity),
     )
 
 
 def _forgets_checkpoints(snapshot: Snapshot) -> bool:
-    """Return whether the kubelet is known to leave alone a sandbox of which only a checkpoint is left.
+    """Return whether the kubelet leaves a sandbox alone of which only a checkpoint is left.
 
-    From 1.36 it lists sandboxes with an empty filter, and cri-dockerd then leaves these out (0.4.3).
+    From 1.36 it lists sandboxes with an empty filter, and cri-dockerd then omits these (0.4.3).
     """
     node = known_or(snapshot.node, None)
     return node is not None and (version_numbers(node.kubelet) or ()) >= (1, 36)
 
 
-def _state_of(reservation: Reservation, index: SnapshotIndex) -> str:
-    """Return the state of the sandbox, as the runtime calls it; empty: it does not have it."""
-    container = index.containers.get(reservation.container_id)
-    return container.state if container else ""
-
-
 def _not_running(entry: ClassifiedReservation, state: str, time: str) -> str:
-    """Describe a sandbox that does not run, and say since when."""
+    """Describe a sandbox that does not run. `state`: what the runtime calls it, since `time`."""
     if state in ENDED:
         return (
             f"sandbox {entry.container}, which has not been ready since {time} and is not torn down"
         )
     if state == SANDBOX_OF_ANOTHER_CLIENT:
-        seen = f"container {entry.container}, which is {state}, seen since {time}"
-        return f"{seen}: docker or nerdctl has it, and the kubelet does not tear it down"
-    called = f"which the runtime has called `{state or 'unnamed'}` since {time}"
-    return f"sandbox {entry.container}, {called}: it does not run, and it is not torn down"
+        return (
+            f"container {entry.container}, which is {state}, seen since {time}: docker or nerdctl "
+            "has it, and the kubelet does not tear it down"
+        )
+    return (
+        f"sandbox {entry.container}, which the runtime has called `{state or 'unnamed'}` since "
+        f"{time}: it does not run, and it is not torn down"
+    )

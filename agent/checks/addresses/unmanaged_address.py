@@ -1,12 +1,14 @@
-"""A process or a network namespace still uses an address, and the container runtime does not know its container.
+"""A process or network namespace still uses an address whose container the runtime does not know.
 
-A docker upgrade that moves the data directory, or a runtime that failed to load a container, leaves processes that
-nothing manages. A runtime whose data was deleted leaves mounted network namespaces: no process is in them, but the
-kernel still answers for the address. In the runtime's list alone, such addresses look leaked.
+A docker upgrade that moves the data directory, or a runtime that failed to load a container, leaves
+processes that nothing manages. A runtime whose data was deleted leaves mounted network namespaces:
+no process is in them, but the kernel still answers for the address. In the runtime's list alone,
+such addresses look leaked.
 
-Means: no container has the reservation's ID, and a process has the address configured, or the network namespace that
-libcni's cache names for the sandbox is still mounted. Severity info: as many containers of other networks have reserved
-the same address as namespaces have it, so that the reservation is most likely leaked.
+Means: no container has the reservation's ID, and a process has the address configured, or the
+network namespace that libcni's cache names for the sandbox is still mounted. Severity info: as many
+containers of other networks have reserved the same address as namespaces have it, so that the
+reservation is most likely leaked.
 """
 
 from collections.abc import Iterator
@@ -52,36 +54,47 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     for classified in assessment.reservations:
         if classified.state is State.UNMANAGED:
             yield from _unmanaged(classified, assessment.index)
-    # After the findings: without the checkpoints it is not known which containers are gone for good.
+    # After the findings: without the checkpoints it is unknown which containers are gone for good.
     if assessment.runtime.keeps_checkpoints:
         snapshot.checkpoints.known()
     snapshot.cni_results.known()
     require_available(snapshot.mounted_namespaces)
 
 
-def _unmanaged(classified: ClassifiedReservation, index: SnapshotIndex) -> Iterator[Finding]:
-    ip, holders = classified.name, index.holders.get(classified.name, [])
+def _unmanaged(entry: ClassifiedReservation, index: SnapshotIndex) -> Iterator[Finding]:
+    ip = entry.name
+    holders = index.holders.get(ip, [])
     owned = (
         f"{' and '.join(index.owners.get(ip, []))} reserves it for a container that the runtime has"
     )
-    path = index.mounted_namespaces.get(classified.container_id)
     container = "no container"
-    if classified.container_id:
-        container = f"container {classified.container}, which the runtime does not know"
+    if entry.container_id:
+        container = f"container {entry.container}, which the runtime does not know"
     severity = Severity.WARNING
-    if holders and not index.accounts_for(ip):
-        using = f"{' and '.join(holders)} {'uses' if len(holders) == 1 else 'use'}"
-        message = f"{using} {ip}, which is reserved for {container}" + (
-            f"; {owned}" if ip in index.owners else ""
+    if holders and not index.explaining_networks(ip):
+        uses = "uses" if len(holders) == 1 else "use"
+        message = f"{' and '.join(holders)} {uses} {ip}, which is reserved for {container}"
+        if ip in index.owners:
+            message += f"; {owned}"
+    elif path := index.mounted_namespaces.get(entry.container_id):
+        message = (
+            f"network namespace {path} (without a process) uses {ip}, which is reserved for "
+            f"{container}"
         )
-    elif path:
-        message = f"network namespace {path} (without a process) uses {ip}, which is reserved for {container}"
     elif holders:
         severity = Severity.INFO
-        message = f"{ip} is reserved for {container}; it is not released while {holders[0]} has it: {owned}"
+        message = (
+            f"{ip} is reserved for {container}; it is not released while {holders[0]} has it: "
+            f"{owned}"
+        )
     else:
         return
-    subject, identity = f"{classified.network}/{ip}", (classified.container_id,)
     yield Finding(
-        NAME, subject, message, severity, classified.network, classified.pod, identity=identity
+        NAME,
+        f"{entry.network}/{ip}",
+        message,
+        severity=severity,
+        network=entry.network,
+        pod=entry.pod,
+        identity=(entry.container_id,),
     )

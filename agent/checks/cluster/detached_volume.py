@@ -268,7 +268,7 @@ def _finding(
         NAME,
         f"volume {volume}",
         f"{confidence.value}: {problem}; {_version(snapshot.server_version)}; {remedy}",
-        Severity.WARNING if confidence is Confidence.PROBABLE else Severity.CRITICAL,
+        severity=Severity.WARNING if confidence is Confidence.PROBABLE else Severity.CRITICAL,
         pod=users[0].name if exact and len(users) == 1 else "",
         since=min(scheduled, default=None),
         confidence=confidence,

@@ -97,7 +97,11 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             since = "" if taint.at is None else f", since {format_time(taint.at)}"
             message = f"the Node {node.name} {_REMOVALS[taint.key]}{since} (taint {taint.key})"
             yield Finding(
-                NAME, f"{taint.key} of {node.name}", message, Severity.INFO, since=taint.at
+                NAME,
+                f"{taint.key} of {node.name}",
+                message,
+                severity=Severity.INFO,
+                since=taint.at,
             )
     yield from _changed(node, registration, snapshot.taken_at)
     yield from _without_id(node, registration, snapshot)
@@ -122,7 +126,12 @@ def _gone(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
     since = last.at if last is not None else started
     # Urgent: its pods are deleted 40 s later, and the agent is among them.
     yield Finding(
-        NAME, f"Node {name}", f"the Node {name} was {message}", severity, since=since, urgent=True
+        NAME,
+        f"Node {name}",
+        f"the Node {name} was {message}",
+        severity=severity,
+        since=since,
+        urgent=True,
     )
 
 
@@ -200,7 +209,7 @@ def _without_id(node: Node, registration: Registration, snapshot: Snapshot) -> I
         NAME,
         f"provider ID of {node.name}",
         message,
-        severity,
+        severity=severity,
         since=node.created,
         identity=identity,
     )

@@ -85,11 +85,9 @@ def _networks_in_use(
         for container_id in index.running_sandboxes
         if index.containers[container_id].created > created_after
     }
-    records: list[CniResult | Reservation] = [
-        result for result in known_or(index.snapshot.cni_results, ()) if result.network in names
-    ]
-    for store in index.snapshot.reservations:
-        records += known_or(store.reading, ())
+    records: list[CniResult | Reservation] = [*index.reservations]
+    results = known_or(index.snapshot.cni_results, ())
+    records += [result for result in results if result.network in names]
     return frozenset(
         record.network
         for record in records
@@ -145,7 +143,7 @@ def _not_configured(store: NetworkStore, index: SnapshotIndex) -> NetworkStore:
                 and not _sandboxes_without_address(store, index)
             )
             return _not_in_use(store, "its directory does not exist", index) if skipped else store
-    # Whoever names a network knows it; kubenet may be named for a fleet of which some nodes have it.
+    # Whoever names a network knows it; but kubenet may be named for a fleet, and missing on nodes.
     if _is_in_use(store, index) or (not store.discovered and not kubenet):
         return store
     if program := _program(store):
@@ -203,13 +201,10 @@ def _sandboxes_without_address(store: NetworkStore, index: SnapshotIndex) -> set
         for checkpoint in known_or(snapshot.checkpoints, ())
         if checkpoint.host_network
     }
-    elsewhere = {
-        result.container_id
-        for result in known_or(snapshot.cni_results, ())
-        if result.network != store.network
-    }
-    for other in snapshot.reservations:
-        elsewhere |= _container_ids(other)
+    elsewhere = {reservation.container_id for reservation in index.reservations}
+    for result in known_or(snapshot.cni_results, ()):
+        if result.network != store.network:
+            elsewhere.add(result.container_id)
     elsewhere -= _allocated(store, index)
     return {
         container_id
@@ -257,7 +252,7 @@ def _last_reserved_ns(store: NetworkStore) -> int:
 
 
 def _is_in_use(store: NetworkStore, index: SnapshotIndex) -> bool:
-    """Return whether running pods use it, or libcni's cache has it as a secondary network of pods."""
+    """Return whether running pods use it, or it is a secondary network in libcni's cache."""
     if not _allocated(store, index).isdisjoint(index.running_sandboxes):
         return True
     return any(

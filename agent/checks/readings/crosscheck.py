@@ -138,7 +138,7 @@ def list_of_kubelet_runtime(index: SnapshotIndex) -> _Containers:
             return rejected
         remedy = "if it is stopped, start it; if it runs, set --cri-endpoint"
         return Unavailable("containers", f"{rejected.why}: {remedy}")
-    if not isinstance(reading, Known) or not _any_reserved(snapshot):
+    if not isinstance(reading, Known) or not index.reservations:
         return reading
     if index.running_sandboxes or _is_identified(runtime, snapshot):
         return reading
@@ -183,10 +183,6 @@ def _networks(index: SnapshotIndex) -> Reading[tuple[RuntimeNetwork, ...]]:
     return _answer_of_another_runtime("networks", kubelet_runtime(index.snapshot)) or reading
 
 
-def _any_reserved(snapshot: Snapshot) -> bool:
-    return any(known_or(store.reading, ()) for store in snapshot.reservations)
-
-
 def _cni_results(index: SnapshotIndex) -> Reading[tuple[CniResult, ...]]:
     """Accept a missing cache if no pod had an address from any of the networks."""
     reading = index.snapshot.cni_results
@@ -223,7 +219,7 @@ def _checkpoints(index: SnapshotIndex) -> _Checkpoints:
             return NotRequested("checkpoints", containers.why)
         sandboxes = any(container.sandbox for container in index.containers.values())
         unused = isinstance(containers, Known) and not sandboxes
-        return Known(()) if unused and not _any_reserved(index.snapshot) else reading
+        return Known(()) if unused and not index.reservations else reading
     running = index.running_sandboxes
     if not isinstance(reading, Known) or not running or not index.checkpoints.isdisjoint(running):
         return reading

@@ -27,7 +27,8 @@ _LISTED: Final = {
     State.UNRECOGNIZED,
     State.UNKNOWN,
 }
-"""States whose entries are listed one by one: healthy ones are only counted, and leaks are findings."""
+"""States whose entries are listed one by one: healthy ones are only counted, and leaks are
+findings."""
 
 _COLUMNS: Final = ("network", "ip", "state", "age_seconds", "cause", "pod", "why")
 _WIDE_COLUMNS: Final = (
