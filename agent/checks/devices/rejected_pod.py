@@ -1,8 +1,8 @@
-"""The kubelet rejected a pod because it had no device for it: the pod stays Failed.
+"""The kubelet had no device for a pod and rejected it: it stays Failed, nothing admits it again.
 
 After a restart, a kubelet admits pods before the device plugins have registered again. It rejects
-pods in between with `UnexpectedAdmissionError` (or `OutOf…`), even pods that had run. Nothing
-admits them again, and the scheduler may send more.
+pods in between with `UnexpectedAdmissionError` (or `OutOf…`), even pods that had run. The scheduler
+does not know that and may send more.
 
 Means: the kubelet rejected the pod, which is Failed. The message gives the cause, by the times of
 the rejection and of the plugin's registration; `unverified` if they do not prove it. Five pods of
@@ -58,7 +58,7 @@ REPLACED_WITHIN: Final = {
     "StatefulSet": timedelta(minutes=2),
     "DaemonSet": timedelta(minutes=16),
 }
-"""Controllers that replace failed pods. The last two delete the pod first: an older one is stuck."""
+"""Controllers that replace failed pods. The last two delete the pod first: older ones are stuck."""
 
 NO_FORCE: Final = "never use --force, which can leak the address of a pod that had run"
 _LEFTOVER: Final = f"delete the failed pod at your convenience; {NO_FORCE}"
