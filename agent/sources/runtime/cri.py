@@ -17,7 +17,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, version_numbers
+from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime
 from agent.model.snapshot import (
     SANDBOX_NOT_READY,
     SANDBOX_OF_ANOTHER_CLIENT,
@@ -25,6 +25,7 @@ from agent.model.snapshot import (
     Container,
 )
 from agent.model.text import truncate
+from agent.model.versions import version_numbers
 from agent.sources.host.cni_config import (
     DEFAULT_DIRECTORY,
     PLUGIN_FILES,
