@@ -9,6 +9,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Protocol
 
 from agent.checks import engine
+from agent.checks.devices.history import with_history
 from agent.checks.engine import ConfirmationState
 from agent.cleanup.signals import held_signals
 from agent.config import Config
@@ -40,7 +41,7 @@ def uptime() -> timedelta:
 
 
 def snapshot_node(sources: Sources, node: str) -> Snapshot:
-    return take_snapshot(sources, node, now(), clock)
+    return with_history(take_snapshot(sources, node, now(), clock))
 
 
 def take_snapshots(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from agent.model.index import mounted_by_sandbox, of_nobody
+from agent.model.index import mounted_by_sandbox, unattributed_namespace
 from agent.model.release import ProbeResult, Reason, Refusal, ReleaseRequest
 from agent.model.runtime import DOCKER
 from agent.model.snapshot import Reservation, ReservationKey
@@ -77,7 +77,7 @@ class Recheck:
         found = self.send(reservations, send)
         if all(result.conclusive for result in found.values()):
             return found
-        namespace = of_nobody(
+        namespace = unattributed_namespace(
             self.results.read(),
             self.namespaces(),
             docker_runs=bool(self.processes.running([DOCKER])),

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from agent.checks.devices.state import with_history
 from agent.checks.readings import crosscheck
 from agent.model.bug import bug_of
 from agent.model.clocks import Moment
@@ -54,7 +53,7 @@ def take_snapshot(
     snapshot = crosscheck.all_sources(snapshot)
     for source in remaining.values():
         snapshot = _read(source, snapshot, clock)
-    return with_history(crosscheck.namespaces(snapshot))
+    return crosscheck.namespaces(snapshot)
 
 
 def _read(source: Source, snapshot: Snapshot, clock: Callable[[], float]) -> Snapshot:

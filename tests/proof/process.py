@@ -382,9 +382,11 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
     if _needs_second_snapshot(snapshots[0], setup.grace):
         _, memory = _assess(snapshots[0], None, grace=setup.grace, confirm_after=setup.confirm)
         runtime_history = RuntimeHistory().after(snapshots[0])
-        found, pods = frozenset(memory.observations.items()), frozenset(memory.pods.items())
+        found, pods = frozenset(memory.observations.items()), frozenset(memory.memory.pods.items())
         owned = frozenset(
-            entry.entry for entry in memory.assessment.reservations if entry.state in engine.OWNED
+            reservation
+            for reservation, remembered in memory.memory.reservations.items()
+            if remembered.owned_at
         )
         observed = snapshots[0].taken_at, snapshots[0].uptime, found, owned, pods
         # Whether a released container reappeared depends on the whole snapshot.
