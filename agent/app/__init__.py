@@ -1,4 +1,4 @@
-"""What a `Config` becomes: sources, a cleaner, exporters, and the daemon with all that hangs on it."""
+"""What a `Config` becomes: sources, a cleaner, exporters, and the daemon."""
 
 from importlib.resources import files
 
