@@ -242,9 +242,10 @@ def _delegated_networks(
     try:
         chain = configuration.get("plugins") or [configuration]
         plugins = [plugin for plugin in chain if not is_disabled(plugin)]
-        forwards = any([forwards, *map(_forwards_ports, plugins)])
         delegates: list[Configuration] = []
         for plugin in plugins:
+            capabilities = plugin.get("capabilities") or {}
+            forwards |= plugin["type"] == "portmap" or "portMappings" in capabilities
             delegates += _delegates(plugin, files)
         if not delegates or depth >= _MAX_DELEGATION:
             yield from _own_networks(str(name), plugins, forwards=forwards)
@@ -260,11 +261,6 @@ def _delegated_networks(
 def is_disabled(plugin: Configuration) -> bool:
     """Return whether a plugin of a chain does nothing, and neither does its `ipam`."""
     return str(plugin.get("enabled", "")).lower() == "false"  # EKS writes a string
-
-
-def _forwards_ports(plugin: Configuration) -> bool:
-    """Raises KeyError."""
-    return plugin["type"] == "portmap" or "portMappings" in (plugin.get("capabilities") or {})
 
 
 def _delegates(plugin: Configuration, files: Files) -> Sequence[Configuration]:

@@ -181,7 +181,9 @@ class _Session:
     def call(self, method: str, request: bytes = b"") -> DecodedMessage:
         """Call a method of CRI."""
         (response,) = self._calls(method, [request])
-        return _decoded(response)
+        if isinstance(response, GrpcError):
+            raise response
+        return DecodedMessage(response)
 
     def _calls(self, method: str, requests: Sequence[bytes]) -> list[Encoded | GrpcError]:
         """Call CRI, in the first version that is implemented; return the responses in order."""
@@ -304,12 +306,6 @@ def _loaded(network: Mapping[str, Any]) -> Configuration:
 
 def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     return (ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH))
-
-
-def _decoded(response: Encoded | GrpcError) -> DecodedMessage:
-    if isinstance(response, GrpcError):
-        raise response
-    return DecodedMessage(response)
 
 
 def _status(container_id: str, response: Encoded | GrpcError) -> DecodedMessage | None:

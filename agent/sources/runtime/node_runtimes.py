@@ -211,7 +211,11 @@ class NodeRuntimes:
         if not runtimes:
             self.processes.require(*RUNTIMES)
             return [self.docker()]  # it says why it does not answer
-        return [*runtimes, self.docker()] if self._runs_docker() else runtimes
+        if self.docker_socket:
+            runs_docker = self.docker_socket in self._served
+        else:
+            runs_docker = DOCKER in self.processes.running([DOCKER])
+        return [*runtimes, self.docker()] if runs_docker else runtimes
 
     def _cri_runtimes(self, named: str) -> list[Runtime]:
         """Return those to ask by CRI. An endpoint that a setting or the kubelet names must answer.
@@ -258,11 +262,6 @@ class NodeRuntimes:
         return frozenset(
             path for path, name in runtime_of.items() if name is None or name in running
         )
-
-    def _runs_docker(self) -> bool:
-        if self.docker_socket is None:
-            return DOCKER in self.processes.running([DOCKER])
-        return self.docker_socket in self._served
 
 
 def _none_serves() -> SourceError:
