@@ -6,7 +6,7 @@ They load its client, so this module is imported only where the API server is us
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from agent.app import loop
 from agent.config import Config, UsageError, option, variable
@@ -19,12 +19,15 @@ from agent.sources.kube.autoscaler import AutoscalerClient
 from agent.sources.kube.cached_request import Get
 from agent.sources.kube.connection import WHOLE_RESPONSE, Query
 from agent.sources.kube.credentials import NoCredentials
-from agent.sources.kube.list_watch import Reflector, list_once
 from agent.sources.kube.loader import loader
 from agent.sources.kube.objects import own_node, pods_of
 from agent.sources.kube.sandbox_failures import SandboxFailuresSource
+from agent.sources.kube.streamed_list import list_once
 from agent.sources.source import ReadBy, Sources, WithFields
 from agent.sources.source_error import SourceError
+
+if TYPE_CHECKING:  # a command watches nothing
+    from agent.sources.kube.list_watch import Reflector
 
 _T = TypeVar("_T")
 
@@ -63,8 +66,10 @@ def for_command(config: Config) -> Sources:
     )
 
 
-def watched(config: Config) -> tuple[Sources, list[Reflector[Any]]]:
+def watched(config: Config) -> "tuple[Sources, list[Reflector[Any]]]":
     """Wire the readers for the daemon; it has to run the reflectors."""
+    from agent.sources.kube.list_watch import Reflector
+
     server = ApiServer(config)
     # Where they merely cannot be had now, the watches go on trying: a cloud that fails must not end
     # the agent.

@@ -61,14 +61,6 @@ _ANY_VERSION: Final = "0"
 _FROM_ETCD: Final = ""
 
 
-def list_once(api: Api, resource: Resource[_T]) -> tuple[_T, ...]:
-    """List a resource without watching it, read through to etcd; raises SourceError."""
-    replica = Replica(resource.parse, lambda *_: None)
-    with list_all(api, resource.path, resource.query) as (version, items):
-        replica.replace(version, items, consistent=True)
-    return replica.items()
-
-
 class _State(NamedTuple, Generic[_T]):
     """What the thread publishes: replaced whole, never changed."""
 

@@ -8,12 +8,15 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from agent.sources.json_list import objects_of
-from agent.sources.kube.api import LARGEST_OBJECT, Api
+from agent.sources.kube.api import LARGEST_OBJECT, Api, Resource
 from agent.sources.kube.connection import Query
 from agent.sources.kube.fields import parsing, resource_version
+from agent.sources.kube.replica import Replica
+
+_T = TypeVar("_T")
 
 _LONGEST_HEAD: Final = 64 * 1024
 """Bytes before the items of a list: its own metadata."""
@@ -28,6 +31,14 @@ class _Page(NamedTuple):
     continuation: str
     """Empty: it is the last page."""
     items: Iterator[dict[str, Any]]
+
+
+def list_once(api: Api, resource: Resource[_T]) -> tuple[_T, ...]:
+    """List a resource without watching it, read through to etcd; raises SourceError."""
+    replica = Replica(resource.parse, lambda *_: None)
+    with list_all(api, resource.path, resource.query) as (version, items):
+        replica.replace(version, items, consistent=True)
+    return replica.items()
 
 
 @contextmanager
