@@ -281,12 +281,17 @@ class Daemon:
 
 
 @contextmanager
-def running(*arguments: str, prefix: tuple[str, ...] = ()) -> Iterator[Daemon]:
-    """Start a daemon, and kill it at the end."""
+def running(
+    *arguments: str, prefix: tuple[str, ...] = (), program: tuple[str, ...] = ()
+) -> Iterator[Daemon]:
+    """Start a daemon, and kill it at the end. `program`: what runs it, if not this Python."""
     process = subprocess.Popen(  # noqa: S603 (ours)
-        [*prefix, *AGENT, "run", *arguments], env=environment({}), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        [*prefix, *(program or AGENT), "run", *arguments],
+        env=environment({}),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
-    )  # fmt: skip
+    )
     with process:
         try:
             yield Daemon(process)

@@ -39,7 +39,7 @@ node = replace(healthy(datetime.now(UTC), int(pods), cidr), runtime=runtime, **n
 if not node.uses_docker:
     node = replace(node, network=_NETWORK)
 host = build(Path(root), node)
-with _runtime(host, node), apiserver(node, (int(least), int(most))) as url:
+with _runtime(host, node), apiserver(node, (int(least), int(most)), host.account) as url:
     write_kubeconfig(host, url)
     print(url, flush=True)
     sys.stdin.read()

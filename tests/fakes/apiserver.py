@@ -7,16 +7,18 @@ resource versions, bookmarks and long watches. `/fake/requests` returns the numb
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from http import HTTPStatus
 from http.server import HTTPServer
+from pathlib import Path
 from threading import Event
 from typing import Any
 from urllib.parse import SplitResult, parse_qs
 
 from tests.fakes.nodes import FakeNode, PodSandbox
 from tests.fakes.serving import Handler, Threads, compact, filled, serving
+from tests.wire import self_signed
 
 _VERSION = 48_213_007  # The resource version of all objects
 _BOOKMARK_EVERY = 10.0  # Seconds; the real one sends a bookmark about every minute
@@ -27,21 +29,39 @@ Tree = dict[str, Any]
 
 
 @contextmanager
-def apiserver(node: FakeNode, pod_bytes: tuple[int, int] = (0, 0)) -> Iterator[str]:
+def apiserver(
+    node: FakeNode, pod_bytes: tuple[int, int] = (0, 0), account: Path | None = None
+) -> Iterator[str]:
     """Serve a node's objects while the block runs, and give the server's URL.
 
-    `pod_bytes`: minimum and maximum size of a pod's JSON; pods are padded, as injected environments do.
+    `pod_bytes`: minimum and maximum size of a pod's JSON; pods are padded, as injected environments do. `account`: a
+    new directory for a service account, to whom the objects are served over TLS too.
     """
     chance = random.Random(len(node.running))  # noqa: S311 (reproducible sizes)
     pods = [pod_object(node, sandbox, chance.randint(*pod_bytes)) for sandbox in node.running]
     pods += [pending_pod(node, namespace, name) for namespace, name in node.pending]
     pods += _evicted_pods(node)
     server = _Server({"pods": pods, "nodes": [node_object(node)]})
-    with serving(server):
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.closing.set()
+    with ExitStack() as stack:
+        stack.enter_context(serving(server))
+        stack.callback(server.closing.set)
+        if account:
+            stack.enter_context(serving(_for_pods(server, account)))
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+
+
+def _for_pods(server: "_Server", account: Path) -> "_Server":
+    """Return a server of the same objects, which counts with the first one."""
+    account.mkdir()
+    context, certificate = self_signed(account)
+    certificate.rename(account / "ca.crt")
+    (account / "token").write_text("token")
+    encrypted = _Server(server.objects)
+    encrypted.requests = server.requests
+    encrypted.closing = server.closing
+    encrypted.socket = context.wrap_socket(encrypted.socket, server_side=True)
+    (account / "port").write_text(str(encrypted.server_address[1]))
+    return encrypted
 
 
 class _Server(Threads, HTTPServer):

@@ -33,6 +33,7 @@ class Host:
         self.docker_socket = root / "run/docker.sock"
         self.containerd_socket = root / "run/containerd.sock"
         self.kubeconfig = root / "etc/kubeconfig"
+        self.account = root / "serviceaccount"
         self.state = root / "var/lib/nodeleak"
         self.restore_options = (
             f"--cni-networks-dir={self.networks}",
@@ -57,6 +58,17 @@ class Host:
         """Those of a node without docker, whose runtime the kubelet names."""
         self.options = (f"--docker-host=unix://{self.docker_socket}", *self.options_without_docker)
         """The options that make nodeleak read and write here and nowhere else."""
+
+    @property
+    def pod_environment(self) -> dict[str, str]:
+        """Where a pod of this node finds the API server."""
+        port = (self.account / "port").read_text()
+        return {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": port}
+
+    def in_pod(self, python: Path) -> list[str]:
+        """Return the start of a command of nodeleak that runs as in a pod, with `pod_environment`."""
+        program = Path(__file__).parent / "in_pod.py"
+        return [str(python), "-P", str(program), str(self.account)]
 
 
 def build(root: Path, node: FakeNode) -> Host:

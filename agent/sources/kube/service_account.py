@@ -5,13 +5,12 @@ The names and paths are those of client-go (rest/config.go, InClusterConfig).
 
 import os
 from pathlib import Path
-from typing import Final
 
 from agent.sources.deadline import Deadline
 from agent.sources.kube.credentials import Credentials, NoCredentials
 from agent.sources.source_error import SourceError, read_error
 
-DIRECTORY: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 def is_mounted() -> bool:
