@@ -50,7 +50,7 @@ class Unavailable:
     source: str
     why: str
     missing: bool = False  # it does not exist
-    remedy: Remedy | None = field(default=None, compare=False)
+    remedy: Remedy | None = field(default=None, compare=False, metadata={"recorded": False})
     """What to do, which `why` says as well; None: it depends. It is not recorded."""
 
     def known(self) -> NoReturn:
