@@ -59,7 +59,7 @@ class _Inquiry:
             f"{pod.name.partition('/')[0]}/{claim}" for pod in request.pods for claim in pod.claims
         )
         # If every volume leads to its claim, the claims need not be asked for their volumes.
-        for claim in claims if "" in known else ():
+        for claim in claims if None in known else ():
             if claim not in known:
                 self._add_claim(found, claim, request.volumes)
         failed = tuple(pod.uid for pod in request.pods if self._attach_failed(pod))
@@ -91,7 +91,7 @@ class _Inquiry:
             volume,
             attached=attached,
             failed=bool(status.get("attachError")) and not attached,
-            claim=f"{reference['namespace']}/{reference['name']}" if reference else "",
+            claim=f"{reference['namespace']}/{reference['name']}" if reference else None,
         )
 
     def _volume_of(self, claim: str) -> str:
