@@ -6,14 +6,15 @@ each other, or the runtime that they name was not asked, it is unknown whose pod
 
 from typing import Final
 
+from agent.checks.runtime_versions import deletes_at_start, record_before_address
 from agent.model.runtime import (
     DOCKER,
     ContainerRuntime,
     KubeletRuntime,
     endpoint_path,
-    version_numbers,
 )
 from agent.model.snapshot import NotRequested, Snapshot, Unavailable, is_missing, known_or
+from agent.model.versions import version_numbers
 
 _BEFORE_CRI: Final = (ContainerRuntime(DOCKER),)
 """What was asked for a recording that does not say it."""
@@ -45,9 +46,12 @@ def kubelet_runtime(snapshot: Snapshot) -> KubeletRuntime:
         or _keeps_checkpoints(configured or reported, asked, used, snapshot),
         # If plugins are in files of their own, no result names them, and the DEL of one may go by
         # the address.
-        deletes_at_start=bool(used)
-        and not plugin_files
-        and all(runtime.deletes_at_start for runtime in used),
+        deletes_at_start=bool(used) and not plugin_files and all(map(deletes_at_start, used)),
+        without_record_order=tuple(
+            runtime
+            for runtime in used or asked
+            if runtime.name != DOCKER and not record_before_address(runtime.name, runtime.version)
+        ),
     )
 
 

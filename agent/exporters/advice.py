@@ -18,8 +18,8 @@ from agent.checks.registry import DETECTOR
 from agent.exporters.release_commands import BY_JOB, ON_NODE, with_share
 from agent.model.assessment import State
 from agent.model.finding import Finding, Severity
+from agent.model.limits import MAX_SHARE
 from agent.model.ranges import covers
-from agent.model.release import MAX_SHARE
 from agent.model.report import NetworkSummary, Report
 from agent.model.text import count_of
 

@@ -22,9 +22,9 @@ from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.clocks import Moment
 from agent.model.finding import Finding, Severity
-from agent.model.runtime import version_numbers
 from agent.model.snapshot import ENDED, SANDBOX_OF_ANOTHER_CLIENT, Reservation, Snapshot, known_or
 from agent.model.text import format_time
+from agent.model.versions import version_numbers
 
 NAME = "stuck_teardown"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
