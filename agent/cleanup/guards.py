@@ -174,8 +174,8 @@ class GuardContext:
         }
 
     @cached_property
-    def doubts(self) -> Mapping[str, str]:
-        """Why the API server does not confirm the leaks of each network; empty: it does."""
+    def doubts(self) -> Mapping[str, str | None]:
+        """Why the API server does not confirm the leaks of each network; None: it does."""
         return {
             network: leaked_share.doubt(self.assessment, network)
             for network in self._with_reservations

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeGuard
 
-import structlog
+import structlog  # as a whole, with asyncio: its parts cannot be imported alone
 
 from agent.checks.addresses import leaked_reservation
 from agent.exporters.text.clean import WHEN_HALTED

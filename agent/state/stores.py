@@ -46,7 +46,7 @@ class DeviceHistoryStore:
         if devices.history == before.transitions and not before.trouble and not self.failed:
             return
         written = self._file.write(documents.dump_history(devices.history).encode())
-        self._history = StoredHistory(devices.history, "" if written else before.trouble)
+        self._history = StoredHistory(devices.history, None if written else before.trouble)
 
 
 def _load(path: Path) -> StoredHistory:
@@ -60,7 +60,9 @@ def _load(path: Path) -> StoredHistory:
     except SourceError as error:
         return StoredHistory(trouble=str(error))
     stored = documents.load_history(content)
-    return StoredHistory(stored.transitions, f"{path}: {stored.trouble}" if stored.trouble else "")
+    return StoredHistory(
+        stored.transitions, f"{path}: {stored.trouble}" if stored.trouble else None
+    )
 
 
 class LastSeenExporter:

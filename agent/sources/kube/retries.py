@@ -1,4 +1,7 @@
-"""How long to wait after failures before the API server is asked again."""
+"""How long to wait after failures before the next request to the API server.
+
+Runtimes and single commands do not use it: the next sync, or the user, is the retry.
+"""
 
 from collections.abc import Callable
 from threading import Event
@@ -27,14 +30,14 @@ Wait: TypeAlias = wait_base
 
 
 def backoff(growth: float = LONGEST_GROWTH, spread: float = LONGEST_SPREAD) -> Wait:
-    """Wait 0.5 s, doubled with each failure in a row; a random time; and what the server asks for.
+    """Wait 0.5 s, doubled with each failure in a row; a random time; and what the server demands.
 
     `growth`: seconds after which it is not doubled any more. `spread`: seconds at random, at most,
     which separate the agents of all nodes from the first wait on: behind a load balancer the first
     retry succeeds, and they all make it after the same event.
     """
     doubled = wait_exponential(multiplier=min(SHORTEST, growth), max=growth)
-    return doubled + wait_random(0, spread) + wait_exception(_asked_for)
+    return doubled + wait_random(0, spread) + wait_exception(_retry_after)
 
 
 def retrying(stop: Event, wait: Callable[[], Wait]) -> Retrying:
@@ -53,5 +56,5 @@ def retrying(stop: Event, wait: Callable[[], Wait]) -> Retrying:
     )
 
 
-def _asked_for(error: BaseException) -> float:
+def _retry_after(error: BaseException) -> float:
     return error.retry_after.total_seconds() if isinstance(error, ApiError) else 0.0
