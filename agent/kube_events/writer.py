@@ -32,7 +32,7 @@ class Writer:
         self._in_time = Deadline("API server", timeout * WHOLE_RESPONSE)
 
     def create(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Create an object and return it; raises SourceError, and ApiError if the server refuses."""
+        """Create an object and return it; raises SourceError, ApiError if the server refuses."""
         return self._send("POST", path, body, "application/json")
 
     def patch(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
