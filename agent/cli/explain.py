@@ -28,7 +28,7 @@ from agent.cli.output import DONE, reflow, write
 from agent.config import UsageError, all_settings, did_you_mean, option, quote, variable
 from agent.exporters.json.status import NodeState
 from agent.exporters.metric_help import HELP, PREFIX
-from agent.exporters.text.clean import WHEN_HALTED
+from agent.exporters.rows import WHEN_HALTED
 from agent.model.assessment import State
 from agent.model.finding import Severity
 from agent.model.release import BlockedBy, Reason, Verdict

@@ -28,9 +28,9 @@ from agent.cli.output import DONE, FOUND, UNAVAILABLE, as_json, has_color, has_u
 from agent.cli.parser import add_address_table, config_of, view_of
 from agent.config import UsageError, age, invalid, option, quote, settings_of
 from agent.exporters.json.scan import scan_document
+from agent.exporters.range_map import map_table
 from agent.exporters.summary import incomplete
 from agent.exporters.text.layout import TableView
-from agent.exporters.text.map import map_table
 from agent.exporters.text.scan import scan_names, scan_table
 from agent.model.documents import Damaged, Recording, loads
 from agent.model.report import Report

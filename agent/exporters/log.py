@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeGuard
 import structlog
 
 from agent.checks.addresses import leaked_reservation
-from agent.exporters.text.clean import WHEN_HALTED
+from agent.exporters.rows import WHEN_HALTED
 from agent.kube_events.token_bucket import TokenBucket
 from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.finding import Key, Severity, TrackedFinding

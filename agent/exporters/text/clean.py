@@ -11,17 +11,12 @@ from agent.cleanup.restore import Restoration
 from agent.exporters.advice import ANY_SHARE, BY_JOB, Step, with_share
 from agent.exporters.json.clean import clean_document
 from agent.exporters.json.scan import address_order
+from agent.exporters.rows import WHEN_HALTED
 from agent.exporters.text import layout
 from agent.exporters.text.layout import AddressRow, TableView
 from agent.model.ranges import runs
 from agent.model.release import BlockedBy, Cleaning, Reason, Verdict
 from agent.model.text import count_of, format_number, rfc3339
-
-WHEN_HALTED: Final = (
-    "cordon the node; if the container is still there, `nodeleak restore ENTRY`, then with --apply; find out why "
-    "the container runtime did not list it; only then `nodeleak resume` in the agent's pod "
-    "(runbook NodeleakCleanupHalted)"
-)
 
 _COLUMNS: Final = (
     "network",

@@ -4,18 +4,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from agent.checks.devices.state import resource_states
 from agent.exporters import summary
 from agent.exporters.advice import advice
 from agent.exporters.json.scan import scan_document
 from agent.exporters.json.status import NodeState
+from agent.exporters.rows import DEVICE_HEADS, device_rows
 from agent.exporters.text import layout
 from agent.exporters.text.layout import AddressRow, TableView
 from agent.model.assessment import State
-from agent.model.devices import ResourceState
 from agent.model.finding import Severity
 from agent.model.report import Report
-from agent.model.snapshot import InsufficientData, NotRequested, Snapshot
+from agent.model.snapshot import InsufficientData, NotRequested
 from agent.model.text import format_number, rfc3339
 
 _LISTED: Final = {
@@ -48,15 +47,6 @@ _SAY_WHAT_TO_DO: Final = {
 _SAME_REASON: Final = 5
 """Entries with the same state and reason that are listed."""
 _DEFAULT: Final = TableView()
-HEADS: Final = (
-    "Resource",
-    "Devices",
-    "Allocated",
-    "Registered",
-    "Since",
-    "Registered after",
-    "Socket",
-)
 
 
 @layout.as_text
@@ -157,7 +147,7 @@ def _devices(report: Report, columns: int | None, *, verbose: bool) -> Iterator[
         yield from (
             "",
             "Devices:",
-            *layout.grid([[head.upper() for head in HEADS], *shown], columns),
+            *layout.grid([[head.upper() for head in DEVICE_HEADS], *shown], columns),
         )
         yield from _more(len(rows) - len(shown))
 
@@ -206,30 +196,3 @@ def unavailable(sources: Sequence[dict[str, str]], columns: int | None = None) -
         layout.what_to_do(sources, columns),
         "Unavailable (nothing is concluded from these sources):",
     )
-
-
-def device_rows(snapshot: Snapshot) -> list[list[str]]:
-    """Return a row for each resource, and for each socket of no known resource; raises InsufficientData."""
-    states, plugins = resource_states(snapshot), snapshot.device_plugins.known()
-    claimed = {state.socket for state in states}
-    unclaimed = sorted(socket.name for socket in plugins.sockets if socket.name not in claimed)
-    return [*map(_row, states), *(["?", "?", "?", "?", "?", "?", name] for name in unclaimed)]
-
-
-def _row(state: ResourceState) -> list[str]:
-    gone = (
-        " (gone)"
-        if state.socket_present is False
-        else " (not connected)"
-        if state.connected is False
-        else ""
-    )
-    return [
-        state.resource,
-        format_number(state.devices),
-        format_number(state.allocated),
-        "?" if state.registered is None else "yes" if state.registered else "no",
-        "?" if state.registered_since is None else rfc3339(state.registered_since),
-        "?" if state.delay is None else f"{state.delay.total_seconds():.1f} s",
-        f"{state.socket}{gone}" if state.socket else "?",
-    ]

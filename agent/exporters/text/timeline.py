@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final
 
+from agent.exporters.rows import event_time
 from agent.exporters.text.layout import as_text, by_reason, fill, fill_each, section
 
 _LONGEST_RUN: Final = 12
@@ -64,10 +65,4 @@ def _rows(events: Sequence[dict[str, Any]], *, verbose: bool) -> Iterator[list[s
 
 
 def _marked_time(event: dict[str, Any]) -> str:
-    return f"{' ' if event['exact'] else '~'}{time_of(event)}"
-
-
-def time_of(event: dict[str, Any]) -> str:
-    """Write the time of an event in UTC, to the millisecond where it is exact."""
-    date, _, time = event["at"].removesuffix("Z").partition("T")
-    return f"{date} {time if event['exact'] else time.partition('.')[0]}"
+    return f"{' ' if event['exact'] else '~'}{event_time(event)}"

@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from agent.exporters.advice import advice, description, release_commands, runbook
 from agent.exporters.json.scan import scan_document
 from agent.exporters.json.status import NodeState
-from agent.exporters.range_map import LOOKS, by_weight, network_maps
+from agent.exporters.range_map import LOOKS, by_severity, network_maps
+from agent.exporters.rows import DEVICE_HEADS, WHEN_HALTED, device_rows, event_time
 from agent.exporters.summary import LONGEST_LIST, finding_lines, headline, incomplete, state_of
-from agent.exporters.text.clean import WHEN_HALTED
-from agent.exporters.text.scan import HEADS, device_rows
-from agent.exporters.text.timeline import time_of
 from agent.exporters.timeline import timeline_document
 from agent.model.finding import total
 from agent.model.ranges import IPAddress
@@ -178,14 +176,14 @@ def _template() -> "Template":
     environment.filters |= {
         "number": format_number,
         "age": _age,
-        "time": time_of,
+        "time": event_time,
         "labels": _row_labels,
     }
-    environment.filters |= {"summary": _summary, "by_weight": by_weight}
+    environment.filters |= {"summary": _summary, "by_severity": by_severity}
     environment.globals |= {
         "looks": LOOKS,
         "letters": _LETTERS,
-        "device_heads": HEADS,
+        "device_heads": DEVICE_HEADS,
         "when_halted": WHEN_HALTED,
     }
     environment.globals |= {
@@ -209,7 +207,7 @@ def _summary(counts: Counter[str]) -> str:
     if counts.total() == 1:
         return LOOKS[next(iter(counts))].label
     return ", ".join(
-        f"{format_number(count)} {LOOKS[mark].label}" for mark, count in by_weight(counts)
+        f"{format_number(count)} {LOOKS[mark].label}" for mark, count in by_severity(counts)
     )
 
 
