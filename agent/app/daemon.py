@@ -19,7 +19,7 @@ from agent.cleanup.run import Cleaner
 from agent.config import BUG, Config, option
 from agent.exporters.bugs import BugReporter
 from agent.exporters.log import LogExporter, Logger, configure
-from agent.exporters.metrics import MetricsExporter
+from agent.exporters.prometheus import MetricsExporter
 from agent.exporters.web.server import HttpExporter
 from agent.kube_events.condition import ConditionExporter
 from agent.kube_events.delivery import DeliveryMetrics, DeliveryQueue

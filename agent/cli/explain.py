@@ -1,18 +1,4 @@
-"""Explain a word that nodeleak prints, such as a finding or an alert.
-
-It says what to do about it, too. Without a word it lists all of them.
-
-examples:
-  nodeleak explain leaked_reservation      a finding
-  nodeleak explain not_confirmed           why an address is not released
-  nodeleak explain NodeleakRangeExhausted  an alert
-  nodeleak explain 'no IP addresses available in range set'
-  nodeleak explain                         all words
-
-exit codes:
-  0  explained
-  2  there is no such word
-"""
+"""nodeleak explain: what the words mean that nodeleak prints."""
 
 import argparse
 import inspect
@@ -27,12 +13,29 @@ from agent.checks.registry import DETECTORS
 from agent.cli.output import DONE, reflow, write
 from agent.config import UsageError, all_settings, did_you_mean, option, quote, variable
 from agent.exporters.json.status import NodeState
-from agent.exporters.metric_help import HELP, PREFIX
+from agent.exporters.metrics import METRICS, PREFIX
 from agent.exporters.rows import WHEN_HALTED
 from agent.model.assessment import State
 from agent.model.finding import Severity
 from agent.model.release import BlockedBy, Reason, Verdict
 from agent.model.volumes import Confidence
+
+HELP: Final = """\
+Explain a word that nodeleak prints, such as a finding or an alert.
+
+It says what to do about it, too. Without a word it lists all of them.
+
+examples:
+  nodeleak explain leaked_reservation      a finding
+  nodeleak explain not_confirmed           why an address is not released
+  nodeleak explain NodeleakRangeExhausted  an alert
+  nodeleak explain 'no IP addresses available in range set'
+  nodeleak explain                         all words
+
+exit codes:
+  0  explained
+  2  there is no such word
+"""
 
 _FINDING: Final = "finding"
 _SETTING: Final = "setting"
@@ -118,7 +121,10 @@ def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
     yield _written("outcome of a rejected pod")
     yield "evidence that a volume is lost", _documented(Confidence)
     yield from map(_written, ("source", "Kubernetes condition or Event", "alert", "word"))
-    yield "metric", {f"{PREFIX}{name}": text for name, text in HELP.items()} | _written("metric")[1]
+    yield (
+        "metric",
+        {f"{PREFIX}{metric.name}": metric.help for metric in METRICS} | _written("metric")[1],
+    )
     yield _SETTING, {name: _setting(name) for name in all_settings()}
 
 

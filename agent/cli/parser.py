@@ -39,7 +39,7 @@ COMMANDS: Final = (
     "version",
 )
 """Modules of this package. Only that of the given command is imported, and its docstring is its help."""
-HELP: Final = ("-h", "--help", "--help-all")
+HELP_OPTIONS: Final = ("-h", "--help", "--help-all")
 
 _INTRO: Final = (
     "nodeleak finds pod IP addresses that a Kubernetes node has leaked: they are still reserved, but no container uses "
@@ -83,7 +83,7 @@ def with_command(program: str, arguments: Sequence[str], known: Iterable[str]) -
     first, *rest = arguments or ["--help"]
     if first == "help":
         first, *rest = [*rest[:1], "--help"]
-    if first in {*known, *HELP}:
+    if first in {*known, *HELP_OPTIONS}:
         return [first, *rest]
     if first.startswith("-"):
         text = f"unknown option {quote(first)}: options follow the command: {program} scan ..."
@@ -101,13 +101,13 @@ def make_parser(*names: str, full: bool = False) -> argparse.ArgumentParser:
         description=reflow(_INTRO),
         epilog=_EPILOG,
     )
-    root.add_argument(*HELP, action="help", help=argparse.SUPPRESS)
+    root.add_argument(*HELP_OPTIONS, action="help", help=argparse.SUPPRESS)
     commands = root.add_subparsers(
         dest="command", title="commands", metavar="COMMAND", prog="nodeleak"
     )
     for name in names:
         module = import_module(f"agent.cli.{name}")
-        description, _, epilog = (module.__doc__ or "").partition("\n\nexamples:")
+        description, _, epilog = module.HELP.partition("\n\nexamples:")
         parser = commands.add_parser(
             name,
             help=description.splitlines()[0].rstrip("."),
@@ -214,15 +214,19 @@ def value(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return read
 
 
-def add_output(parser: argparse.ArgumentParser, formats: Sequence[str] = ("table", "json")) -> None:
-    text = f"output format: {', '.join(formats[:-1])} or {formats[-1]} (default: table)"
+def add_output(parser: argparse.ArgumentParser, formats: Iterable[str]) -> None:
+    """Add `--output`. `formats`: the keys of the command's table of formats."""
+    *others, last = formats
+    text = f"output format: {', '.join(others)} or {last} (default: table)"
     parser.add_argument(
-        "-o", "--output", choices=formats, default="table", metavar="FORMAT", help=text
+        "-o", "--output", choices=[*others, last], default="table", metavar="FORMAT", help=text
     )
 
 
-def add_address_table(parser: argparse.ArgumentParser, orders: Sequence[str]) -> None:
-    add_output(parser, ("table", "wide", "name", "json"))
+def add_address_table(
+    parser: argparse.ArgumentParser, formats: Iterable[str], orders: Sequence[str]
+) -> None:
+    add_output(parser, formats)
     text = f"sort the addresses by {', '.join(orders[:-1])} or {orders[-1]} (default: {orders[0]})"
     parser.add_argument("--sort-by", choices=orders, metavar="COLUMN", help=text)
 

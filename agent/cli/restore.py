@@ -1,18 +1,4 @@
-"""Undo a release: reserve the address again.
-
-It puts back the files of a release, byte for byte. It changes nothing without --apply. It refuses if
-the address has been reserved again, or if the container has another address now.
-
-examples:
-  nodeleak restore 10.244.1.9             check whether it can be undone
-  nodeleak restore 10.244.1.9 --apply     undo it
-  nodeleak restore --last --apply         undo the last release
-
-exit codes:
-  0  restored, or with a dry run: it can be restored
-  2  wrong usage or configuration, or the journal has no such release
-  4  it cannot be, or was not, restored; the message says why
-"""
+"""nodeleak restore: undo a release."""
 
 import argparse
 from contextlib import suppress
@@ -27,6 +13,23 @@ from agent.cli.parser import add_apply, config_of
 from agent.config import UsageError, quote
 from agent.exporters.text.clean import restoration_text
 from agent.model.text import count_of
+
+HELP: Final = """\
+Undo a release: reserve the address again.
+
+It puts back the files of a release, byte for byte. It changes nothing without --apply. It refuses if
+the address has been reserved again, or if the container has another address now.
+
+examples:
+  nodeleak restore 10.244.1.9             check whether it can be undone
+  nodeleak restore 10.244.1.9 --apply     undo it
+  nodeleak restore --last --apply         undo the last release
+
+exit codes:
+  0  restored, or with a dry run: it can be restored
+  2  wrong usage or configuration, or the journal has no such release
+  4  it cannot be, or was not, restored; the message says why
+"""
 
 _LIST: Final = "run 'nodeleak journal' for a list of releases"
 

@@ -7,7 +7,7 @@ from typing import Final
 from agent.cli import exit_code_of, version
 from agent.cli.output import reflow
 from agent.cli.parser import COMMANDS as NODE_COMMANDS
-from agent.cli.parser import HELP, Parser, options_of, see_help, value, with_command
+from agent.cli.parser import HELP_OPTIONS, Parser, options_of, see_help, value, with_command
 from agent.config import UsageError, did_you_mean, duration_between, matching, positive, quote
 from agent.fleet.clean_job import print_or_run_job
 from agent.fleet.cleaning import clean_nodes
@@ -113,7 +113,7 @@ def _make_parser() -> argparse.ArgumentParser:
     program = "kubectl nodeleak"
     usage = f"{program} COMMAND [NODE...] [options] [-- options of the command on the node]"
     root = Parser(prog=program, usage=usage, description=reflow(_INTRO), epilog=_EPILOG)
-    root.add_argument(*HELP, action="help", help=argparse.SUPPRESS)
+    root.add_argument(*HELP_OPTIONS, action="help", help=argparse.SUPPRESS)
     commands = root.add_subparsers(
         dest="command", title="commands", metavar="COMMAND", prog=program
     )

@@ -246,7 +246,7 @@ def restoration_text(done: Restoration, journal: Journal, *, applied: bool) -> I
 
 
 @layout.as_text
-def journal_table(journal: Journal, missing_in: str = "") -> Iterator[str]:
+def journal_table(journal: Journal, *, missing_in: str | None) -> Iterator[str]:
     """Write the journal, oldest entry first. `missing_in`: the state directory, if it has no journal."""
     if journal.entries:
         heads = ["WHEN", "BY", "ADDRESSES", "CONTAINER", "POD", "OUTCOME", "ENTRY", "WHY"]

@@ -1,11 +1,13 @@
 """A timeline as text, for people."""
 
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from itertools import groupby
 from typing import Any, Final
 
 from agent.exporters.rows import event_time
 from agent.exporters.text.layout import as_text, by_reason, fill, fill_each, section
+from agent.model.text import format_age
 
 _LONGEST_RUN: Final = 12
 """How many consecutive events of one kind are printed: hundreds of pods can be rejected at once."""
@@ -16,15 +18,19 @@ _APPROXIMATE: Final = "~ approximate: when it was first seen, by the API server'
 
 @as_text
 def timeline_table(
-    timeline: dict[str, Any], since: str, *, verbose: bool = False, columns: int | None = None
+    timeline: dict[str, Any],
+    since: timedelta | None,
+    *,
+    verbose: bool = False,
+    columns: int | None = None,
 ) -> Iterator[str]:
-    """Write the document. `since`: the requested duration; empty: everything. `columns`: of the terminal."""
+    """Write the document. `since`: the requested duration; None: everything. `columns`: of the terminal."""
     events = timeline["events"]
     yield from (f"Node {timeline['node']}, {timeline['taken_at']}", "")
     if events:
         yield from _table(list(_rows(events, verbose=verbose)), columns)
     else:
-        when = f" in the last {since}" if since else ""
+        when = "" if since is None else f" in the last {format_age(since)}"
         yield f"No events{when}{' in the sources that could be read' if timeline['unavailable'] else ''}."
     if not all(event["exact"] for event in events):
         yield from ("", *fill(_APPROXIMATE, columns, rest="  "))
