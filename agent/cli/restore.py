@@ -50,14 +50,12 @@ def execute(arguments: argparse.Namespace) -> int:
         )
     config = config_of(arguments)
     journal = cleaning.read_journal(config)
-    entry = (
-        _last(journal, config.state_dir)
-        if arguments.last
-        else _named(journal, arguments.entry, config.state_dir)
-    )
-    done = cleaning.restore_entry(config, entry, journal, apply=arguments.apply)
-    write(restoration_text(done, journal, applied=arguments.apply))
-    return DONE if done.done else FAILED
+    name = arguments.entry
+    state_dir = config.state_dir
+    entry = _last(journal, state_dir) if name is None else _find(journal, name, state_dir)
+    restoration = cleaning.restore_entry(config, entry, journal, apply=arguments.apply)
+    write(restoration_text(restoration, journal, applied=arguments.apply))
+    return DONE if restoration.done else FAILED
 
 
 def _last(journal: Journal, state_dir: Path) -> Entry:
@@ -70,9 +68,10 @@ def _last(journal: Journal, state_dir: Path) -> Entry:
     return last
 
 
-def _named(journal: Journal, name: str, state_dir: Path) -> Entry:
+def _find(journal: Journal, name: str, state_dir: Path) -> Entry:
     """Find an entry of the journal; an address means its last release that was not restored."""
-    ip, newest_first = name, journal.entries[::-1]
+    newest_first = journal.entries[::-1]
+    ip = name
     with suppress(ValueError):
         ip = str(ip_address(name))  # as host-local writes it
     for entry in newest_first:
@@ -85,14 +84,12 @@ def _named(journal: Journal, name: str, state_dir: Path) -> Entry:
 
 
 def _restorable(entry: Entry) -> bool:
-    """An unfinished entry counts: without it, an older one would be restored that nobody means."""
+    """An unfinished entry counts: otherwise, an older one would be restored by mistake."""
     return entry.released or entry.unfinished
 
 
-def _not_found(why: str, journal: Journal) -> UsageError:
-    damage = (
-        f" ({count_of(len(journal.damage), 'damaged entry', 'damaged entries')} skipped)"
-        if journal.damage
-        else ""
-    )
-    return UsageError(f"{why}{damage}", _LIST)
+def _not_found(text: str, journal: Journal) -> UsageError:
+    if journal.damage:
+        damaged = count_of(len(journal.damage), "damaged entry", "damaged entries")
+        text += f" ({damaged} skipped)"
+    return UsageError(text, _LIST)

@@ -1,4 +1,7 @@
-"""The document `nodeleak.status/v1`: what the daemon says of its node. The daemon and the command share its shape."""
+"""The document `nodeleak.status/v1`: how a daemon describes its node.
+
+The daemon and the commands that read it share its shape.
+"""
 
 from enum import StrEnum
 from typing import Any, Final
@@ -35,7 +38,7 @@ SHAPE: Final[dict[str, Any]] = {
 
 
 class Malformed(Exception):
-    """An answer is not the document."""
+    """What was answered is not the document."""
 
 
 class NodeState(StrEnum):

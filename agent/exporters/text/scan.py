@@ -27,16 +27,7 @@ _LISTED: Final = {
 """States whose entries are listed one by one: healthy ones are only counted, and leaks are findings."""
 
 _COLUMNS: Final = ("network", "ip", "state", "age_seconds", "cause", "pod", "why")
-_WIDE_COLUMNS: Final = (
-    "network",
-    "ip",
-    "state",
-    "age_seconds",
-    "cause",
-    "container_id",
-    "pod",
-    "why",
-)
+_WIDE_COLUMNS: Final = (*_COLUMNS[:5], "container_id", *_COLUMNS[5:])
 _SAY_WHAT_TO_DO: Final = {
     "unregistered_node",
     "detached_volume",
@@ -44,7 +35,7 @@ _SAY_WHAT_TO_DO: Final = {
     "started_without_device",
 }
 """Detectors whose messages end with what to do."""
-_SAME_REASON: Final = 5
+_MAX_ALIKE: Final = 5
 """Entries with the same state and reason that are listed."""
 _DEFAULT: Final = TableView()
 
@@ -57,7 +48,7 @@ def scan_table(
     yield from header(report, view.columns)
     yield ""
     heads = ["NETWORK", "RANGE", "USABLE", "RESERVED", "FREE", "STATES"]
-    yield from layout.grid([heads, *map(_summary, document["networks"])], view.columns)
+    yield from layout.grid([heads, *map(_network_row, document["networks"])], view.columns)
     yield from _reservations(document, view, whole=verbose or view.wide)
     yield from _devices(report, view.columns, verbose=verbose)
     yield from _findings(report, view, verbose=verbose)
@@ -72,40 +63,32 @@ def header(report: Report, columns: int | None = None) -> Iterator[str]:
     snapshot = report.assessment.snapshot
     yield f"Node {snapshot.node_name}, {rfc3339(snapshot.taken_at)}"
     yield from layout.fill(summary.headline(report), columns, rest="  ")
-    if summary.state_of(report) is not NodeState.INCOMPLETE and (
-        missing := summary.incomplete(report)
-    ):
+    missing = summary.incomplete(report)
+    if missing and summary.state_of(report) is not NodeState.INCOMPLETE:
         yield from layout.fill(f"Incomplete: {missing}", columns, rest="  ")
 
 
-def _summary(network: dict[str, Any]) -> list[str]:
+def _network_row(network: dict[str, Any]) -> list[str]:
     ranges = "?" if network["ranges"] is None else ", ".join(network["ranges"])
     if network["not_in_use"]:
-        ranges, states = "-", f"not in use: {network['not_in_use']}"
+        ranges = "-"
+        states = f"not in use: {network['not_in_use']}"
     elif network["states"] is None:
         states = "unavailable"
     else:
-        states = (
-            ", ".join(f"{n} {state}" for state, n in network["states"].items() if n)
-            or "no reservation"
-        )
-    return [
-        network["name"],
-        ranges,
-        *(format_number(network[key]) for key in ("usable", "reserved", "free")),
-        states,
-    ]
+        counts = [f"{count} {state}" for state, count in network["states"].items() if count]
+        states = ", ".join(counts) or "no reservation"
+    numbers = (format_number(network[key]) for key in ("usable", "reserved", "free"))
+    return [network["name"], ranges, *numbers, states]
 
 
 def _reservations(document: dict[str, Any], view: TableView, *, whole: bool) -> Iterator[str]:
-    listed = _rows(document, view, whole=whole)
-    if listed:
+    if rows := _rows(document, view, whole=whole):
         yield ""
-        shown = listed if whole else _without_repetition(listed)
-        yield from layout.address_table(
-            _WIDE_COLUMNS if view.wide else _COLUMNS, shown, view.columns
-        )
-        yield from _more(len(listed) - len(shown))
+        shown = rows if whole else _without_repetition(rows)
+        columns = _WIDE_COLUMNS if view.wide else _COLUMNS
+        yield from layout.address_table(columns, shown, view.columns)
+        yield from _more(len(rows) - len(shown))
 
 
 def _more(count: int, indent: str = "") -> Iterator[str]:
@@ -115,24 +98,24 @@ def _more(count: int, indent: str = "") -> Iterator[str]:
 
 def _rows(document: dict[str, Any], view: TableView, *, whole: bool) -> list[AddressRow]:
     """Return the addresses to list. Only the whole list repeats what findings name."""
-    states, unavailable = _LISTED | {State.LEAKED} if whole else _LISTED, document["unavailable"]
+    states = _LISTED | {State.LEAKED} if whole else _LISTED
     named = set() if whole else {finding["subject"] for finding in document["findings"]}
-    listed = (
-        {**row, "why": layout.refer(row["why"], unavailable)}
+    rows = [
+        {**row, "why": layout.refer(row["why"], document["unavailable"])}
         for row in document["reservations"]
         if row["state"] in states and f"{row['network']}/{row['ip']}" not in named
-    )
-    return layout.sorted_rows(listed, view.sort_by)
+    ]
+    return layout.sorted_rows(rows, view.sort_by)
 
 
-def _without_repetition(listed: Iterable[AddressRow]) -> list[AddressRow]:
-    """Keep the first entries with the same state and reason: an unavailable source is the reason of all addresses."""
-    seen: Counter[tuple[str, str, str]] = Counter()
+def _without_repetition(rows: Iterable[AddressRow]) -> list[AddressRow]:
+    """Return the first rows of each state and reason: all may have the same one."""
+    counts: Counter[tuple[str, str, str]] = Counter()
     shown = []
-    for row in listed:
-        alike = row["network"], row["state"], row["why"]
-        seen[alike] += 1
-        if seen[alike] <= _SAME_REASON:
+    for row in rows:
+        kind = row["network"], row["state"], row["why"]
+        counts[kind] += 1
+        if counts[kind] <= _MAX_ALIKE:
             shown.append(row)
     return shown[: summary.LONGEST_LIST]
 
@@ -144,11 +127,8 @@ def _devices(report: Report, columns: int | None, *, verbose: bool) -> Iterator[
         return
     if rows:
         shown = rows if verbose else rows[: summary.LONGEST_LIST]
-        yield from (
-            "",
-            "Devices:",
-            *layout.grid([[head.upper() for head in DEVICE_HEADS], *shown], columns),
-        )
+        heads = [head.upper() for head in DEVICE_HEADS]
+        yield from layout.section(layout.grid([heads, *shown], columns), "Devices:")
         yield from _more(len(rows) - len(shown))
 
 
@@ -161,22 +141,21 @@ def _findings(report: Report, view: TableView, *, verbose: bool) -> Iterator[str
     for detector, lines in groups.items():
         shown = lines if verbose else lines[: summary.LONGEST_LIST]
         for line in shown:
-            severity = (
-                "" if line.severity is Severity.WARNING else f"({line.severity.value}) "
-            )  # most are warnings
-            yield from layout.fill(
-                f"{detector}: {severity}{line.text}", view.columns, first="  ", rest="    "
-            )
+            is_usual = line.severity is Severity.WARNING
+            severity = "" if is_usual else f"({line.severity.value}) "
+            text = f"{detector}: {severity}{line.text}"
+            yield from layout.fill(text, view.columns, first="  ", rest="    ")
         yield from _more(len(lines) - len(shown), f"  {detector}: ")
         if detector not in _SAY_WHAT_TO_DO:
             yield from layout.numbered_steps(advice(detector, report, view.release), view.columns)
-    yield from layout.explain(groups, "For more:")
+    yield from layout.command_list("For more:", layout.explain_commands(groups))
 
 
 def _not_evaluated(report: Report, document: dict[str, Any], columns: int | None) -> Iterator[str]:
     pods = report.assessment.snapshot.pods
     if isinstance(pods, NotRequested):
-        yield from ("", f"Checked without the API server ({pods.why}): only this node was read.")
+        yield ""
+        yield f"Checked without the API server ({pods.why}): only this node was read."
         if skipped := [gap.detector for gap in report.gaps if gap.chosen]:
             yield from layout.fill(f"Skipped without it: {', '.join(skipped)}.", columns, rest="  ")
     sources = document["unavailable"]
@@ -186,13 +165,10 @@ def _not_evaluated(report: Report, document: dict[str, Any], columns: int | None
         for gap in report.gaps
         if not gap.chosen
     ]
-    yield from layout.section(
-        layout.fill_each(layout.by_reason(failed), columns), "Checks that could not run:"
-    )
+    lines = layout.fill_each(layout.by_reason(failed), columns)
+    yield from layout.section(lines, "Checks that could not run:")
 
 
 def unavailable(sources: Sequence[dict[str, str]], columns: int | None = None) -> Iterator[str]:
-    return layout.section(
-        layout.what_to_do(sources, columns),
-        "Unavailable (nothing is concluded from these sources):",
-    )
+    head = "Unavailable (nothing is concluded from these sources):"
+    return layout.section(layout.what_to_do(sources, columns), head)
