@@ -59,7 +59,9 @@ def test_every_public_word_is_in_its_table_and_all_detectors_are_held_independen
     (independent,) = (
         contract["modules"] for contract in contracts if contract["type"] == "independence"
     )
-    assert sorted(independent) == sorted(vars(detector)["__name__"] for detector in DETECTORS)
+    for detector in DETECTORS:
+        package = vars(detector)["__name__"].rpartition(".")[0]
+        assert f"{package}.*" in independent
 
 
 def test_the_table_of_metrics_has_the_type_and_the_labels_of_each() -> None:

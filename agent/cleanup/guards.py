@@ -15,16 +15,17 @@ from math import ceil
 from posixpath import normpath
 from typing import Final
 
-from agent.checks import kubelet_runtime as runtimes
 from agent.checks.addresses import (
     failing_plugin,
     host_ports,
     leaked_reservation,
     leaked_share,
 )
+from agent.checks.kubelet_runtime import kubelet_runtime
 from agent.checks.readings.attribution import cleanable
 from agent.model.assessment import KUBENET, Assessment, State
 from agent.model.bug import bug_of
+from agent.model.clocks import PROCESS_START
 from agent.model.ranges import RangeSets
 from agent.model.release import Limits, Reason, Refusal, ReleaseRequest
 from agent.model.report import Report
@@ -50,9 +51,6 @@ OWNED: Final = {
 _REQUESTED: Final = {State.LEAKED, State.CANDIDATE, State.UNKNOWN, *OWNED}
 
 MIN_CONTAINERS: Final = 4  # to lose more than half of fewer containers than this is normal
-_CLOCK_ERROR: Final = timedelta(
-    seconds=2
-)  # of a process' start: the kernel tells when the node booted to the second
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ class RuntimeHistory:
 
     def after(self, snapshot: Snapshot) -> "RuntimeHistory":
         """Add a snapshot. Data that is unavailable changes nothing."""
-        name, running, start, why = runtimes.name_of(snapshot), self.running, self.start, ""
+        name, running, start, why = kubelet_runtime(snapshot).name, self.running, self.start, ""
         if isinstance(snapshot.containers, Known):
             running = sum(container.running for container in snapshot.containers.value)
             if self.running >= MIN_CONTAINERS and running < self.running / 2:
@@ -157,9 +155,9 @@ class GuardContext:
         )
 
     @cached_property
-    def treadmills(self) -> Mapping[str, failing_plugin.Treadmill]:
+    def retry_leaks(self) -> Mapping[str, failing_plugin.RetryLeak]:
         """The networks in which each retry of a pod takes another address."""
-        return failing_plugin.treadmills(self.assessment)
+        return failing_plugin.retry_leaks(self.assessment)
 
     @cached_property
     def host_ports(self) -> Mapping[Reservation, tuple[PortMapping, ...] | None]:
@@ -230,7 +228,7 @@ def release_requests(
                 (entry.container_id,) if entry.container_id else ("", entry.network, entry.name)
             )
             sandboxes[sandbox].append(reservation)
-    requests, keeps_results = [], runtimes.deletes_at_start(assessment.snapshot)
+    requests, keeps_results = [], assessment.runtime.deletes_at_start
     for reservations in sandboxes.values():
         pods = (assessment.classified[reservation].pod for reservation in reservations)
         ordered = sorted(reservations, key=lambda reservation: reservation.key)
@@ -286,7 +284,7 @@ def no_plugin_at_work(request: ReleaseRequest, context: GuardContext) -> Refusal
     written = max(reservation.mtime for reservation in request.reservations)
     for plugin in context.snapshot.processes.known().plugins:
         age = context.snapshot.taken_at - plugin.started
-        if plugin.started - written <= _CLOCK_ERROR or age >= failing_plugin.LONGEST_RUN:
+        if plugin.started - written <= PROCESS_START or age >= failing_plugin.PLUGIN_TIMEOUT:
             who = f"the CNI plugin {plugin.command} (process {plugin.pid})"
             why = f"{who} has been running for {age.total_seconds():.0f} s, and may have reserved the address"
             return Refusal(Reason.PLUGIN_AT_WORK, why)
@@ -390,7 +388,7 @@ def whole_sandbox(request: ReleaseRequest, context: GuardContext) -> Refusal | N
 
 def ordered_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """The list of such a runtime lacks sandboxes that are being made, and they have their addresses already."""
-    if not (unordered := runtimes.unordered(context.snapshot)):
+    if not (unordered := context.assessment.runtime.without_record_order):
         return None
     named = ", ".join(map(str, unordered))
     return Refusal(
@@ -415,7 +413,8 @@ def trusted_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal 
     if running and (missing == running or (running >= MIN_CONTAINERS and missing > running / 2)):
         who = f"{missing} of the {running} pods that run according to the API server"
         return Refusal(
-            Reason.RUNTIME_DOUBTFUL, f"{runtimes.name_of(snapshot)} lists no container of {who}"
+            Reason.RUNTIME_DOUBTFUL,
+            f"{context.assessment.runtime.name} lists no container of {who}",
         )
     return None
 
@@ -430,7 +429,7 @@ def settled(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
         return None
     now, processes = context.snapshot.taken_at, context.snapshot.processes.known()
     starts = {"the kubelet": processes.kubelet, "the node": processes.booted}
-    starts |= {name: processes.start_of(name) for name in runtimes.names(context.snapshot)}
+    starts |= {name: processes.start_of(name) for name in context.assessment.runtime.names}
     if processes.cri_dockerd is not None:  # most nodes have none
         starts["cri-dockerd"] = processes.cri_dockerd
     for name, start in starts.items():
@@ -466,7 +465,7 @@ def plausible_share(request: ReleaseRequest, context: GuardContext) -> Refusal |
 def plugin_works(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """While each retry of a pod takes another address, automatic releases only feed it."""
     for network in request.networks if context.limits.unattended else ():
-        if leaking := context.treadmills.get(network):
+        if leaking := context.retry_leaks.get(network):
             return Refusal(
                 Reason.PLUGIN_FAILING,
                 f"a CNI plugin of network {network} fails ({leaking}): mend it first",
@@ -484,7 +483,7 @@ def no_host_ports(request: ReleaseRequest, context: GuardContext) -> Refusal | N
     found = {
         reservation.ip: context.host_ports[reservation] for reservation in request.reservations
     }
-    kubenet = (request.networks, runtimes.names(context.snapshot)) == ((KUBENET,), (DOCKER,))
+    kubenet = (request.networks, context.assessment.runtime.names) == ((KUBENET,), (DOCKER,))
     none = {(), None} if kubenet else {()}
     if not (ports := {ip: forwarded for ip, forwarded in found.items() if forwarded not in none}):
         return None

@@ -511,7 +511,7 @@ def _parse_file(file: JournalFile) -> Entry | str:
     if file.size > _MAX_BYTES:
         return f"it has more than the limit of {_MAX_BYTES:,} bytes"
     try:
-        entry = parse_entry(read_file(file.path, largest=_MAX_BYTES)[0])
+        entry = parse_entry(read_file(file.path, limit=_MAX_BYTES)[0])
     except Damaged as damaged:
         return str(damaged)
     if entry.name != file.path.stem:  # what is written for it would go to another file

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from agent.model.index import mounted_by_sandbox, of_nobody
+from agent.model.index import mounted_by_sandbox, unattributed_namespace
 from agent.model.release import ProbeResult, Reason, Refusal, ReleaseRequest
 from agent.model.runtime import DOCKER
 from agent.model.snapshot import Reservation, ReservationKey
-from agent.sources.host import addresses, mounts
+from agent.sources.host import addresses, mounted_namespaces
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.processes import ProcessTable
 
@@ -67,7 +67,7 @@ class Recheck:
 
     def namespaces(self) -> tuple[str, ...]:
         """Return where network namespaces are mounted."""
-        return mounts.read_namespaces(self.proc, self.processes.runtimes())
+        return mounted_namespaces.read_namespaces(self.proc, self.processes.runtime_processes())
 
     def probe(self, reservations: Sequence[Reservation], *, send: bool = True) -> Probed:
         """Look for whoever has an address without a process. Of all addresses at once: it may take some seconds.
@@ -77,8 +77,10 @@ class Recheck:
         found = self.send(reservations, send)
         if all(result.conclusive for result in found.values()):
             return found
-        namespace = of_nobody(
-            self.results.read(), self.namespaces(), docker_runs=self.processes.runs(DOCKER)
+        namespace = unattributed_namespace(
+            self.results.read(),
+            self.namespaces(),
+            docker_runs=bool(self.processes.running([DOCKER])),
         )
         if not namespace:
             return found

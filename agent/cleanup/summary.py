@@ -117,7 +117,7 @@ def _free_after(
         if network.ranges is None or network.free is None:
             yield network.name, None
             continue
-        names = (entry.name for entry in report.assessment.of(network.name) if entry.blocks)
+        names = (entry.name for entry in report.assessment.entries(network.name) if entry.blocks)
         yield (
             network.name,
             free(

@@ -324,11 +324,9 @@ class NodeFiles:
         for cache in self.cache_dirs if request.container_id else ():
             with suppress(FileNotFoundError), _opened(cache) as directory:
                 for reservation in request.reservations:
-                    for name, network, ifname in cni_cache.names_of(reservation):
-                        image = _read(directory, name, str(cache), network)
-                        if image is None or not cni_cache.belongs(
-                            image.content, reservation, network, ifname
-                        ):
+                    for file in cni_cache.result_files(reservation):
+                        image = _read(directory, file.name, str(cache), file.network)
+                        if not image or not cni_cache.belongs(image.content, reservation, file):
                             continue
                         if not (
                             request.keeps_results and cni_cache.is_deleted_by_id(image.content)

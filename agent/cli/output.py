@@ -1,6 +1,6 @@
 """Output and exit codes of all commands.
 
-`nodeleak --help` explains the codes. That of a bug is `config.BUG`.
+`nodeleak --help` explains the codes. That of a bug is `bug.EXIT_CODE`.
 """
 
 import json

@@ -10,9 +10,9 @@ from agent.app import cleaning
 from agent.cleanup.journal import IN_DOUBT, Entry, Journal
 from agent.cli.output import DONE, FAILED, write
 from agent.cli.parser import add_apply, config_of
-from agent.config import UsageError, quote
+from agent.config import UsageError
 from agent.exporters.text.clean import restoration_text
-from agent.model.text import count_of
+from agent.model.text import count_of, quote
 
 HELP: Final = """\
 Undo a release: reserve the address again.

@@ -15,7 +15,8 @@ from itertools import product
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from agent.checks.devices import rejected_pod
-from agent.checks.devices.state import resource_states
+from agent.checks.devices.resources import resource_states
+from agent.checks.devices.view import DeviceView
 from agent.checks.registry import DETECTORS
 from agent.model.assessment import State
 from agent.model.bug import EXPORTER, Bug
@@ -114,7 +115,7 @@ class Sync:
     @cached_property
     def resources(self) -> tuple[ResourceState, ...]:
         with suppress(InsufficientData):
-            return resource_states(self.report.assessment.snapshot)
+            return resource_states(DeviceView.of(self.report.assessment.snapshot))
         return ()
 
     @cached_property

@@ -13,13 +13,13 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from agent.exporters.json.scan import scan_document, sorted_reservations
-from agent.exporters.summary import LONGEST_LIST, count_by_severity
+from agent.exporters.summary import count_by_severity
 from agent.exporters.text.layout import fill
 from agent.exporters.text.scan import header, unavailable
 from agent.model.assessment import ClassifiedReservation
 from agent.model.ranges import IPAddress, Range
 from agent.model.report import NetworkSummary, Report
-from agent.model.text import escape, format_number
+from agent.model.text import LONGEST_LIST, escape, format_number
 
 MAX_SINGLE: Final = 512
 """Addresses of the largest range with one cell for each."""

@@ -2,7 +2,8 @@
 
 from typing import Any, Final
 
-from agent.checks.devices.state import resource_states
+from agent.checks.devices.resources import resource_states
+from agent.checks.devices.view import DeviceView
 from agent.model.devices import ResourceState
 from agent.model.snapshot import Snapshot
 from agent.model.text import format_number, rfc3339
@@ -28,9 +29,10 @@ def device_rows(snapshot: Snapshot) -> list[list[str]]:
 
     Raises InsufficientData.
     """
-    states = resource_states(snapshot)
+    view = DeviceView.of(snapshot)
+    states = resource_states(view)
     claimed = {state.socket for state in states}
-    sockets = {socket.name for socket in snapshot.device_plugins.known().sockets}
+    sockets = {socket.name for socket in view.plugins.sockets}
     unknown = ["?"] * (len(DEVICE_HEADS) - 1)
     return [*map(_device_row, states), *([*unknown, name] for name in sorted(sockets - claimed))]
 

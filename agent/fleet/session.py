@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from agent.cli.output import DONE, FOUND, UNAVAILABLE, as_json, show_progress, warn, write
-from agent.config import UsageError, quote
+from agent.config import UsageError
 from agent.fleet import prometheus
 from agent.fleet.kubectl import Kubectl
 from agent.fleet.nodes import (
@@ -23,7 +23,7 @@ from agent.fleet.nodes import (
     targets,
 )
 from agent.fleet.status import NodeStatus, Rank, node_status, status_table, worst_first
-from agent.model.text import escape, format_number
+from agent.model.text import escape, format_number, quote
 
 _MAX_NAMED: Final = 10
 """So many nodes are requested by name. For more, all are listed: that is fewer requests."""

@@ -1,9 +1,11 @@
-"""A bug of the agent itself: an exception that one part raised, and that the other parts survive."""
+"""A bug of the agent itself: an exception of one part, which the other parts survive."""
 
 import traceback
 from dataclasses import dataclass
 from typing import Final
 
+EXIT_CODE: Final = 70
+"""Of a process that a bug has ended (EX_SOFTWARE in sysexits(3))."""
 EXPORTER: Final = "exporter"
 """The part that shows reports, except for the port."""
 

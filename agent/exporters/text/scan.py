@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from agent.checks.registry import DETECTOR
 from agent.exporters import summary
 from agent.exporters.advice import advice
 from agent.exporters.json.scan import scan_document
@@ -15,7 +16,7 @@ from agent.model.assessment import State
 from agent.model.finding import Severity
 from agent.model.report import Report
 from agent.model.snapshot import InsufficientData, NotRequested
-from agent.model.text import format_number, rfc3339
+from agent.model.text import LONGEST_LIST, format_number, rfc3339
 
 _LISTED: Final = {
     State.UNMANAGED,
@@ -28,13 +29,6 @@ _LISTED: Final = {
 
 _COLUMNS: Final = ("network", "ip", "state", "age_seconds", "cause", "pod", "why")
 _WIDE_COLUMNS: Final = (*_COLUMNS[:5], "container_id", *_COLUMNS[5:])
-_SAY_WHAT_TO_DO: Final = {
-    "unregistered_node",
-    "detached_volume",
-    "rejected_pod",
-    "started_without_device",
-}
-"""Detectors whose messages end with what to do."""
 _MAX_ALIKE: Final = 5
 """Entries with the same state and reason that are listed."""
 _DEFAULT: Final = TableView()
@@ -117,7 +111,7 @@ def _without_repetition(rows: Iterable[AddressRow]) -> list[AddressRow]:
         counts[kind] += 1
         if counts[kind] <= _MAX_ALIKE:
             shown.append(row)
-    return shown[: summary.LONGEST_LIST]
+    return shown[:LONGEST_LIST]
 
 
 def _devices(report: Report, columns: int | None, *, verbose: bool) -> Iterator[str]:
@@ -126,7 +120,7 @@ def _devices(report: Report, columns: int | None, *, verbose: bool) -> Iterator[
     except InsufficientData:
         return
     if rows:
-        shown = rows if verbose else rows[: summary.LONGEST_LIST]
+        shown = rows if verbose else rows[:LONGEST_LIST]
         heads = [head.upper() for head in DEVICE_HEADS]
         yield from layout.section(layout.grid([heads, *shown], columns), "Devices:")
         yield from _more(len(rows) - len(shown))
@@ -139,14 +133,14 @@ def _findings(report: Report, view: TableView, *, verbose: bool) -> Iterator[str
     yield from layout.fill(summary.count_by_severity(report), view.columns, rest="  ")
     groups = summary.finding_lines(report, verbose=verbose)
     for detector, lines in groups.items():
-        shown = lines if verbose else lines[: summary.LONGEST_LIST]
+        shown = lines if verbose else lines[:LONGEST_LIST]
         for line in shown:
             is_usual = line.severity is Severity.WARNING
             severity = "" if is_usual else f"({line.severity.value}) "
             text = f"{detector}: {severity}{line.text}"
             yield from layout.fill(text, view.columns, first="  ", rest="    ")
         yield from _more(len(lines) - len(shown), f"  {detector}: ")
-        if detector not in _SAY_WHAT_TO_DO:
+        if not DETECTOR[detector].REMEDY.in_messages:
             yield from layout.numbered_steps(advice(detector, report, view.release), view.columns)
     yield from layout.command_list("For more:", layout.explain_commands(groups))
 

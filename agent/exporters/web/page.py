@@ -16,7 +16,7 @@ from agent.exporters.json.scan import scan_document
 from agent.exporters.json.status import NodeState
 from agent.exporters.range_map import LOOKS, by_severity, network_maps
 from agent.exporters.rows import DEVICE_HEADS, WHEN_HALTED, device_rows, event_time
-from agent.exporters.summary import LONGEST_LIST, finding_lines, headline, incomplete, state_of
+from agent.exporters.summary import finding_lines, headline, incomplete, state_of
 from agent.exporters.timeline import timeline_document
 from agent.model.finding import total
 from agent.model.ranges import IPAddress
@@ -28,7 +28,7 @@ from agent.model.snapshot import (
     SourceDisabled,
     Unavailable,
 )
-from agent.model.text import count_of, escape, format_age, format_number
+from agent.model.text import LONGEST_LIST, count_of, escape, format_age, format_number
 
 if TYPE_CHECKING:
     from jinja2 import Template
