@@ -18,7 +18,7 @@ from agent.config import (
     settings_of,
     variable,
 )
-from agent.exporters.advice import release_commands
+from agent.exporters.advice import release_here
 from agent.exporters.text.layout import TableView
 from agent.model.text import did_you_mean, quote
 
@@ -236,7 +236,7 @@ def view_of(arguments: argparse.Namespace) -> TableView:
     wide = arguments.output == "wide"
     columns = None if wide else terminal_columns()
     return TableView(
-        arguments.sort_by or "ip", wide, columns, release_commands(os.environ, _given(arguments))
+        arguments.sort_by or "ip", wide, columns, release_here(os.environ, _given(arguments))
     )
 
 

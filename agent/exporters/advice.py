@@ -1,11 +1,11 @@
-"""What to do about a finding: the `Do:` of its detector as steps, and for addresses what this node calls for."""
+"""What to do about a finding: the steps of its detector, and for addresses those of this node."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import metadata, version
 from inspect import cleandoc
 from shlex import quote
-from typing import Final
+from typing import Final, NamedTuple
 
 from agent.checks.addresses import (
     exhausted_range,
@@ -23,24 +23,47 @@ from agent.model.release import MAX_SHARE
 from agent.model.report import NetworkSummary, Report
 from agent.model.text import count_of
 
-ON_NODE: Final = ("nodeleak clean", "nodeleak clean --apply --cleanup-network=auto")
-_IN_POD: Final = ("nodeleak clean", "nodeleak clean --apply")
-_AS_JOB: Final = ("nodeleak clean", "kubectl nodeleak clean-job {node} --apply --run")
 ANY_SHARE: Final = "--max-share=100%"
 BY_JOB: Final = (
     " with a Job, from your machine (or deploy/clean-one-node.yaml; this pod only reads)"
 )
 
 
-def release_commands(environment: Mapping[str, str], options: str = "") -> tuple[str, ...]:
-    """Return the commands that release addresses: on a node (with `options`), in a pod that may, or from outside."""
+class Release(NamedTuple):
+    """How leaked addresses are released here."""
+
+    preview: str
+    """The command that shows what would be released."""
+    apply: str
+    """The command that releases; `{node}`: the name of the node."""
+    by_job: bool = False
+    """Whether it creates a Job, from the operator's machine."""
+
+    def with_share(self) -> "Release":
+        """Return the commands that preview and release however much looks leaked."""
+        apply = f"{self.apply} -- {ANY_SHARE}" if self.by_job else f"{self.apply} {ANY_SHARE}"
+        return Release(f"{self.preview} {ANY_SHARE}", apply, self.by_job)
+
+    def apply_on(self, node: str) -> str:
+        return self.apply.replace("{node}", quote(node))
+
+
+ON_NODE: Final = Release("nodeleak clean", "nodeleak clean --apply --cleanup-network=auto")
+_IN_POD: Final = Release("nodeleak clean", "nodeleak clean --apply")
+_AS_JOB: Final = Release(
+    "nodeleak clean", "kubectl nodeleak clean-job {node} --apply --run", by_job=True
+)
+
+
+def release_here(environment: Mapping[str, str], options: str = "") -> Release:
+    """Return how to release: on a node (with `options`), in a pod that may, or from outside."""
     if "KUBERNETES_SERVICE_HOST" not in environment:
-        return tuple(f"{command}{options}" for command in ON_NODE)
+        return Release(f"{ON_NODE.preview}{options}", f"{ON_NODE.apply}{options}")
     return _IN_POD if environment.get("NODELEAK_CLEANUP_NETWORK") else _AS_JOB
 
 
-def advice(detector: str, report: Report, release: Sequence[str] = ON_NODE) -> list[Step]:
-    """Return what to do, in order, with `release` commands. An exhausted range with leaks has the steps of these."""
+def advice(detector: str, report: Report, release: Release = ON_NODE) -> list[Step]:
+    """Return what to do, in order. An exhausted range with leaks has the steps of these."""
     if detector not in {leaked_reservation.NAME, exhausted_range.NAME}:
         return _remedy(detector, report)
     found = {tracked.finding.detector for tracked in report.findings}
@@ -50,10 +73,7 @@ def advice(detector: str, report: Report, release: Sequence[str] = ON_NODE) -> l
     )
     first = [mend] if failing_plugin.NAME in found else []
     if detector == leaked_reservation.NAME:
-        return [
-            *first,
-            *_about_leaks(report, node, [command.replace("{node}", node) for command in release]),
-        ]
+        return [*first, *_about_leaks(report, node, release)]
     return [] if leaked_reservation.NAME in found else [*first, *_about_pods(report, node)]
 
 
@@ -74,7 +94,7 @@ def _remedy(detector: str, report: Report) -> list[Step]:
     ]
 
 
-def _about_leaks(report: Report, node: str, release: Sequence[str]) -> Iterator[Step]:
+def _about_leaks(report: Report, node: str, release: Release) -> Iterator[Step]:
     networks = _leaking_networks(report)
     is_full = any(network.free == 0 for network in networks)
     if is_full:
@@ -88,15 +108,16 @@ def _about_leaks(report: Report, node: str, release: Sequence[str]) -> Iterator[
         yield Step(
             "Delete the rules of the host ports that are named above, or the next pod gets their traffic."
         )
-    where = BY_JOB if "clean-job" in release[-1] else ""
+    where = BY_JOB if release.by_job else ""
     urgency = "" if is_full else _urgency(networks)
     if doubt := _doubt(report, networks):
         yield Step(
             f"So much looks leaked that the runtime's list may be incomplete: {doubt}. "
             "Check first that `crictl pods` or `docker ps -a` has none of these containers."
         )
-        release = [with_share(command) for command in release]
-    yield Step(f"{urgency}See what would be released, then release it{where}:", tuple(release))
+        release = release.with_share()
+    commands = (release.preview, release.apply_on(report.assessment.snapshot.node_name))
+    yield Step(f"{urgency}See what would be released, then release it{where}:", commands)
     yield from _about_outside(report, networks)
     if is_full:
         yield Step("When the waiting pods run, let new ones come:", (f"kubectl uncordon {node}",))
@@ -112,11 +133,6 @@ def _doubt(report: Report, networks: Iterable[NetworkSummary]) -> str:
         if share > MAX_SHARE and doubt:
             return doubt
     return ""
-
-
-def with_share(command: str) -> str:
-    """Return a command that releases, or shows what it would release, however much looks leaked."""
-    return f"{command} -- {ANY_SHARE}" if "clean-job" in command else f"{command} {ANY_SHARE}"
 
 
 def _about_outside(report: Report, networks: Sequence[NetworkSummary]) -> Iterator[Step]:

@@ -93,36 +93,34 @@ def headline(report: Report, *, alive: bool = True) -> str:
             return f"Critical: cleanup halted: {report.cleaning.halted}"
         return f"{severity.value.capitalize()}: {text}"
     if state is NodeState.INCOMPLETE:
-        return f"Incomplete: {incomplete(report) if alive else 'the nodeleak agent is up but has stopped scanning'}"
-    return (
-        f"Unconfirmed: {_worst(report, confirmed=False)[1]}"
-        if report.problems
-        else f"OK: {_informational(report)}"
-    )
+        stalled = "the nodeleak agent is up but has stopped scanning"
+        return f"Incomplete: {incomplete(report) if alive else stalled}"
+    if report.problems:
+        return f"Unconfirmed: {_worst(report, confirmed=False)[1]}"
+    return f"OK: {_informational(report)}"
 
 
-def incomplete(report: Report) -> str:
-    """Say which checks could not run, with the reason of most of them; empty where all did."""
+def incomplete(report: Report) -> str | None:
+    """Return how many checks could not run, with the reason of most of them, or None."""
     failed = [gap for gap in report.gaps if not gap.chosen]
     if failed:
-        whys = [source.why for source in report.unavailable] or [
-            f"{failed[0].detector}: {failed[0].why}"
-        ]
-        why = max(whys, key=lambda why: sum(why in gap.why for gap in failed))
-        return f"{len(failed)} of {len(DETECTORS)} checks could not run: {why}"
+        reasons = Counter({source.why: 0 for source in report.unavailable})
+        reasons.update(gap.missing.why for gap in failed if gap.missing)
+        default = f"{failed[0].detector}: {failed[0].why}"
+        reason = max(reasons, key=reasons.__getitem__, default=default)
+        return f"{len(failed)} of {len(DETECTORS)} checks could not run: {reason}"
     if report.unavailable:
-        return f"every check ran, but {report.unavailable[0].source} is unavailable: {report.unavailable[0].why}"
-    return ""
+        first = report.unavailable[0]
+        return f"every check ran, but {first.source} is unavailable: {first.why}"
+    return None
 
 
 def _informational(report: Report) -> str:
-    found = (
-        count_of(total(report.findings), "informational finding")
-        if report.findings
-        else "no findings"
-    )
+    text = "no findings"
+    if report.findings:
+        text = count_of(total(report.findings), "informational finding")
     unknown = sum((network.states or {}).get(State.UNKNOWN, 0) for network in report.networks)
-    return f"{found} ({count_of(unknown, 'address', 'addresses')} unknown)" if unknown else found
+    return f"{text} ({count_of(unknown, 'address', 'addresses')} unknown)" if unknown else text
 
 
 def _worst(report: Report, *, confirmed: bool) -> tuple[Severity, str]:

@@ -3,15 +3,14 @@
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, wait
 from datetime import UTC, datetime
-from threading import Thread
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 import requests
 
 from agent.config import UsageError
+from agent.deadline import Deadline
 from agent.exporters.json.status import SCHEMA, NodeState
 from agent.fleet.kubectl import Kubectl, KubectlError
 from agent.fleet.nodes import Target
@@ -84,16 +83,19 @@ class Server(NamedTuple):
 
 def by_url(address: str, seconds: float) -> Server:
     url = address.rstrip("/")
+    deadline = Deadline(url, seconds + _EXTRA_SECONDS)
 
     def query(text: str) -> str:
         try:
-            return _with_deadline(lambda: _get(f"{url}{_PATH}", text, seconds), seconds)
+            return deadline(lambda: _get(f"{url}{_PATH}", text, seconds))
         except requests.RequestException as error:
             inner = error.args[0] if error.args else error
             reason = truncate(str(getattr(inner, "reason", inner)))
             raise KubectlError(f"no answer from {url}: {reason}") from error
-        except (TimeoutError, ValueError) as error:
+        except ValueError as error:
             raise KubectlError(f"no answer from {url}: {error}") from error
+        except TimeoutError as error:
+            raise KubectlError(f"no answer from {error}") from error
 
     return Server(address, query)
 
@@ -123,25 +125,6 @@ def _get(url: str, query: str, seconds: float) -> str:
             if len(body) > _MAX_RESPONSE:
                 raise ValueError(f"the response is larger than {_MAX_RESPONSE:,} bytes")
     return body.decode(errors="replace")
-
-
-def _with_deadline(get: Callable[[], str], seconds: float) -> str:
-    """Return what another thread gets; raises TimeoutError, and whatever is raised there."""
-    response = Future[str]()
-
-    def run() -> None:
-        try:
-            response.set_result(get())
-        except BaseException as error:  # noqa: BLE001 (it is raised in the waiting thread)
-            response.set_exception(error)
-
-    # It does not keep the program alive: a server may send a byte now and then for ever.
-    Thread(target=run, daemon=True).start()
-    seconds += _EXTRA_SECONDS
-    wait([response], seconds)
-    if not response.done():
-        raise TimeoutError(f"no complete response within {seconds:g} s")
-    return response.result()
 
 
 def statuses(

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from agent.model import rejections
-from agent.model.snapshot import PortMapping
+from agent.model.snapshot import PortMapping, Unavailable
 from agent.model.volumes import Confidence
 
 Key: TypeAlias = tuple[str | int, ...]  # what a finding is known by from snapshot to snapshot
@@ -139,3 +139,5 @@ class SkippedCheck:
     why: str
     broken: bool = False  # the detector itself failed: a bug of the agent
     chosen: bool = False  # a source that it needs is disabled by configuration
+    missing: Unavailable | None = None
+    """The reading that it needs; None: the check failed for another reason."""

@@ -3,13 +3,12 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from shlex import quote
 from typing import Any, Final, NamedTuple
 
 from agent.checks.detector import Step
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.restore import Restoration
-from agent.exporters.advice import ANY_SHARE, BY_JOB, with_share
+from agent.exporters.advice import ANY_SHARE, BY_JOB
 from agent.exporters.json.clean import clean_document
 from agent.exporters.json.scan import address_order
 from agent.exporters.rows import WHEN_HALTED
@@ -97,9 +96,7 @@ def _dry_run(document: dict[str, Any], view: TableView) -> Iterator[str]:
     blockers = document["blockers"]
     if blockers:
         yield f"No release is possible {_scope(blockers)}:"
-    by_job = "clean-job" in view.release[-1] and any(
-        blocker["by"] in _BY_MANIFEST for blocker in blockers
-    )
+    by_job = view.release.by_job and any(blocker["by"] in _BY_MANIFEST for blocker in blockers)
     for blocker in blockers:
         reason = blocker["why"]
         if blocker["by"] == BlockedBy.HALTED:
@@ -110,8 +107,8 @@ def _dry_run(document: dict[str, Any], view: TableView) -> Iterator[str]:
     is_doubted = _is_share_doubted(document)
     if by_job:
         yield from layout.fill(f"To release{BY_JOB}:", view.columns, rest="  ")
-        command = view.release[-1].replace("{node}", quote(document["node"]))
-        yield f"  {with_share(command) if is_doubted else command}"
+        release = view.release.with_share() if is_doubted else view.release
+        yield f"  {release.apply_on(document['node'])}"
     if _scope(blockers) == "here":
         hint = ""
     elif is_doubted:

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias
 
 from agent.checks.detector import Step
-from agent.exporters.advice import ON_NODE
+from agent.exporters.advice import ON_NODE, Release
 from agent.model.ranges import numbered
 from agent.model.text import escape, format_age
 
@@ -156,8 +156,7 @@ class TableView(NamedTuple):
     """Every row and column, and IDs in full."""
     columns: int | None = None
     """Of the terminal, which the lines fit; None: nothing is cut."""
-    release: tuple[str, ...] = ON_NODE
-    """The commands that release addresses here."""
+    release: Release = ON_NODE
 
 
 def sorted_rows(rows: Iterable[AddressRow], sort_by: str) -> list[AddressRow]:

@@ -11,7 +11,7 @@ from importlib.resources import files
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, Final
 
-from agent.exporters.advice import advice, description, release_commands, runbook
+from agent.exporters.advice import advice, description, release_here, runbook
 from agent.exporters.json.scan import scan_document
 from agent.exporters.json.status import NodeState
 from agent.exporters.range_map import LOOKS, by_severity, network_maps
@@ -127,7 +127,7 @@ def _free_addresses(network: NetworkSummary) -> str:
 
 def _findings(report: Report) -> list[dict[str, Any]]:
     """Group the findings by detector; the group with the most urgent finding comes first."""
-    commands = release_commands(os.environ)
+    release = release_here(os.environ)
     groups = []
     for detector, lines in finding_lines(report).items():
         findings = [each for each in report.findings if each.finding.detector == detector]
@@ -138,7 +138,7 @@ def _findings(report: Report) -> list[dict[str, Any]]:
             "count": total(findings),
             "description": description(detector),
             "lines": lines,
-            "do": advice(detector, report, commands),
+            "do": advice(detector, report, release),
             "runbook": runbook(detector, severity),
         }
         groups.append(group)
