@@ -10,10 +10,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from agent.model.limits import MAX_RESERVATIONS, MAX_SHARE
 from agent.model.registration import Expected
-from agent.model.release import MAX_SHARE
 from agent.model.runtime import AUTO, endpoint_path
-from agent.model.snapshot import MAX_RESERVATIONS
 from agent.model.text import did_you_mean, quote
 
 _T = TypeVar("_T")

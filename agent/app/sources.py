@@ -53,9 +53,9 @@ def for_command(config: Config) -> NodeSources:
     """Wire what one command reads; raises UsageError."""
     api: Sources = ()
     if config.api == "on":
-        from agent.app.api_server import asked_once
+        from agent.app import api_server
 
-        api = asked_once(config)
+        api = api_server.for_command(config)
     return node_sources(
         config,
         api=api,

@@ -11,10 +11,11 @@ from importlib.resources import files
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, Final
 
-from agent.exporters.advice import advice, description, release_here, runbook
+from agent.exporters.advice import advice, description, runbook
 from agent.exporters.json.scan import scan_document
 from agent.exporters.json.status import NodeState
 from agent.exporters.range_map import LOOKS, by_severity, network_maps
+from agent.exporters.release_commands import release_here
 from agent.exporters.rows import DEVICE_HEADS, WHEN_HALTED, device_rows, event_time
 from agent.exporters.summary import finding_lines, headline, incomplete, state_of
 from agent.exporters.timeline import timeline_document

@@ -9,8 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from agent.model.limits import MAX_RESERVATIONS
 from agent.model.remedy import Remedy
-from agent.model.snapshot import MAX_RESERVATIONS
 from agent.sources.source_error import NotFound, SourceError, read_error
 
 FILE_LIMIT: Final = 1024 * 1024
