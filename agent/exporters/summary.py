@@ -1,12 +1,11 @@
-"""A report in one sentence, which names the worst consequence, and each finding, or those of one cause, in one line."""
+"""A report in one sentence, which names the worst consequence, and its findings in lines."""
 
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from agent.checks.addresses import exhausted_range, leaked_reservation
-from agent.checks.detector import Grouping
-from agent.checks.registry import BY_EFFECT, DETECTOR, DETECTORS
+from agent.checks.registry import BY_EFFECT, DETECTOR, DETECTORS, GROUPING
 from agent.exporters.json.status import NodeState
 from agent.model.assessment import State
 from agent.model.finding import Finding, Severity, TrackedFinding, total
@@ -35,9 +34,8 @@ def finding_lines(report: Report, *, verbose: bool = False) -> dict[str, list[Fi
         findings = [tracked.finding for tracked in group]
         first = findings[0]
         text = first.message
-        detector = DETECTOR[first.detector]
-        if len(findings) > 1 and isinstance(detector, Grouping):
-            text = detector.describe_group(findings, report.assessment)
+        if len(findings) > 1:
+            text = GROUPING[first.detector].describe_group(findings, report.assessment)
         line = FindingLine(first.severity, text, group[0].confirmed)
         lines.setdefault(first.detector, []).append(line)
     return lines
@@ -70,27 +68,21 @@ def _count(severity: Severity, detectors: Counter[str]) -> str:
 
 
 def state_of(report: Report, *, alive: bool = True) -> NodeState:
-    if any(tracked.confirmed for tracked in report.problems) or (
-        report.cleaning and report.cleaning.halted
-    ):
+    confirmed = any(tracked.confirmed for tracked in report.problems)
+    if confirmed or (report.cleaning and report.cleaning.halted):
         return NodeState.FINDINGS
-    return (
-        NodeState.INCOMPLETE
-        if report.unavailable or not report.complete or not alive
-        else NodeState.OK
-    )
+    if report.unavailable or not report.complete or not alive:
+        return NodeState.INCOMPLETE
+    return NodeState.OK
 
 
 def headline(report: Report, *, alive: bool = True) -> str:
     state = state_of(report, alive=alive)
     if state is NodeState.FINDINGS:
         severity, text = _worst(report, confirmed=True)
-        if (
-            severity is not Severity.CRITICAL
-            and report.cleaning is not None
-            and report.cleaning.halted
-        ):
-            return f"Critical: cleanup halted: {report.cleaning.halted}"
+        halted = report.cleaning.halted if report.cleaning else ""
+        if halted and severity is not Severity.CRITICAL:
+            return f"Critical: cleanup halted: {halted}"
         return f"{severity.value.capitalize()}: {text}"
     if state is NodeState.INCOMPLETE:
         stalled = "the nodeleak agent is up but has stopped scanning"
@@ -124,15 +116,12 @@ def _informational(report: Report) -> str:
 
 
 def _worst(report: Report, *, confirmed: bool) -> tuple[Severity, str]:
-    """Describe the most severe findings; of several kinds, the one with the most direct effect on pods."""
+    """Describe the most severe findings; of several kinds, the one with the most direct effect."""
     findings = [
         tracked.finding for tracked in report.problems if tracked.confirmed or not confirmed
     ]
-    severity = max(
-        (finding.severity for finding in findings),
-        key=list(Severity).index,
-        default=Severity.WARNING,
-    )
+    severities = [finding.severity for finding in findings]
+    severity = max(severities, key=lambda severity: severity.rank, default=Severity.WARNING)
     for detector in BY_EFFECT:
         of_detector = [
             finding
@@ -163,15 +152,11 @@ def _consequence(
 
 
 def _free_addresses(network: NetworkSummary, report: Report) -> str:
+    left = "no free pod addresses"
+    if network.free:
+        left = f"only {count_of(network.free, 'free pod address', 'free pod addresses')} left"
     where = f" in {network.name}" if len(report.networks) > 1 else ""
-    left = (
-        f"only {count_of(network.free, 'free pod address', 'free pod addresses')} left"
-        if network.free
-        else ""
-    )
-    leaked, unknown = (
-        report.assessment.taken(network.name, state) for state in (State.LEAKED, State.UNKNOWN)
-    )
+    leaked = format_number(report.assessment.taken(network.name, State.LEAKED))
+    unknown = report.assessment.taken(network.name, State.UNKNOWN)
     not_known = f", {format_number(unknown)} unknown" if unknown else ""
-    taken = f"({format_number(leaked)} of {format_number(network.usable)} leaked{not_known})"
-    return f"{left or 'no free pod addresses'}{where} {taken}"
+    return f"{left}{where} ({leaked} of {format_number(network.usable)} leaked{not_known})"

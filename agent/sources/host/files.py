@@ -1,4 +1,7 @@
-"""Opens what other programs own: with a bound, waiting for no FIFO, and following no link unasked."""
+"""Opens what other programs own: with a limit, and without waiting for a FIFO.
+
+Symbolic links are followed only if that is asked for.
+"""
 
 import errno
 import os
