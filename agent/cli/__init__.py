@@ -20,7 +20,7 @@ _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 class _StandardError(FileIO):
-    """Standard error, without errors of its own: a command, or the daemon, goes on if it is closed."""
+    """Standard error without errors: a command, or the daemon, goes on if nobody reads it."""
 
     def write(self, text: Any) -> int:
         try:

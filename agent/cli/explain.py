@@ -39,6 +39,9 @@ exit codes:
   2  there is no such word
 """
 
+Words = Mapping[str, Mapping[str, str]]
+"""Texts by kind and word."""
+
 _FINDING: Final = "finding"
 _SETTING: Final = "setting"
 _WRITTEN: Final[dict[str, dict[str, str]]] = tomllib.loads(

@@ -157,7 +157,7 @@ class Metric(NamedTuple, Generic[_From]):
     labels: tuple[str, ...] = ()
     type: str = "gauge"
     begins: tuple[str, ...] = ()
-    """The values of the only label that a counter has from the start, so that alerts see the first."""
+    """Values of the only label of a counter that begin at 0, so that alerts see the first."""
     releases: bool = False
     """Whether it is about releases, and exported in the mode `clean` only."""
 

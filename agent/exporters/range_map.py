@@ -54,7 +54,7 @@ LOOKS: Final = {
     "unknown": Look("?", "7", "reserved, owner unknown"),
     "leaked": Look("L", "1;37;41", "leaked"),
 }
-"""By mark: the state of a reservation, or what an address without one is. The least severe first."""
+"""By mark: the state of a reservation, or of an address without one. The least severe first."""
 _SEVERITY: Final = {mark: severity for severity, mark in enumerate(LOOKS)}
 
 
@@ -88,7 +88,7 @@ class RangeMap(NamedTuple):
     block: int
     """Addresses in a cell."""
     columns: int
-    """Cells in a row. A row begins at a multiple of them: a column always has the same last bits."""
+    """Cells in a row, which begins at a multiple of them: a column has the same last bits."""
     rows: Mapping[IPAddress, tuple[Cell | None, ...]]
     """By the address of the first column, which in the first row may lie before the range.
 

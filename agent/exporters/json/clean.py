@@ -1,4 +1,4 @@
-"""Cleanup results as the JSON document `nodeleak.clean/v1`, and the journal as `nodeleak.journal/v1`."""
+"""The JSON documents of a cleanup, `nodeleak.clean/v1`, and the journal, `nodeleak.journal/v1`."""
 
 from datetime import datetime
 from typing import Any, Final

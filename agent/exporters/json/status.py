@@ -65,7 +65,10 @@ def no_report(why: str) -> dict[str, Any]:
 
 
 def checked(answer: Any) -> dict[str, Any]:
-    """Return the known keys of an answer that is not trusted, without control characters. Raises Malformed."""
+    """Return the keys of an untrusted answer that are known, without control characters.
+
+    Raises Malformed.
+    """
     document: dict[str, Any] = _checked(answer, SHAPE)
     if document["schema"] != SCHEMA or document["state"] not in set(NodeState) - {
         NodeState.NO_REPORT

@@ -1,4 +1,4 @@
-"""Lines and columns of text for a terminal, and the tables of addresses that scan and clean show."""
+"""Lines and columns of text for a terminal, and the tables of addresses of scan and clean."""
 
 import re
 import textwrap

@@ -1,4 +1,4 @@
-"""A report as text, for people: a summary of each network, the findings, then what is unavailable."""
+"""A report as text, for people: the networks, the findings, then what is unavailable."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ _LISTED: Final = {
     State.UNRECOGNIZED,
     State.UNKNOWN,
 }
-"""States whose entries are listed one by one: healthy ones are only counted, and leaks are findings."""
+"""States whose entries are listed: healthy ones are only counted, and leaks are findings."""
 
 _COLUMNS: Final = ("network", "ip", "state", "age_seconds", "cause", "pod", "why")
 _WIDE_COLUMNS: Final = (*_COLUMNS[:5], "container_id", *_COLUMNS[5:])

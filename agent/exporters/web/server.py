@@ -109,7 +109,7 @@ class HttpExporter:
         report_bug: Callable[[Bug], None],
         warn: Warn,
     ) -> None:
-        """Listen at once, so that a port in use fails before anything else starts; raises OSError."""
+        """Listen at once: a port in use fails before anything else starts. Raises OSError."""
         self._last: _Sync | None = None
         self._documents = documents
         self._certificates = transport.certificates
