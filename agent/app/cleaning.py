@@ -18,7 +18,7 @@ from agent.cleanup.signals import held_signals
 from agent.cleanup.summary import find_blockers
 from agent.cleanup.unlink import NodeFiles, describe_error
 from agent.config import Config, UsageError, option, variable
-from agent.model.release import Cleaning, Limits
+from agent.model.release import BlockedBy, Blocker, Cleaning, Limits, Remedy
 from agent.model.report import Report
 from agent.model.runtime import AUTO
 from agent.model.snapshot import Unavailable
@@ -53,8 +53,8 @@ def cleaner(
 def limits(config: Config, only: frozenset[str] | None = None, *, applied: bool) -> Limits:
     """Raises UsageError where addresses would be released, and no network is named."""
     # `only`: the addresses requested by name. A dry run may show any network that the node's pods use.
-    if applied and (why := _no_network(config)):
-        raise UsageError(why)
+    if applied and (blocker := _no_network(config)):
+        raise UsageError(blocker.why)
     return Limits(
         networks=frozenset(config.cleanup_network or {AUTO}),
         grace=config.grace,
@@ -65,19 +65,20 @@ def limits(config: Config, only: frozenset[str] | None = None, *, applied: bool)
     )
 
 
-def _no_network(config: Config) -> str:
-    """Return why no network may be cleaned; empty if one may be."""
+def _no_network(config: Config) -> Blocker | None:
+    """Return why no network may be cleaned; None if one may be."""
     if config.cleanup_network:
-        return ""
-    name = f"{option('cleanup_network')} ({variable('cleanup_network')})"
+        return None
     try:
-        found = describe_networks(config.cni_networks_dir) or "none"
+        networks = describe_networks(config.cni_networks_dir) or "none"
     except OSError as error:
-        found = f"unknown: {describe_os_error(error)}"
-    return (
-        f"{name} is not set: name the networks whose leaked addresses may be released, or auto for those that pods "
-        f"of this node use (networks in {config.cni_networks_dir}: {found})"
+        networks = f"unknown: {describe_os_error(error)}"
+    setting = f"{option('cleanup_network')} ({variable('cleanup_network')})"
+    remedy = Remedy(
+        "name the networks whose leaked addresses may be released, or auto for those that pods "
+        f"of this node use (networks in {config.cni_networks_dir}: {networks})"
     )
+    return Blocker(BlockedBy.NO_CLEANUP_NETWORK, f"{setting} is not set", remedy)
 
 
 def node_files(config: Config) -> NodeFiles:
@@ -129,7 +130,7 @@ def cleanup_status(
     """
     journal = journal or JournalStore(config.state_dir)
     context = _context(config, report, journal)
-    blockers = find_blockers(context, node_files(config), journal, _no_network(config))
+    blockers = find_blockers(context, node_files(config), journal, partial(_no_network, config))
     obstacles = [blocker.why for blocker in blockers if not blocker.network]
     if missing := dict.fromkeys(
         source.source for source in context.snapshot.unavailable_about_addresses()

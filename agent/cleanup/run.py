@@ -17,7 +17,16 @@ from agent.cleanup.signals import interrupted
 from agent.cleanup.summary import find_blockers, summarize
 from agent.cleanup.unlink import NodeFiles, describe_error, release
 from agent.model.bug import Bug
-from agent.model.release import Cleaning, Limits, Outcome, Reason, Refusal, ReleaseRequest, Verdict
+from agent.model.release import (
+    Blocker,
+    Cleaning,
+    Limits,
+    Outcome,
+    Reason,
+    Refusal,
+    ReleaseRequest,
+    Verdict,
+)
 from agent.model.report import Report
 from agent.model.snapshot import Reservation, Snapshot, known_or
 from agent.sources.source_error import SourceError
@@ -58,9 +67,8 @@ class Cleaner:
     applied: bool
     heartbeat: Callable[[], None] = lambda: None
     """Called after each release. One may wait for the runtime and for a lock, and a sync can have several."""
-    no_network: Callable[[], str] = lambda: (
-        ""
-    )  # returns why no network may be cleaned; empty if one may be
+    no_network: Callable[[], Blocker | None] = lambda: None
+    """Returns why no network may be cleaned, if none may be."""
     _read: Journal = field(
         default=Journal(), init=False
     )  # the journal as it was before the snapshot
@@ -107,7 +115,7 @@ class Cleaner:
         blockers = (
             ()
             if self.applied
-            else find_blockers(context, self.files, self.journal, self.no_network())
+            else find_blockers(context, self.files, self.journal, self.no_network)
         )
         cleaning = summarize(context, outcomes, self._read, blockers, applied=self.applied)
         unfinished = map(self._about_unfinished, self._read.unfinished())

@@ -1,14 +1,22 @@
 """What is said of a cleanup: why nothing can be released here, what there is besides the outcomes. Decides nothing."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from agent.checks.addresses import failing_plugin, host_ports
 from agent.cleanup.guards import GuardContext, release_requests
 from agent.cleanup.journal import Journal, JournalStore
-from agent.cleanup.unlink import NodeFiles
+from agent.cleanup.unlink import NodeFiles, ReadOnlyMount
 from agent.model.assessment import Assessment
 from agent.model.ranges import free
-from agent.model.release import BlockedBy, Blocker, Cleaning, NotReleasable, Outcome, Verdict
+from agent.model.release import (
+    BlockedBy,
+    Blocker,
+    Cleaning,
+    NotReleasable,
+    Outcome,
+    Remedy,
+    Verdict,
+)
 from agent.model.report import Report
 from agent.model.runtime import AUTO
 from agent.model.snapshot import Known, NotRequested, Reservation, ReservationKey, Unavailable
@@ -47,38 +55,47 @@ def summarize(
 
 
 def find_blockers(
-    context: GuardContext, files: NodeFiles, journal: JournalStore, no_network: str
+    context: GuardContext,
+    files: NodeFiles,
+    journal: JournalStore,
+    no_network: Callable[[], Blocker | None],
 ) -> Iterator[Blocker]:
     """Yield why nothing can be released here, or in one network, whatever is leaked. Nothing is changed.
 
     host-local's locks are not tried: that could create their file, and delay an ADD.
-    `no_network`: why no network may be cleaned; empty if one may be.
+    `no_network`: returns why no network may be cleaned, if none may be.
     """
     if context.halted:
         yield Blocker(BlockedBy.HALTED, f"cleanup halted: {context.halted}")
-    if no_network:
-        yield Blocker(BlockedBy.NO_CLEANUP_NETWORK, no_network)
+    if blocker := no_network():
+        yield blocker
     yield from _unwritable(context, files)
     if context.journal_trouble:
-        why = f"{context.journal_trouble}: nothing is released without a journal, which is in --state-dir"
-        yield Blocker(BlockedBy.JOURNAL_UNWRITABLE, f"cannot use the journal: {why}")
+        problem = (
+            f"cannot use the journal: {context.journal_trouble}: "
+            "nothing is released without a journal, which is in --state-dir"
+        )
+        yield Blocker(BlockedBy.JOURNAL_UNWRITABLE, problem)
     elif full := journal.full(context.snapshot.taken_at):
         yield Blocker(BlockedBy.JOURNAL_FULL, full)
 
 
 def _unwritable(context: GuardContext, files: NodeFiles) -> Iterator[Blocker]:
-    named, failed = context.limits.networks, dict[str, str]()
+    named = context.limits.networks
+    failed: dict[str, tuple[str, Remedy | None]] = {}
     stores = (store for store in context.snapshot.reservations if named & {AUTO, store.network})
     allowed = [store for store in stores if isinstance(store.reading, Known) and not store.absent]
     for store in allowed:
         try:
             files.check_writable(store.directory)
+        except ReadOnlyMount as mount:
+            failed[store.network] = f"cannot change {mount.problem}", mount.remedy
         except OSError as error:
-            failed[store.network] = f"cannot change {error.filename}: {describe_os_error(error)}"
-    for network, why in failed.items():
-        yield Blocker(
-            BlockedBy.NETWORK_UNWRITABLE, why, "" if len(failed) == len(allowed) else network
-        )
+            problem = f"cannot change {error.filename}: {describe_os_error(error)}"
+            failed[store.network] = problem, None
+    for network, (problem, remedy) in failed.items():
+        scope = "" if len(failed) == len(allowed) else network
+        yield Blocker(BlockedBy.NETWORK_UNWRITABLE, problem, remedy, scope)
 
 
 def _not_releasable(assessment: Assessment, only: frozenset[str] | None) -> Iterator[NotReleasable]:

@@ -29,7 +29,7 @@ from agent.cleanup.journal import (
     retrying,
 )
 from agent.cleanup.recheck import Probed, Recheck
-from agent.model.release import Outcome, Reason, Refusal, ReleaseRequest, Verdict
+from agent.model.release import Outcome, Reason, Refusal, ReleaseRequest, Remedy, Verdict
 from agent.model.snapshot import Reservation
 from agent.sources.host import cni_cache
 from agent.sources.source_error import SourceError
@@ -39,15 +39,27 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _LOCK_MODE: Final = 0o750
 """host-local's own for its lock file (alexflint/go-filemutex). host-local <= 0.6 has no such file: it is created."""
-_READ_ONLY: Final = (
-    "read-only mount: to release, create a Job (kubectl nodeleak clean-job, or deploy/clean-one-node.yaml), "
-    "or apply deploy/overlays/cleanup-exec with your image"
+_CREATE_JOB: Final = Remedy(
+    "to release, create a Job (kubectl nodeleak clean-job, or deploy/clean-one-node.yaml), "
+    "or apply deploy/overlays/cleanup-exec with your image",
+    "kubectl nodeleak clean-job {node}",
 )
-_DATA_DIR: Final = "read-only mount: to release from this dataDir, mount it writable, as deploy/overlays/data-dir does"
+_MOUNT_DATA_DIR: Final = Remedy(
+    "to release from this dataDir, mount it writable, as deploy/overlays/data-dir does"
+)
 _TEMPORARY: Final = "../.nodeleak-restoring"
 """A temporary name, where a file needs one. It is beside the directories of the networks, where nobody reads it."""
 _NO_FILE: Final = FileImage(RESERVATION, "", "", b"", 0, 0, 0, 0, 0)
 """Stands for anything that is not a regular file. It equals no file that was assessed."""
+
+
+class ReadOnlyMount(OSError):
+    """The directory is mounted read-only, so that nothing can be removed from it."""
+
+    def __init__(self, path: Path, remedy: Remedy) -> None:
+        super().__init__(errno.EROFS, f"read-only mount: {remedy.sentence}", str(path))
+        self.problem = f"{path}: read-only mount"
+        self.remedy = remedy
 
 
 class RaceLost(Exception):
@@ -285,7 +297,7 @@ class NodeFiles:
         with _opened(path, os.O_NOFOLLOW) as handle:
             if os.fstatvfs(handle).f_flag & os.ST_RDONLY:
                 in_data_dir = not (self.networks_dir / directory).is_relative_to(self.networks_dir)
-                raise OSError(errno.EROFS, _DATA_DIR if in_data_dir else _READ_ONLY, str(path))
+                raise ReadOnlyMount(path, _MOUNT_DATA_DIR if in_data_dir else _CREATE_JOB)
             if not os.access(".", os.W_OK | os.X_OK, dir_fd=handle, effective_ids=True):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 

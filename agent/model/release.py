@@ -221,12 +221,26 @@ class BlockedBy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Remedy:
+    """What a person can do so that a release becomes possible."""
+
+    sentence: str  # imperative, lower-case, without a final period
+    command: str = ""  # to run for it, with placeholders such as {node}; empty: there is none
+
+
+@dataclass(frozen=True, slots=True)
 class Blocker:
     """One reason why no release is possible here, whatever is leaked."""
 
     by: BlockedBy
-    why: str  # also the remedy
+    problem: str
+    remedy: Remedy | None = None  # None: the problem says what to do, or nothing can be done
     network: str = ""  # the only network that it is about; empty: all of them
+
+    @property
+    def why(self) -> str:
+        """The problem and its remedy, in one line."""
+        return f"{self.problem}: {self.remedy.sentence}" if self.remedy else self.problem
 
 
 @dataclass(frozen=True, slots=True)

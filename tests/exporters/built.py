@@ -242,7 +242,9 @@ CLEANINGS: Final[dict[str, Cleaning]] = {
     "blocked in one network": cleaning(
         outcome(Verdict.WOULD_RELEASE),
         applied=False,
-        blockers=(Blocker(BlockedBy.NETWORK_UNWRITABLE, "cannot change /storage", "storage"),),
+        blockers=(
+            Blocker(BlockedBy.NETWORK_UNWRITABLE, "cannot change /storage", network="storage"),
+        ),
     ),
     "sources unavailable": cleaning(
         refused(
