@@ -112,12 +112,14 @@ def node_sources(
         ),
     }
     recheck = Recheck(
-        lambda container_id: in_time(lambda: runtimes.has(container_id)),
-        lambda container_id: checkpoints.has(container_id) if runtimes.asks_docker else None,
-        results,
-        config.proc,
-        processes,
-        partial(_probe, config, results, last),
+        has_container=lambda container_id: in_time(lambda: runtimes.has(container_id)),
+        has_checkpoint=lambda container_id: (
+            checkpoints.has(container_id) if runtimes.asks_docker else None
+        ),
+        results=results,
+        proc=config.proc,
+        processes=processes,
+        probe_addresses=partial(_probe, config, results, last),
     )
     return NodeSources({**host, **rest}, recheck)
 

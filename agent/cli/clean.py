@@ -82,7 +82,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 until_written,
                 only=only,
                 limit=arguments.max,
-                apply=arguments.apply,
+                dry_run=not arguments.apply,
             )
         _print(cleaning.with_pods(pods), view, arguments)
     warn(*[line for bug in cleaning.bugs for line in bug.traceback.splitlines()], prefix="")
@@ -120,7 +120,7 @@ def _exit_code(cleaning: Cleaning) -> int:
     if cleaning.unavailable:
         return UNAVAILABLE
     if (
-        cleaning.applied and Reason.JOURNAL_UNWRITABLE in refused
+        not cleaning.dry_run and Reason.JOURNAL_UNWRITABLE in refused
     ):  # nothing more important refused that release
         return OUTPUT
     if cleaning.failed:

@@ -111,7 +111,7 @@ class ProbeResult:
     """What a probe of one address found. It can only refuse a release."""
 
     why: str
-    objection: Reason | None = None
+    reason: Reason | None = None  # of a refusal; None: it refuses nothing
     conclusive: bool = (
         True  # False: the address could not be asked, or its silence would prove nothing
     )
@@ -119,7 +119,7 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One guard's objection."""
+    """Why one guard, the probe, the recheck or the journal refuses a release."""
 
     reason: Reason
     why: str
@@ -135,7 +135,7 @@ class Verdict(StrEnum):
     WOULD_RELEASE = "would_release"
     """Every guard passed. This was a dry run."""
     REFUSED = "refused"
-    """A guard objected, or the recheck did."""
+    """A guard refused it, or the recheck did."""
     CHANGED = "changed"
     """Under the lock, the file was not the one that was assessed. The race was lost and nothing was touched."""
     GONE = "gone"
@@ -144,15 +144,19 @@ class Verdict(StrEnum):
     """Another process held a lock for longer than `--lock-timeout`. Nothing was changed.
     Do: try again. If it lasts, find that process (runbook NodeleakReleasesFailing)."""
     INTERRUPTED = "interrupted"
-    """A signal ended the run before this release began. Nothing was touched. In the journal: the agent was killed
-    during the release, and a reservation is gone since; it is not known who removed it."""
+    """A signal ended the run before this release began. Nothing was touched."""
     FAILED = "failed"
     """The release failed. The reservation is where it was, or the next cleanup puts it back.
     Do: repair what the message names (runbook NodeleakReleasesFailing), then try again."""
+    IN_DOUBT = "in_doubt"
+    """Only in the journal: the agent was killed during the release, and a reservation is gone
+    since. It is not known who removed it."""
 
 
 CLEANER: Final = "cleaner"
 """The part (`Bug.part`) whose failure leaves a cleanup without outcomes."""
+RESULTS: Final = tuple(verdict for verdict in Verdict if verdict is not Verdict.IN_DOUBT)
+"""The outcomes of a cleanup."""
 MISSED = (Verdict.CHANGED, Verdict.GONE, Verdict.BUSY, Verdict.INTERRUPTED, Verdict.FAILED)
 """The outcomes, other than a release, for an address that passed every guard."""
 
@@ -188,7 +192,7 @@ class ReleaseRequest:
 class Outcome:
     request: ReleaseRequest
     verdict: Verdict
-    refusals: tuple[Refusal, ...] = ()  # every objection, the most important first
+    refusals: tuple[Refusal, ...] = ()  # the most important first
     why: str = ""  # what happened, if it was not a refusal
     entry: str = ""  # the name of the journal entry, if there is one
     waited: float | None = (
@@ -281,13 +285,13 @@ class Cleaning:
 
     node: str
     taken_at: datetime
-    applied: bool  # False for a dry run
+    dry_run: bool
     outcomes: tuple[Outcome, ...] = ()
     not_releasable: tuple[
         NotReleasable, ...
     ] = ()  # requested by name, with nothing to release: in use or not reserved
     unavailable: tuple[Unavailable, ...] = ()
-    halted: str = ""  # why cleanup halted; empty if it did not
+    halted: str | None = None  # why cleanup has halted, if it has
     blockers: tuple[
         Blocker, ...
     ] = ()  # of a dry run: why `--apply` could release nothing here, or in a network

@@ -190,7 +190,7 @@ def test_where_an_address_is_not_asked_a_namespace_of_nobody_objects(
             for send in (True, False):
                 (result,) = wire(probe=probe).recheck.probe([lost], send=send).values()
                 assert why in result.why
-                assert result.objection == (Reason.PROBE_UNANSWERED if objects else None), (
+                assert result.reason == (Reason.PROBE_UNANSWERED if objects else None), (
                     runtime,
                     mounted,
                 )

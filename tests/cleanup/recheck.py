@@ -33,7 +33,12 @@ def recheck(
             return probe(reservations) if send else {}
 
     return Live(
-        has_container, has_checkpoint, CniResults([]), Path(), ProcessTable(Path()), lambda *_: {}
+        has_container=has_container,
+        has_checkpoint=has_checkpoint,
+        results=CniResults([]),
+        proc=Path(),
+        processes=ProcessTable(Path()),
+        probe_addresses=lambda *_: {},
     )
 
 

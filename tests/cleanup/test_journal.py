@@ -16,15 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cleanup.journal import (
-    RESERVATION,
-    Busy,
-    Entry,
-    FileImage,
-    Journal,
-    JournalFull,
-    JournalStore,
-)
+from agent.cleanup.journal import RESERVATION, Entry, FileImage, Journal, JournalFull
+from agent.cleanup.journal_store import Busy, JournalStore
 from agent.model.release import Verdict
 from agent.sources.source_error import SourceError
 from tests.builders import GONE, NOW, WEB_ID
@@ -210,6 +203,16 @@ def test_entries_that_earlier_versions_wrote_are_read() -> None:
     assert (third.unfinished, third.directories) == (True, ("/run/cni-ipam-state/net1",))
 
 
+def test_a_release_in_doubt_has_the_word_of_earlier_versions_on_disk(
+    journal: JournalStore, file: Path
+) -> None:
+    journal.begin(ENTRY, ())
+    in_doubt = ENTRY.ended(Verdict.IN_DOUBT, "")
+    journal.update(in_doubt, NOW)
+    assert json.loads(file.read_text())["outcome"] == "interrupted"
+    assert read_anew(file).entries == (in_doubt,)
+
+
 def test_what_others_wrote_is_read_and_what_a_killed_one_left_is_removed(
     journal: JournalStore, file: Path
 ) -> None:
@@ -255,7 +258,7 @@ def test_a_file_that_is_too_large_is_damage_like_any_other(
     (message,) = read.damage
     assert message.startswith(f"{huge}: ")
     assert "it has more than the limit of 16,777,216 bytes" in message
-    assert JournalStore(file.parent.parent, max_entries=2).full(NOW) != ""
+    assert JournalStore(file.parent.parent, max_entries=2).why_full(NOW) is not None
 
 
 def test_an_entry_that_goes_while_the_journal_is_read_is_none(
@@ -305,20 +308,20 @@ def test_an_unreadable_journal_is_unavailable() -> None:
                 JournalStore(directory).read()
         with as_nobody():
             store = JournalStore(directory)
-            assert store.trouble() != ""
-            assert (store.size(), store.full(NOW)) == (None, "")
+            assert store.why_unwritable() is not None
+            assert (store.size(), store.why_full(NOW)) == (None, None)
 
 
 def test_a_disk_without_room_is_known_before_a_release(tmp_path: Path) -> None:
     may_mount()
 
-    def full() -> list[str]:
+    def full() -> list[str | None]:
         mount("-t", "tmpfs", "-o", "size=8k", "none", tmp_path)
-        empty = JournalStore(tmp_path / "state").trouble()
+        empty = JournalStore(tmp_path / "state").why_unwritable()
         (tmp_path / "filler").write_bytes(b"x" * 8192)
-        return [empty, JournalStore(tmp_path / "state").trouble()]
+        return [empty, JournalStore(tmp_path / "state").why_unwritable()]
 
-    assert in_child(full) == ["", f"{tmp_path}: no space left on device"]
+    assert in_child(full) == [None, f"{tmp_path}: no space left on device"]
 
 
 def released(name: str, **more: Any) -> Entry:
@@ -341,15 +344,15 @@ DAYS = timedelta(days=30)
 def test_no_release_of_the_last_day_is_ever_dropped(tmp_path: Path, file: Path) -> None:
     journal, day = JournalStore(tmp_path / "state", max_entries=3), timedelta(hours=24)
     for number in range(3):
-        assert journal.full(NOW) == ""
+        assert journal.why_full(NOW) is None
         written(journal, file, released(str(number)), day - timedelta(seconds=number))
     full = f"the journal is full until {file.with_name('0.json')} is 24 hours old"
-    assert journal.full(NOW) == full
+    assert journal.why_full(NOW) == full
     with pytest.raises(OSError, match=full):
         journal.begin(named("3"), ())
     journal.update(released("0"), NOW)  # what has begun can be ended, and was just written to
     os.utime(file.with_name("0.json"), (NOW.timestamp(),) * 2)
-    assert journal.full(NOW + timedelta(seconds=2)) == ""
+    assert journal.why_full(NOW + timedelta(seconds=2)) is None
     journal.begin(named("3", at=NOW + timedelta(seconds=2)), ())
     assert [entry.name for entry in read_anew(file).entries] == ["0", "2", "3"]
 
@@ -396,17 +399,17 @@ def test_a_journal_that_may_drop_nothing_says_so_and_what_to_do(tmp_path: Path, 
         "(1 restored, 1 unfinished, 1 halted): "
         f"move those that are not needed any more out of {file.parent}"
     )
-    assert journal.full(NOW) == full
+    assert journal.why_full(NOW) == full
     with pytest.raises(JournalFull) as raised:
         journal.begin(named("3"), ())
     assert str(raised.value) == full
     path.rename(tmp_path / path.name)
-    assert journal.full(NOW) == ""
+    assert journal.why_full(NOW) is None
     journal.begin(named("3"), ())
     # One that cleanup was resumed from is like any other.
     journal.update(replace(released("2"), halted=NOW - DAYS, resumed=NOW), NOW)
     os.utime(file.with_name("2.json"), ((NOW - DAYS).timestamp(),) * 2)
-    assert journal.full(NOW) == ""
+    assert journal.why_full(NOW) is None
 
 
 def test_an_entry_of_a_full_journal_is_read_once(tmp_path: Path, file: Path) -> None:

@@ -45,7 +45,7 @@ reserved = [reservation(ip, network=network or "kubenet") for network, _, ip in 
 recheck = wired(proc=proc, cni_cache_dir=cache).recheck
 began = time.monotonic()
 results = recheck.send(reserved, send == "True")
-found = {str(key).removeprefix("kubenet/"): [one.objection, one.why, one.conclusive] for key, one in results.items()}
+found = {str(key).removeprefix("kubenet/"): [one.reason, one.why, one.conclusive] for key, one in results.items()}
 print(json.dumps([time.monotonic() - began, found]))
 """
 

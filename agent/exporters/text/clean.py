@@ -234,19 +234,19 @@ def _by_reason(document: dict[str, Any]) -> str:
 
 
 @layout.as_text
-def restoration_text(done: Restoration, journal: Journal, *, applied: bool) -> Iterator[str]:
+def restoration_text(done: Restoration, journal: Journal, *, dry_run: bool) -> Iterator[str]:
     """Write the result of `restore`, with damage of the journal: the entry in question may be among it."""
     entry = done.entry
     pod = f" of pod {entry.pod}" if entry.pod else ""
     what = f"{', '.join(entry.ips)} for container {entry.container_id[:12] or '(empty file)'}{pod}, entry {entry.name}"
-    if not applied:
+    if dry_run:
         yield "DRY RUN: nothing is changed; use --apply to restore."
-    if done.done:
-        yield f"{'restored' if applied else 'would restore'}: {what}"
-        if done.why:
-            yield f"warning: {done.why}"
+    if done.failure is None:
+        yield f"{'would restore' if dry_run else 'restored'}: {what}"
+        if done.note:
+            yield f"warning: {done.note}"
     else:
-        yield f"{'not restored' if applied else 'would not restore'}: {what}: {done.why}"
+        yield f"{'would not restore' if dry_run else 'not restored'}: {what}: {done.failure}"
     yield from (f"warning: journal: {damage}" for damage in journal.damage)
 
 
