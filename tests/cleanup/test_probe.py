@@ -44,7 +44,7 @@ pairs = [name.rpartition("/") for name in names]
 reserved = [reservation(ip, network=network or "kubenet") for network, _, ip in pairs]
 recheck = wired(proc=proc, cni_cache_dir=cache).recheck
 began = time.monotonic()
-results = recheck.send(reserved, send == "True")
+results = recheck.probe_addresses(reserved, send == "True")
 found = {str(key).removeprefix("kubenet/"): [one.reason, one.why, one.conclusive] for key, one in results.items()}
 print(json.dumps([time.monotonic() - began, found]))
 """
