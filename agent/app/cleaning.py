@@ -17,7 +17,8 @@ from agent.cleanup.run import Cleaner
 from agent.cleanup.signals import held_signals
 from agent.cleanup.unlink import NodeFiles, describe_error
 from agent.config import Config, UsageError, option, variable
-from agent.model.release import BlockedBy, Blocker, Cleaning, Limits, Remedy
+from agent.model.release import BlockedBy, Blocker, Cleaning, Limits
+from agent.model.remedy import Remedy
 from agent.model.report import Report
 from agent.model.runtime import AUTO
 from agent.model.snapshot import Unavailable

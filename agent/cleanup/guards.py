@@ -1,7 +1,8 @@
 """Decides which addresses may be released, and why the others may not. Pure.
 
-An address may be released if no guard refuses. `checks/addresses/classify.py` has already looked for
-its owners, and `recheck.py` asks the runtime, the kubelet and the kernel again right before a release.
+An address may be released if no guard refuses. `checks/addresses/classify.py` has already looked
+for its owners. `recheck.py` asks the runtime, the kubelet and the kernel again, right before a
+release.
 """
 
 from collections import defaultdict
@@ -52,7 +53,7 @@ _REQUESTED: Final = {State.LEAKED, State.CANDIDATE, State.UNKNOWN, *_REASON_BY_S
 
 MIN_CONTAINERS: Final = 4  # to lose more than half of fewer containers than this is normal
 _START_ERROR: Final = timedelta(seconds=2)
-"""Of a process' start: the kernel tells the node's boot time in whole seconds (proc(5), `btime`)."""
+"""Of a process' start: the kernel tells the boot time in whole seconds (proc(5), `btime`)."""
 _HOUR: Final = timedelta(hours=1)
 
 
@@ -427,7 +428,7 @@ def whole_sandbox(request: ReleaseRequest, context: GuardContext) -> Refusal | N
 
 
 def ordered_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    """Such a runtime's list lacks sandboxes that are being made and have their addresses already."""
+    """Such a runtime's list lacks sandboxes that are being made, and have their addresses."""
     unordered = runtimes.unordered(context.snapshot)
     if not unordered:
         return None
@@ -437,7 +438,7 @@ def ordered_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal 
 
 
 def trusted_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    """A runtime's list can be incomplete, mostly after a restart. Trust could cost all addresses."""
+    """A runtime's list can be incomplete, mostly after a restart: every address would leak."""
     history = context.runtime_history
     snapshot = context.snapshot
     since = history.suspect_since
@@ -560,7 +561,7 @@ GUARDS: Final[tuple[Guard, ...]] = (
     ordered_runtime, trusted_runtime, settled, plausible_share,
     plugin_works, no_host_ports, journal_usable,
 )  # fmt: skip
-"""Every guard but the budget, which depends on what these let pass. The first refusal is reported."""
+"""Every guard but the budget, which depends on what these let pass, in order of importance."""
 
 
 class _Budget(NamedTuple):

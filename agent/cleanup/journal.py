@@ -1,8 +1,8 @@
 """The journal of releases as values: what was removed, byte for byte, and what became of it. Pure.
 
-A release is in the journal before anything is removed, and its outcome is added at the end. So it is
-with a restoration. An entry that began and did not end is unfinished: the agent was killed. Then the
-file is in place, or the entry can restore it. `journal_store.py` keeps the entries on disk.
+A release is in the journal before anything is removed, and its outcome is added at the end. So it
+is with a restoration. An entry that began and did not end is unfinished: the agent was killed. Then
+the file is in place, or the entry can restore it. `journal_store.py` keeps the entries on disk.
 """
 
 import posixpath
@@ -23,7 +23,7 @@ _LARGEST_CLOCK_ERROR: Final = timedelta(days=1)
 
 
 class JournalFull(OSError):
-    """The journal would have to drop an entry that may still be needed; the text says until when."""
+    """The journal would have to drop an entry that may be needed; the text says until when."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The journal on disk: one readable JSON file for each entry, and the lock of one cleaner at a time.
+"""The journal on disk: a readable JSON file for each entry, and the lock of one cleaner at a time.
 
 Each file is replaced as a whole: after a power cut, the old or the new one is there. They are
 outside host-local's directories, because host-local reads every file in its own.
@@ -226,7 +226,10 @@ class JournalStore:
         return parsed
 
     def _evicted(self, now: datetime) -> JournalFile | None:
-        """Return what has to go before another entry can begin. Raises as `choose_evicted`, `_load`."""
+        """Return what has to go before another entry can begin, if anything.
+
+        Raises JournalFull, OSError and SourceError.
+        """
         if len(self._list_files(self._directory)) < self._max_entries:
             return None
         return choose_evicted(self._load(), now)

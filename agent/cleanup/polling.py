@@ -4,7 +4,7 @@ import tenacity
 
 
 def polling(held: type[Exception], timeout: float) -> tenacity.Retrying:
-    """Return what calls a function until it does not raise `held`, or `timeout` seconds are over."""
+    """Return what calls a function until it does not raise `held`, for up to `timeout` seconds."""
     return tenacity.Retrying(
         stop=tenacity.stop_after_delay(timeout),
         wait=tenacity.wait_random(0.001, 0.005),

@@ -1,9 +1,9 @@
 """Asks the addresses themselves whether somebody has them: one UDP datagram each, all at once.
 
-Needs no capability. A network namespace without a process appears in no list, and a new pod with its
-address would duplicate it. But the kernel in it answers that the port is closed. Where nobody has the
-address, the node's own kernel reports after three unanswered requests (ARP or NDP, one a second) that
-the host is unreachable.
+Needs no capability. A network namespace without a process appears in no list, and a new pod with
+its address would duplicate it. But the kernel in it answers that the port is closed. Where nobody
+has the address, the node's own kernel reports after three unanswered requests (ARP or NDP, one a
+second) that the host is unreachable.
 """
 
 import contextlib
@@ -58,9 +58,9 @@ def probe(
 ) -> dict[ReservationKey, ProbeResult]:
     """Return what is known of each address.
 
-    `plugins`: by network, those that may make its interfaces. `send`: False: nothing is sent, and an
-    address is left out if only a datagram would tell. Raises SourceError if the kernel cannot be
-    asked, or is not the node's.
+    `plugins`: by network, those that may make its interfaces. `send`: False: nothing is sent, and
+    an address is left out if only a datagram would tell. Raises SourceError if the kernel cannot
+    be asked, or is not the node's.
     """
     _require_network_of_the_node(proc)
     results: dict[ReservationKey, ProbeResult] = {}

@@ -1,8 +1,8 @@
 """Live recheck of one sandbox right before its release. The order is part of the proof.
 
-The runtime first, then the kubelet, then the kernel: a checkpoint protects an address during ADD, and
-the kernel as soon as the address is configured (docs/proof.md). So each release reads the namespaces
-itself.
+The runtime first, then the kubelet, then the kernel: a checkpoint protects an address during ADD,
+and the kernel as soon as the address is configured (docs/proof.md). So each release reads the
+namespaces itself.
 """
 
 from collections.abc import Callable, Mapping, Sequence

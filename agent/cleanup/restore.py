@@ -1,4 +1,4 @@
-"""Restores released addresses, and recovers interrupted releases and restorations. Removes nothing."""
+"""Restores released addresses, and recovers interrupted operations. Removes no reservation."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

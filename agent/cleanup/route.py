@@ -45,7 +45,7 @@ _TABLE_IPV6: Final = Path("/proc/net/ipv6_route")
 class Route(NamedTuple):
     local: bool = False  # it is an address of the node itself
     link: str = ""
-    """The interface on whose link the address is; empty: none, or one without neighbors (a tunnel)."""
+    """The interface on whose link the address is; empty: none, or one without neighbors."""
     alone: bool = False
     """The route is for this address alone, as each pod has one with ptp and Calico."""
     prefix: int = 0  # of the route, in bits; all bits if it is not known

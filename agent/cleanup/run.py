@@ -1,4 +1,4 @@
-"""`Cleaner`: releases confirmed leaks, one sync at a time, and keeps what must survive between syncs.
+"""`Cleaner`: releases confirmed leaks, and keeps what must survive from sync to sync.
 
 Where cleanup is off, there is none.
 """
@@ -25,7 +25,7 @@ from agent.model.snapshot import Reservation, Snapshot, known_or
 from agent.sources.source_error import SourceError
 
 PAUSE: Final = timedelta(minutes=10)
-"""After a persistent refusal: such a leak must neither hold up others nor be probed in each sync."""
+"""After a persistent refusal: the leak must neither hold up others nor be probed in each sync."""
 RETRY_AFTER: Final = timedelta(minutes=1)
 """After a failed release, perhaps because the runtime had just been restarted."""
 MAX_SNAPSHOT_AGE: Final = timedelta(minutes=1)
@@ -55,7 +55,7 @@ class Cleaner:
     uptime: Callable[[], timedelta]  # by the boot clock, as in `Snapshot.uptime`
     dry_run: bool
     heartbeat: Callable[[], None] = lambda: None
-    """Called after each release: one may wait for the runtime and a lock, and there can be several."""
+    """Called after each release: one may wait for the runtime and a lock, and there are several."""
     no_network: NoNetwork = lambda: None
     _journal: Journal = field(default=Journal(), init=False)
     """As it was before the snapshot, so that another process' release is no reappearance."""

@@ -15,9 +15,9 @@ from agent.model.release import (
     Cleaning,
     NotReleasable,
     Outcome,
-    Remedy,
     Verdict,
 )
+from agent.model.remedy import Remedy
 from agent.model.report import Report
 from agent.model.runtime import AUTO
 from agent.model.snapshot import Known, NotRequested, Reservation, ReservationKey, Unavailable
@@ -107,12 +107,12 @@ def _unwritable_networks(context: GuardContext, files: NodeFiles) -> Iterator[Bl
             unwritable[store.network] = (problem, None)
     is_every = len(unwritable) == len(allowed)
     for network, (problem, remedy) in unwritable.items():
-        scope = "" if is_every else network
+        scope = None if is_every else network
         yield Blocker(BlockedBy.NETWORK_UNWRITABLE, problem, remedy, scope)
 
 
 def _not_releasable(assessment: Assessment, only: frozenset[str] | None) -> Iterator[NotReleasable]:
-    """Yield the addresses that were requested by name and have nothing to release, with the reason."""
+    """Yield the addresses that were requested by name and have nothing to release."""
     requested = {ip for request in release_requests(assessment, only) for ip in request.ips}
     for ip in sorted((only or set()) - requested):
         reserved = [entry for entry in assessment.reservations if entry.name == ip]

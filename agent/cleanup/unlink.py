@@ -4,8 +4,8 @@ Recheck, read, journal, lock, compare, unlink. THE ONLY MODULE THAT CHANGES FILE
 LIBCNI; a lint rule keeps the calls out of all others. They work relative to an open directory, and
 follow no link in it. A reservation is removed and put back only through a `LockedNetwork`: under
 host-local's own locks, `flock` on the directory (host-local <= 0.6) and on the file `lock` in it
-(>= 0.7). host-local has no other locks. Two other files are created: that `lock` where it is missing,
-and `.nodeleak-restoring` where a file cannot be created without a name.
+(>= 0.7). host-local has no other locks. Two other files are created: that `lock` where it is
+missing, and `.nodeleak-restoring` where a file cannot be created without a name.
 """
 
 import errno
@@ -24,7 +24,8 @@ from agent.cleanup.journal import RESERVATION, Entry, FileImage, new_entry
 from agent.cleanup.journal_store import EntryTooLarge, JournalStore
 from agent.cleanup.polling import polling
 from agent.cleanup.recheck import Probed, Recheck
-from agent.model.release import Outcome, Reason, Refusal, ReleaseRequest, Remedy, Verdict
+from agent.model.release import Outcome, Reason, Refusal, ReleaseRequest, Verdict
+from agent.model.remedy import Remedy
 from agent.model.snapshot import Reservation
 from agent.sources.host import cni_cache
 from agent.sources.source_error import SourceError
@@ -52,7 +53,7 @@ class ReadOnlyMount(OSError):
     """The directory is mounted read-only, so that nothing can be removed from it."""
 
     def __init__(self, path: Path, remedy: Remedy) -> None:
-        super().__init__(errno.EROFS, f"read-only mount: {remedy.sentence}", str(path))
+        super().__init__(errno.EROFS, f"read-only mount: {remedy.text}", str(path))
         self.problem = f"{path}: read-only mount"
         self.remedy = remedy
 
@@ -236,7 +237,7 @@ class OpenNetwork:
 
 
 class LockedNetwork(OpenNetwork):
-    """A network's directory whose locks are held: only here a reservation is removed or put back."""
+    """A network's directory whose locks are held. Only this removes or puts back a reservation."""
 
     def unlink(self, name: str) -> None:
         os.unlink(name, dir_fd=self.handle)
@@ -468,7 +469,7 @@ def _unlink_unchanged(image: FileImage, directory: int) -> None:
 
 
 def _link(image: FileImage, directory: int) -> None:
-    """Create a file that gets its name when it is complete: host-local reads every file it finds."""
+    """Create a file that gets its name when it is complete: host-local reads every file."""
     try:
         handle, temporary = _new_file(directory)
         try:
@@ -492,7 +493,7 @@ def _link(image: FileImage, directory: int) -> None:
 
 
 def _new_file(directory: int) -> tuple[int, str | None]:
-    """Open a file without a name, or else (overlayfs before Linux 6.1) return its temporary name."""
+    """Return a new open file without a name, or (overlayfs before Linux 6.1) with its name."""
     try:
         flags = os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC
         return os.open(".", flags, 0o600, dir_fd=directory), None

@@ -1,4 +1,4 @@
-"""The agent's own directory: files are replaced whole or not at all. It may be full or read-only."""
+"""The agent's own directory: files are replaced whole or not at all. It may be unwritable."""
 
 import os
 from collections.abc import Callable
@@ -101,7 +101,10 @@ def read_disk(directory: Path) -> bool:
 
 
 def why_unwritable(directory: Path) -> str | None:
-    """Return why nothing can be written in a directory, if so. It may not exist yet. Changes nothing."""
+    """Return why nothing can be written in a directory that may not exist yet, if so.
+
+    Changes nothing.
+    """
     try:
         existing, status = _nearest_existing(directory)
     except OSError as error:

@@ -40,7 +40,7 @@ class DeviceHistoryStore:
             self._history = _load(self._file.path)
         return self._history
 
-    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (the duration does not matter here)
+    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (unused)
         devices = known_or(report.assessment.snapshot.device_plugins, None)
         if devices is None:
             return
@@ -73,7 +73,7 @@ class LastSeenExporter:
         self._file = StateFile(state_dir / documents.LAST_SEEN_FILE, warn)
         self._written: LastSeen | None = None
 
-    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (the duration does not matter here)
+    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (unused)
         snapshot = report.assessment.snapshot
         registration = known_or(snapshot.registration, None)
         last = registration.last if registration else None
