@@ -519,7 +519,9 @@ def classify_one(
     snapshot: Snapshot, ip: str, network: str = "kubenet", grace: timedelta = GRACE
 ) -> ClassifiedReservation:
     """Say what one entry is."""
-    (classified,) = (entry for entry in assessment(snapshot, grace).of(network) if entry.name == ip)
+    (classified,) = (
+        entry for entry in assessment(snapshot, grace).entries(network) if entry.name == ip
+    )
     return classified
 
 

@@ -1,5 +1,6 @@
-"""`hack/measure`: the shape of the code, each figure beside what it should hold.
+"""`hack/measure [--check] [PATH...]`: the shape of the code, each figure beside what it should hold.
 
+With paths, such as `agent/checks`, it prints a row for each module below them.
 `--check` fails for what a reader feels at once: a function that does not fit on a screen. Columns and
 complexity are held by ruff. The other figures say where the code stands; nobody has to make room in a
 budget to add something.
@@ -54,11 +55,17 @@ def main(arguments: Sequence[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         print((__doc__ or "").strip())
         return 0
-    modules = [measure(path) for path in sorted((ROOT / "agent").rglob("*.py"))]
-    if "--check" not in arguments:
-        print(f"{'measure of agent/':44} {'now':>9} {'hold':>9}")
-        for name, value, hold in measures(modules):
-            print(f"{name:44} {value:>9} {hold:>9}")
+    paths = [Path(argument).resolve() for argument in arguments if argument != "--check"]
+    modules = [
+        measure(module) for path in paths or [ROOT / "agent"] for module in _modules_below(path)
+    ]
+    if not modules:
+        print(f"hack/measure: no Python files below {' '.join(arguments)}", file=sys.stderr)
+        return 2
+    if paths:
+        _print_modules(modules)
+    elif "--check" not in arguments:
+        _print_measures(modules)
     long = [
         found for module in modules for found in module.functions if found[0] > LONGEST_FUNCTION
     ]
@@ -68,6 +75,27 @@ def main(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
     return 1 if long else 0
+
+
+def _modules_below(path: Path) -> list[Path]:
+    return sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.is_file() else []
+
+
+def _print_modules(modules: Sequence[Module]) -> None:
+    print(f"{'module':52} {'lines':>6} {'tokens':>7} {'a line':>7} {'a statement':>12}")
+    for module in modules:
+        per_line = module.tokens / max(module.lines, 1)
+        per_statement = module.tokens / max(module.statements, 1)
+        print(
+            f"{module.path!s:52} {module.lines:6} {module.tokens:7} "
+            f"{per_line:7.1f} {per_statement:12.1f}"
+        )
+
+
+def _print_measures(modules: Sequence[Module]) -> None:
+    print(f"{'measure of agent/':44} {'now':>9} {'hold':>9}")
+    for name, value, hold in measures(modules):
+        print(f"{name:44} {value:>9} {hold:>9}")
 
 
 def measure(path: Path) -> Module:

@@ -58,7 +58,9 @@ def test_every_public_word_is_in_its_table_and_all_detectors_are_held_independen
     (independent,) = (
         contract["modules"] for contract in contracts if contract["type"] == "independence"
     )
-    assert sorted(independent) == sorted(vars(detector)["__name__"] for detector in DETECTORS)
+    for detector in DETECTORS:
+        package = vars(detector)["__name__"].rpartition(".")[0]
+        assert f"{package}.*" in independent
 
 
 def test_every_option_is_in_the_reference_and_every_setting_with_its_default() -> None:

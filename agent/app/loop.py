@@ -9,14 +9,16 @@ from threading import Event
 from typing import TYPE_CHECKING, Protocol
 
 from agent.checks import engine
+from agent.checks.devices.history import with_history
 from agent.checks.engine import ConfirmationState
 from agent.cleanup.signals import held_signals
 from agent.config import Config
 from agent.model.bug import EXPORTER, Bug, bug_of
+from agent.model.clocks import Moment
 from agent.model.release import CLEANER, Cleaning
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
-from agent.sources.collector import Moment, Sources, take_snapshot
+from agent.sources.collector import Sources, take_snapshot
 
 if TYPE_CHECKING:  # a scan cleans nothing
     from agent.cleanup.run import Cleaner
@@ -38,7 +40,7 @@ def uptime() -> timedelta:
 
 
 def snapshot_node(sources: Sources, node: str) -> Snapshot:
-    return take_snapshot(sources, node, now(), clock)
+    return with_history(take_snapshot(sources, node, now(), clock))
 
 
 def take_snapshots(

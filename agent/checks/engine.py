@@ -1,95 +1,55 @@
-"""One sync: classify every reservation, confirm what lasts, then detect. Pure, so that recordings replay."""
+"""One sync: classify every reservation, confirm what lasts, then detect.
+
+Pure, so that recordings can be replayed.
+"""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-from agent.checks import kubelet_runtime as runtimes
-from agent.checks.addresses import host_ports, leaked_reservation, stuck_teardown
+from agent.checks.addresses import leaked_reservation
 from agent.checks.addresses.classify import classify
-from agent.checks.devices.state import with_history
-from agent.checks.registry import DETECTORS, Detector
+from agent.checks.detector import Detector
+from agent.checks.devices.history import with_history
+from agent.checks.memory import advance, clock_stepped, networks_read
+from agent.checks.registry import DETECTORS
 from agent.model.assessment import Assessment, State, or_none
 from agent.model.bug import Bug, bug_of
 from agent.model.finding import Finding, Key, LeakCause, SkippedCheck, TrackedFinding
-from agent.model.index import SnapshotIndex
+from agent.model.memory import NO_MEMORY, Memory
 from agent.model.ranges import usable
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import (
     InsufficientData,
-    Known,
     NetworkStore,
     NotRequested,
     ReservationKey,
     Snapshot,
 )
 
-CLOCK_STEP = timedelta(seconds=5)
-"""A larger difference between the progress of the wall clock and of the boot clock means that the clock was set."""
+Observations = Mapping[Key, TrackedFinding]
+"""Each finding as it was first seen."""
+
+_REMAINING: Final = tuple(detector for detector in DETECTORS if detector is not leaked_reservation)
+"""The detectors that run once it is known what is leaked."""
+_SEEN_ONCE: Final = "no owner of any kind, but seen in one snapshot only"
+"""Why a leak is not confirmed: between two reads of one snapshot a pod can vanish."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmationState:
     """What a sync leaves to the next."""
 
-    assessment: Assessment
-    observations: Mapping[Key, TrackedFinding]  # each finding as it was first seen
-    pods: Mapping[str, str]
-    """The pod of each container ID that has a reservation: every other record of a leak's owner is gone."""
-
-    @property
-    def confirmed(self) -> dict[Key, TrackedFinding]:
-        return {key: seen for key, seen in self.observations.items() if seen.confirmed}
+    memory: Memory = NO_MEMORY
+    observations: Observations = field(default_factory=dict)
 
 
 class Detected(NamedTuple):
     findings: tuple[Finding, ...]
     gaps: tuple[SkippedCheck, ...]
-    bugs: tuple[Bug, ...] = ()  # of detectors
-
-
-def clock_stepped(before: ConfirmationState, snapshot: Snapshot) -> bool:
-    """Return whether the wall clock was set since the last snapshot."""
-    earlier = before.assessment.snapshot
-    return (
-        abs((snapshot.taken_at - earlier.taken_at) - (snapshot.uptime - earlier.uptime))
-        > CLOCK_STEP
-    )
-
-
-def confirm(
-    detected: Detected, before: ConfirmationState, now: Snapshot, confirm_after: timedelta
-) -> dict[Key, TrackedFinding]:
-    """Confirm each finding that the last snapshot had too and that has lasted for `confirm_after`, or is urgent.
-
-    Durations are measured by the boot clock. Where a detector had a gap, its confirmed findings stay known, so that
-    they do not count as new afterwards; its candidates start over. All candidates start over when the clock was set.
-    """
-    known = before.confirmed if clock_stepped(before, now) else before.observations
-    with_gap = {gap.detector for gap in detected.gaps}
-    observations = {
-        key: seen for key, seen in before.confirmed.items() if seen.finding.detector in with_gap
-    }
-    for finding in detected.findings:
-        seen = known.get(finding.key)
-        if seen is None:
-            seen = TrackedFinding(finding, now.taken_at, confirmed=False, first_uptime=now.uptime)
-        elif finding.urgent or now.uptime - seen.first_uptime >= confirm_after:
-            seen = replace(seen, confirmed=True)
-        observations[finding.key] = seen
-    return observations
-
-
-_OTHERS: Final = tuple(detector for detector in DETECTORS if detector is not leaked_reservation)
-OWNED: Final = {State.IN_USE, State.NOT_READY, State.TEARDOWN_PENDING}
-_SEEN_ONCE: Final = "no owner of any kind, but seen in one snapshot only"
-"""A leak that is not confirmed: between two reads of one snapshot a pod can vanish."""
-
-
-def first_state(snapshot: Snapshot, pods: Mapping[str, str] | None = None) -> ConfirmationState:
-    return ConfirmationState(Assessment(SnapshotIndex(snapshot), ()), {}, pods or {})
+    bugs: tuple[Bug, ...]  # of detectors
 
 
 def run(
@@ -99,38 +59,55 @@ def run(
     grace: timedelta,
     confirm_after: timedelta,
 ) -> tuple[Report, ConfirmationState]:
-    """Assess a snapshot.
+    """Return the report of a snapshot, and what the next sync has to know.
 
-    Leaks are confirmed first: a reservation is `leaked` only once two snapshots found the same file without an owner.
-    Every other detector sees the final states, so that states, findings, metrics and JSON of a report agree.
+    Leaks are confirmed first: a reservation is `leaked` only once two snapshots found the same file
+    without an owner. Every other detector sees the final states, so that states, findings, metrics
+    and JSON of a report agree.
 
     `grace`: how old a file without an owner must be; `confirm_after`: how long a finding must last.
     """
-    before = before or first_state(snapshot)
-    suspected = _with_memory(classify(snapshot, grace, before.pods), before)
+    before = before or ConfirmationState()
+    stepped = clock_stepped(before.memory, snapshot)
+    confirmed_before = _confirmed(before.observations)
+    # All candidates start over when the clock was set.
+    earlier = confirmed_before if stepped else before.observations
+
+    suspected = _assess(snapshot, before.memory, grace)
     suspects = detect(suspected, (leaked_reservation,))
-    observed = confirm(suspects, _without_ended_leaks(before, suspected), snapshot, confirm_after)
+    leaks = _confirm(suspects, _lasting_leaks(earlier, suspected), snapshot, confirm_after)
     # As first seen: a later restart did not cause an earlier leak.
-    leaks = [
-        seen for seen in (observed[finding.key] for finding in suspects.findings) if seen.confirmed
+    confirmed = [
+        leaks[finding.key] for finding in suspects.findings if leaks[finding.key].confirmed
     ]
-    assessment = _with_leaks(suspected, {leak.finding.key for leak in leaks})
-    detected = detect(assessment, _OTHERS)
-    others = confirm(detected, before, snapshot, confirm_after)
+    assessment = _with_confirmed(suspected, confirmed)
+
+    detected = detect(assessment, _REMAINING)
+    others = _confirm(detected, earlier, snapshot, confirm_after)
     report = Report(
         assessment=assessment,
         networks=tuple(_summary(assessment, store) for store in snapshot.reservations),
         findings=(
-            *leaked_reservation.summarized(leaks, runtimes.name_of(snapshot)),
+            *leaked_reservation.summarized(confirmed, assessment.runtime.name),
             *(replace(others[finding.key], finding=finding) for finding in detected.findings),
         ),
         gaps=(*suspects.gaps, *detected.gaps),
-        leak_causes=_known_causes(assessment, leaks),
-        newly_confirmed=_newly_confirmed(leaks, before),
-        clock_stepped=clock_stepped(before, snapshot),
+        leak_causes=_known_causes(assessment, confirmed),
+        newly_confirmed=Counter(
+            (leak.finding.network, leak.finding.cause)
+            for leak in confirmed
+            if leak.finding.key not in confirmed_before
+            and isinstance(leak.finding.cause, LeakCause)
+        ),
+        clock_stepped=stepped,
         bugs=(*snapshot.bugs, *suspects.bugs, *detected.bugs),
     )
-    return report, ConfirmationState(assessment, {**observed, **others}, _pods(assessment, before))
+    return report, ConfirmationState(assessment.memory, {**leaks, **others})
+
+
+def _assess(snapshot: Snapshot, before: Memory, grace: timedelta) -> Assessment:
+    assessment = classify(snapshot, grace, before)
+    return replace(assessment, memory=advance(before, assessment))
 
 
 def detect(assessment: Assessment, detectors: Iterable[Detector]) -> Detected:
@@ -144,53 +121,69 @@ def detect(assessment: Assessment, detectors: Iterable[Detector]) -> Detected:
                 findings.append(finding)  # noqa: PERF402 (a finding made before the gap counts)
         except InsufficientData as missing:
             gaps.append(SkippedCheck(detector.NAME, str(missing), chosen=missing.chosen))
-        except Exception as error:  # noqa: BLE001 (a broken detector must not silence the others; it is logged as a gap)
+        except Exception as error:  # noqa: BLE001 (a bug must not silence the other detectors)
             bugs.append(bug_of("detector", detector.NAME, error))
-            gaps.append(
-                SkippedCheck(detector.NAME, f"{type(error).__name__}: {error}", broken=True)
-            )
+            reason = f"{type(error).__name__}: {error}"
+            gaps.append(SkippedCheck(detector.NAME, reason, broken=True))
     return Detected(tuple(findings), tuple(gaps), tuple(bugs))
 
 
-def _with_memory(assessment: Assessment, before: ConfirmationState) -> Assessment:
-    """Add what earlier snapshots know of the reservations. Where none can be read now, that stays known."""
-    earlier, snapshot = before.assessment, assessment.snapshot
-    if not _read(snapshot):
-        return replace(assessment, pending=earlier.pending, host_ports=earlier.host_ports)
-    entries = {} if clock_stepped(before, snapshot) else earlier.classified
-    owned = (leak for leak in assessment.leaked if leak in entries and entries[leak].state in OWNED)
-    return replace(
-        assessment,
-        last_owned=dict.fromkeys(owned, earlier.snapshot.taken_at),
-        pending=stuck_teardown.pending_since(assessment, earlier.pending),
-        host_ports=host_ports.in_specs(assessment, earlier.host_ports),
-    )
+def _confirm(
+    detected: Detected, earlier: Observations, now: Snapshot, confirm_after: timedelta
+) -> dict[Key, TrackedFinding]:
+    """Confirm each finding that an earlier snapshot had and that has lasted, or is urgent.
+
+    Durations are measured by the boot clock. If a detector had a gap, its confirmed findings stay
+    known, so that they do not count as new afterwards; its candidates start over.
+    """
+    with_gap = {gap.detector for gap in detected.gaps}
+    observations = {
+        key: tracked
+        for key, tracked in _confirmed(earlier).items()
+        if tracked.finding.detector in with_gap
+    }
+    for finding in detected.findings:
+        tracked = earlier.get(finding.key)
+        if tracked is None:
+            tracked = TrackedFinding(
+                finding, first_seen=now.taken_at, confirmed=False, first_uptime=now.uptime
+            )
+        elif finding.urgent or now.uptime - tracked.first_uptime >= confirm_after:
+            tracked = replace(tracked, confirmed=True)
+        observations[finding.key] = tracked
+    return observations
 
 
-def _read(snapshot: Snapshot) -> set[str]:
-    """Return the networks whose reservations were read."""
-    return {store.network for store in snapshot.reservations if isinstance(store.reading, Known)}
+def _confirmed(observations: Observations) -> Observations:
+    return {key: tracked for key, tracked in observations.items() if tracked.confirmed}
 
 
-def _without_ended_leaks(before: ConfirmationState, suspected: Assessment) -> ConfirmationState:
-    """Forget the leaks that have ended: the file is gone, or has an owner. Of other findings, any may be missing."""
-    entries, read = suspected.classified.items(), _read(suspected.snapshot)
+def _lasting_leaks(observations: Observations, suspected: Assessment) -> Observations:
+    """Return the observations without leaks that have ended: the file is gone, or has an owner.
+
+    Of other detectors, any may be missing.
+    """
+    read = networks_read(suspected.snapshot)
     lasting = {
-        leaked_reservation.key(leak)
-        for leak, entry in entries
+        leaked_reservation.key(reservation)
+        for reservation, entry in suspected.classified.items()
         if entry.state in {State.UNKNOWN, State.LEAKED}
     }
-    observations = {
-        key: seen
-        for key, seen in before.observations.items()
-        if key in lasting or seen.finding.network not in read
+    return {
+        key: tracked
+        for key, tracked in observations.items()
+        if key in lasting or tracked.finding.network not in read
     }
-    return replace(before, observations=observations)
 
 
-def _with_leaks(suspected: Assessment, confirmed: Collection[Key]) -> Assessment:
+def _with_confirmed(suspected: Assessment, leaks: Iterable[TrackedFinding]) -> Assessment:
     """Make every reservation without an owner a candidate, unless it is a confirmed leak."""
-    seen_once = {leak for leak in suspected.leaked if leaked_reservation.key(leak) not in confirmed}
+    confirmed = {leak.finding.key for leak in leaks}
+    seen_once = {
+        reservation
+        for reservation in suspected.leaked
+        if leaked_reservation.key(reservation) not in confirmed
+    }
     if not seen_once:
         return suspected
     reservations = (
@@ -204,50 +197,38 @@ def _known_causes(
     assessment: Assessment, leaks: Iterable[TrackedFinding]
 ) -> dict[ReservationKey, LeakCause]:
     causes = {leak.finding.key: leak.finding.cause for leak in leaks}
-    found = ((leak.key, causes[leaked_reservation.key(leak)]) for leak in assessment.leaked)
-    return {
-        key: cause
-        for key, cause in found
-        if isinstance(cause, LeakCause) and cause is not LeakCause.UNKNOWN
-    }
-
-
-def _newly_confirmed(
-    leaks: Iterable[TrackedFinding], before: ConfirmationState
-) -> Counter[tuple[str, LeakCause]]:
-    """Count by network and cause."""
-    known = before.confirmed
-    new = (leak.finding for leak in leaks if leak.finding.key not in known)
-    return Counter((leak.network, leak.cause) for leak in new if isinstance(leak.cause, LeakCause))
-
-
-def _pods(assessment: Assessment, before: ConfirmationState) -> Mapping[str, str]:
-    """Return the pods of the reserved IDs; those known before where no reservation was read."""
-    if not _read(assessment.snapshot):
-        return before.pods
-    return {
-        entry.container_id: entry.pod
-        for entry in assessment.reservations
-        if entry.container_id and entry.pod
-    }
+    known: dict[ReservationKey, LeakCause] = {}
+    for reservation in assessment.leaked:
+        cause = causes[leaked_reservation.key(reservation)]
+        if isinstance(cause, LeakCause) and cause is not LeakCause.UNKNOWN:
+            known[reservation.key] = cause
+    return known
 
 
 def _summary(assessment: Assessment, store: NetworkStore) -> NetworkSummary:
     network = store.network
     if isinstance(store.reading, NotRequested):
-        return NetworkSummary(network, None, None, None, None, None, not_in_use=store.reading.why)
-    entries, ranges = or_none(assessment.of, network), or_none(assessment.ranges, network)
-    size, free = None if ranges is None else usable(ranges), or_none(assessment.free, network)
-    reserved = None if entries is None else sum(entry.blocks for entry in entries)
-    counts = None if entries is None else Counter(entry.state for entry in entries)
-    states = None if counts is None else {state: counts[state] for state in State}
-    return NetworkSummary(network, ranges, size, reserved, free, states)
+        return NetworkSummary(network, not_in_use=store.reading.why)
+    entries = or_none(assessment.entries, network)
+    ranges = or_none(assessment.ranges, network)
+    states: dict[State, int] | None = None
+    if entries is not None:
+        counts = Counter(entry.state for entry in entries)
+        states = {state: counts[state] for state in State}
+    return NetworkSummary(
+        network,
+        ranges=ranges,
+        usable=None if ranges is None else usable(ranges),
+        reserved=None if entries is None else sum(entry.blocks for entry in entries),
+        free=or_none(assessment.free, network),
+        states=states,
+    )
 
 
 def needs_second_snapshot(snapshot: Snapshot, grace: timedelta) -> bool:
     """Return whether a snapshot leaves anything to confirm."""
-    assessment = _with_memory(classify(snapshot, grace), first_state(snapshot))
-    return bool(assessment.leaked or detect(assessment, _OTHERS).findings)
+    assessment = _assess(snapshot, NO_MEMORY, grace)
+    return bool(assessment.leaked or detect(assessment, _REMAINING).findings)
 
 
 def replay(
@@ -257,14 +238,15 @@ def replay(
     confirm_after: timedelta,
     pods: Mapping[str, str] | None = None,
 ) -> Report:
-    """Assess snapshots, and keep of the last what was confirmed, for a command. `pods`: names by container ID."""
-    state: ConfirmationState | None = None
+    """Return the report of the last snapshot, with what was confirmed only, for a command.
+
+    `pods`: names by container ID, which another process remembered.
+    """
+    state = ConfirmationState(Memory(names=pods or {}))
     report: Report | None = None
     for snapshot in map(with_history, snapshots):
-        before = state or first_state(snapshot, pods)
-        report, state = run(snapshot, before, grace=grace, confirm_after=confirm_after)
+        report, state = run(snapshot, state, grace=grace, confirm_after=confirm_after)
     if report is None:
         raise ValueError("no snapshot to assess")
-    return replace(
-        report, findings=tuple(finding for finding in report.findings if finding.confirmed)
-    )
+    confirmed = tuple(finding for finding in report.findings if finding.confirmed)
+    return replace(report, findings=confirmed)

@@ -1,7 +1,6 @@
 """The list of detectors: a module for each kind of problem."""
 
-from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final
 
 from agent.checks.addresses import (
     exhausted_range,
@@ -16,31 +15,13 @@ from agent.checks.addresses import (
     unreserved_pod_ip,
 )
 from agent.checks.cluster import detached_volume, replayed_watch, unregistered_node
+from agent.checks.detector import Detector
 from agent.checks.devices import (
     late_device_plugin,
     missing_kubelet_socket,
     rejected_pod,
     started_without_device,
 )
-from agent.model.assessment import Assessment
-from agent.model.finding import Finding, Severity
-
-
-class Detector(Protocol):
-    """A module. Its docstring is its `explain` page, with a line `Means:` and a line `Do:`.
-
-    The metrics have a zero for each of the severities. `find` yields each problem, and raises InsufficientData where a
-    source it needs is unavailable.
-    """
-
-    @property
-    def NAME(self) -> str: ...
-    @property
-    def SEVERITIES(self) -> tuple[Severity, ...]: ...
-    @property
-    def __doc__(self) -> str | None: ...  # type: ignore[override]
-    def find(self, assessment: Assessment) -> Iterator[Finding]: ...
-
 
 DETECTORS: Final[tuple[Detector, ...]] = (
     leaked_reservation, unreserved_pod_ip, shared_ip, unmanaged_address, stuck_teardown,
@@ -48,3 +29,13 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     late_device_plugin, missing_kubelet_socket, rejected_pod, started_without_device,
     unregistered_node, replayed_watch, detached_volume,
 )  # fmt: skip
+"""The order in which they run, and in which they are listed."""
+
+DETECTOR: Final = {detector.NAME: detector for detector in DETECTORS}
+_DIRECT_EFFECT: Final[tuple[Detector, ...]] = (
+    unregistered_node, exhausted_range, shared_ip, unreserved_pod_ip, detached_volume,
+    rejected_pod, started_without_device, missing_kubelet_socket, late_device_plugin,
+    leaked_reservation, unmanaged_address, stuck_teardown, overlapping_ranges,
+)  # fmt: skip
+BY_EFFECT: Final = tuple(dict.fromkeys(detector.NAME for detector in _DIRECT_EFFECT + DETECTORS))
+"""Names of all, the most direct effect on pods first: a headline is about the first that fits."""

@@ -22,14 +22,23 @@ def waiting_pods(snapshot: Snapshot) -> list[Pod]:
 
     Nothing where the pods are not known: who concludes that none waits asks for them first.
     """
-    pods = (
-        pod
-        for pod in known_or(snapshot.pods, ())
-        if pod.networked and not (pod.ips or pod.deleting)
-    )
-    waiting = [(pod.scheduled, pod.uid, pod) for pod in pods if pod.scheduled]
-    in_order = sorted(waiting, key=lambda pair: pair[:2])
-    return [pod for scheduled, _, pod in in_order if snapshot.api_time - scheduled >= WAITS_AFTER]
+    waiting = [
+        (pod.scheduled, pod.uid, pod)
+        for pod in _without_address(snapshot)
+        if pod.scheduled and snapshot.api_time - pod.scheduled >= WAITS_AFTER
+    ]
+    return [pod for _, _, pod in sorted(waiting, key=lambda entry: entry[:2])]
+
+
+def may_wait(snapshot: Snapshot) -> bool:
+    """Return whether a pod waits, or may wait because it is unknown when it was scheduled."""
+    unknown = any(pod.scheduled is None for pod in _without_address(snapshot))
+    return unknown or bool(waiting_pods(snapshot))
+
+
+def _without_address(snapshot: Snapshot) -> list[Pod]:
+    pods = known_or(snapshot.pods, ())
+    return [pod for pod in pods if pod.networked and not pod.ips and not pod.deleting]
 
 
 def recent_exhaustion(snapshot: Snapshot) -> Iterator[SandboxFailure]:

@@ -16,17 +16,18 @@ from math import ceil
 from posixpath import normpath
 from typing import Final, NamedTuple, TypeAlias
 
-from agent.checks import kubelet_runtime as runtimes
 from agent.checks.addresses import (
     failing_plugin,
     host_ports,
     leaked_reservation,
     leaked_share,
 )
+from agent.checks.kubelet_runtime import kubelet_runtime
 from agent.checks.readings.attribution import cleanable
 from agent.cleanup.journal import Journal
 from agent.model.assessment import KUBENET, Assessment, State
 from agent.model.bug import bug_of
+from agent.model.clocks import PROCESS_START
 from agent.model.ranges import RangeSets
 from agent.model.release import Limits, Reason, Refusal, ReleaseRequest
 from agent.model.report import Report
@@ -52,8 +53,6 @@ _REASON_BY_STATE: Final = {
 _REQUESTED: Final = {State.LEAKED, State.CANDIDATE, State.UNKNOWN, *_REASON_BY_STATE}
 
 MIN_CONTAINERS: Final = 4  # to lose more than half of fewer containers than this is normal
-_START_ERROR: Final = timedelta(seconds=2)
-"""Of a process' start: the kernel tells the boot time in whole seconds (proc(5), `btime`)."""
 _HOUR: Final = timedelta(hours=1)
 
 
@@ -71,7 +70,7 @@ class RuntimeHistory:
 
     def after(self, snapshot: Snapshot) -> "RuntimeHistory":
         """Return the history with one more snapshot. Unavailable data changes nothing."""
-        name = runtimes.name_of(snapshot)
+        name = kubelet_runtime(snapshot).name
         suspicion: str | None = None
         running = self.running
         if isinstance(snapshot.containers, Known):
@@ -170,9 +169,9 @@ class GuardContext:
         return len(running), len(running - listed)
 
     @cached_property
-    def treadmills(self) -> Mapping[str, failing_plugin.Treadmill]:
+    def retry_leaks(self) -> Mapping[str, failing_plugin.RetryLeak]:
         """The networks in which each retry of a pod takes another address."""
-        return failing_plugin.treadmills(self.assessment)
+        return failing_plugin.retry_leaks(self.assessment)
 
     @cached_property
     def host_ports(self) -> Mapping[Reservation, tuple[PortMapping, ...] | None]:
@@ -250,7 +249,7 @@ def release_requests(
         if entry.state in _REQUESTED:
             unnamed = ("", entry.network, entry.name)
             sandboxes[(entry.container_id,) if entry.container_id else unnamed].append(reservation)
-    keeps_results = runtimes.deletes_at_start(assessment.snapshot)
+    keeps_results = assessment.runtime.deletes_at_start
     requests: list[ReleaseRequest] = []
     for reservations in sandboxes.values():
         if only is not None and not any(leak.ip in only for leak in reservations):
@@ -309,14 +308,14 @@ def allowed_network(request: ReleaseRequest, context: GuardContext) -> Refusal |
 def no_plugin_at_work(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """An ADD may outlive its runtime, and then give the address to a sandbox that nobody lists.
 
-    A plugin that runs for longer than `LONGEST_RUN` always blocks: its start time is unreliable if
+    A plugin that runs for longer than `PLUGIN_TIMEOUT` always blocks: its start time is unreliable if
     the clock was set.
     """
     reserved = max(reservation.mtime for reservation in request.reservations)
     for plugin in context.snapshot.processes.known().plugins:
         age = context.snapshot.taken_at - plugin.started
-        started_before = plugin.started - reserved <= _START_ERROR
-        if started_before or age >= failing_plugin.LONGEST_RUN:
+        started_before = plugin.started - reserved <= PROCESS_START
+        if started_before or age >= failing_plugin.PLUGIN_TIMEOUT:
             why = (
                 f"the CNI plugin {plugin.command} (process {plugin.pid}) has been running "
                 f"for {age.total_seconds():.0f} s, and may have reserved the address"
@@ -429,7 +428,7 @@ def whole_sandbox(request: ReleaseRequest, context: GuardContext) -> Refusal | N
 
 def ordered_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """Such a runtime's list lacks sandboxes that are being made, and have their addresses."""
-    unordered = runtimes.unordered(context.snapshot)
+    unordered = context.assessment.runtime.without_record_order
     if not unordered:
         return None
     names = ", ".join(map(str, unordered))
@@ -451,7 +450,7 @@ def trusted_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal 
     most_missing = running >= MIN_CONTAINERS and missing > running / 2
     if running and (missing == running or most_missing):
         pods = f"{missing} of the {running} pods that run according to the API server"
-        why = f"{runtimes.name_of(snapshot)} lists no container of {pods}"
+        why = f"{context.assessment.runtime.name} lists no container of {pods}"
         return Refusal(Reason.RUNTIME_DOUBTFUL, why)
     return None
 
@@ -467,7 +466,7 @@ def settled(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
         return None
     processes = context.snapshot.processes.known()
     starts = {"the kubelet": processes.kubelet, "the node": processes.booted}
-    starts |= {name: processes.start_of(name) for name in runtimes.names(context.snapshot)}
+    starts |= {name: processes.start_of(name) for name in context.assessment.runtime.names}
     if processes.cri_dockerd is not None:  # most nodes have none
         starts["cri-dockerd"] = processes.cri_dockerd
     ages: list[tuple[float, str]] = []
@@ -510,7 +509,7 @@ def plugin_works(request: ReleaseRequest, context: GuardContext) -> Refusal | No
     if not context.limits.unattended:
         return None
     for network in request.networks:
-        if leaking := context.treadmills.get(network):
+        if leaking := context.retry_leaks.get(network):
             why = f"a CNI plugin of network {network} fails ({leaking}): mend it first"
             return Refusal(Reason.PLUGIN_FAILING, why)
     return None
@@ -524,7 +523,7 @@ def no_host_ports(request: ReleaseRequest, context: GuardContext) -> Refusal | N
     """
     if not context.limits.unattended or context.limits.release_host_ports:
         return None
-    is_kubenet = request.networks == (KUBENET,) and runtimes.names(context.snapshot) == (DOCKER,)
+    is_kubenet = request.networks == (KUBENET,) and context.assessment.runtime.names == (DOCKER,)
     ports = {leak.ip: context.host_ports[leak] for leak in request.reservations}
     ports = {
         ip: forwarded

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from agent.model.index import mounted_by_sandbox, of_nobody
+from agent.model.index import mounted_by_sandbox, unattributed_namespace
 from agent.model.release import ProbeResult, Reason, Refusal, ReleaseRequest
 from agent.model.runtime import DOCKER
 from agent.model.snapshot import Reservation, ReservationKey
@@ -83,7 +83,7 @@ class Recheck:
         probed = self.probe_addresses(reservations, send)
         if all(result.conclusive for result in probed.values()):
             return probed
-        namespace = of_nobody(
+        namespace = unattributed_namespace(
             self.results.read(), self.namespaces(), docker_runs=self.processes.runs(DOCKER)
         )
         if not namespace:

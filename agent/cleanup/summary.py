@@ -147,7 +147,7 @@ def _free_after(report: Report, released: Iterable[Reservation]) -> dict[str, in
         if network.ranges is not None and network.free is not None:
             taken = [
                 entry.name
-                for entry in report.assessment.of(network.name)
+                for entry in report.assessment.entries(network.name)
                 if entry.blocks and ReservationKey(network.name, entry.name) not in released_keys
             ]
             free_after[network.name] = free(network.ranges, taken)

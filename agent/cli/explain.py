@@ -23,6 +23,7 @@ from enum import StrEnum
 from importlib.resources import files
 from typing import Final
 
+from agent.checks.detector import Detector, Step
 from agent.checks.registry import DETECTORS
 from agent.cli.output import DONE, reflow, write
 from agent.config import UsageError, all_settings, did_you_mean, option, quote, variable
@@ -39,8 +40,8 @@ _SETTING: Final = "setting"
 _WRITTEN: Final[dict[str, dict[str, str]]] = tomllib.loads(
     files("agent.cli").joinpath("glossary.toml").read_text()
 )
-"""The words that are not explained where they are defined. `messages`: what kubelet, runtimes and CNI plugins print, in
-lower case, and the word that explains it."""
+"""The words that are not explained where they are defined. `messages`: what kubelet, runtimes and
+CNI plugins print, in lower case, and the word that explains it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,7 +105,7 @@ def _list(known: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
 
 def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
     """Yield the words of each kind with their texts. Some words have several meanings."""
-    yield _FINDING, {detector.NAME: inspect.getdoc(detector) or "" for detector in DETECTORS}
+    yield _FINDING, {detector.NAME: _page(detector) for detector in DETECTORS}
     yield "severity of a finding", _documented(Severity)
     yield _written("headline of a report")
     yield "state of a node in nodeleak status", _documented(NodeState)
@@ -120,6 +121,15 @@ def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
     yield from map(_written, ("source", "Kubernetes condition or Event", "alert", "word"))
     yield "metric", {f"{PREFIX}{name}": text for name, text in HELP.items()} | _written("metric")[1]
     yield _SETTING, {name: _setting(name) for name in all_settings()}
+
+
+def _page(detector: Detector) -> str:
+    steps = " ".join(map(_sentence, detector.REMEDY.steps))
+    return f"{inspect.getdoc(detector)}\nDo: {steps}"
+
+
+def _sentence(step: Step) -> str:
+    return f"{step.text} `{'`, `'.join(step.commands)}`." if step.commands else step.text
 
 
 def _written(kind: str) -> tuple[str, dict[str, str]]:

@@ -1,12 +1,11 @@
 """What to do about a finding: the `Do:` of its detector as steps, and for addresses what this node calls for."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import metadata, version
 from inspect import cleandoc
 from shlex import quote
-from typing import Final, NamedTuple
+from typing import Final
 
 from agent.checks.addresses import (
     exhausted_range,
@@ -15,16 +14,14 @@ from agent.checks.addresses import (
     leaked_share,
     stuck_teardown,
 )
-from agent.checks.registry import DETECTORS
+from agent.checks.detector import Step
+from agent.checks.registry import DETECTOR
 from agent.model.assessment import ClassifiedReservation, State
 from agent.model.finding import Severity
 from agent.model.ranges import covers
 from agent.model.release import MAX_SHARE
 from agent.model.report import NetworkSummary, Report
 from agent.model.text import count_of
-
-_SENTENCE_ENDS: Final = re.compile(r"(?<=\.) (?=[A-Z`])|; (?=then |stop |uncordon )")
-_LAST_COMMAND: Final = re.compile(r":? ?\(?`((?:nodeleak|kubectl|journalctl|mv) [^`]+)`\)?\.$")
 
 ON_NODE: Final = ("nodeleak clean", "nodeleak clean --apply --cleanup-network=auto")
 _IN_POD: Final = ("nodeleak clean", "nodeleak clean --apply")
@@ -33,32 +30,6 @@ ANY_SHARE: Final = "--max-share=100%"
 BY_JOB: Final = (
     " with a Job, from your machine (or deploy/clean-one-node.yaml; this pod only reads)"
 )
-
-_RUNBOOKS: Final = {
-    "unregistered_node": "NodeUnregistered.md#nodeleaknodeunregistered",
-    "exhausted_range": "Ranges.md#nodeleakrangetoosmall",
-    "shared_ip": "AddressesInUse.md#nodeleaksharedaddress",
-    "unreserved_pod_ip": "AddressesInUse.md#nodeleakunreservedaddress",
-    "detached_volume": "VolumeLost.md#nodeleakvolumelost",
-    "rejected_pod": "Devices.md#nodeleakrejectedpods",
-    "started_without_device": "Devices.md#nodeleakstartedwithoutdevice",
-    "late_device_plugin": "Devices.md#nodeleaklatedeviceplugin",
-    "missing_kubelet_socket": "Devices.md#nodeleakmissingkubeletsocket",
-    "leaked_reservation": "LeakedAddresses.md#nodeleakleakedaddresses",
-    "unmanaged_address": "AddressesInUse.md#nodeleakunmanagedaddress",
-    "stuck_teardown": "StuckTeardown.md#nodeleakstuckteardown",
-    "overlapping_ranges": "Networks.md#nodeleakoverlappingranges",
-    "failing_plugin": "FailingPlugin.md#nodeleakfailingplugin",
-    "unexplained_exhaustion": "Networks.md#nodeleakunexplainedexhaustion",
-    "replayed_watch": "WatchReplayed.md#nodeleakwatchreplayed",
-}
-"""Page and section. No alert is about the other detectors."""
-
-
-class Step(NamedTuple):
-    text: str
-    commands: tuple[str, ...] = ()
-    """To copy, each on a line of its own."""
 
 
 def release_commands(environment: Mapping[str, str], options: str = "") -> tuple[str, ...]:
@@ -71,7 +42,7 @@ def release_commands(environment: Mapping[str, str], options: str = "") -> tuple
 def advice(detector: str, report: Report, release: Sequence[str] = ON_NODE) -> list[Step]:
     """Return what to do, in order, with `release` commands. An exhausted range with leaks has the steps of these."""
     if detector not in {leaked_reservation.NAME, exhausted_range.NAME}:
-        return list(_documented(detector, report))
+        return _remedy(detector, report)
     found = {tracked.finding.detector for tracked in report.findings}
     node = quote(report.assessment.snapshot.node_name)
     mend = Step(
@@ -87,27 +58,20 @@ def advice(detector: str, report: Report, release: Sequence[str] = ON_NODE) -> l
 
 
 def description(detector: str) -> str:
-    return _page(detector).partition("\n")[0]
+    return cleandoc(DETECTOR[detector].__doc__ or "").partition("\n")[0]
 
 
-def _documented(detector: str, report: Report) -> Iterator[Step]:
+def _remedy(detector: str, report: Report) -> list[Step]:
     severities = {
         tracked.finding.severity
         for tracked in report.findings
         if tracked.finding.detector == detector
     }
-    text = " ".join(_page(detector).partition("\nDo: ")[2].split())
-    for sentence in _SENTENCE_ENDS.split(text):
-        if sentence.startswith("Severity info: ") and Severity.INFO not in severities:
-            continue
-        step = f"{sentence[0].upper()}{sentence[1:].removesuffix('.')}."
-        command = _LAST_COMMAND.search(step)
-        yield Step(f"{step[: command.start()]}:", (command[1],)) if command else Step(step)
-
-
-def _page(detector: str) -> str:
-    (module,) = (module for module in DETECTORS if detector == module.NAME)
-    return cleandoc(module.__doc__ or "")
+    return [
+        step
+        for step in DETECTOR[detector].REMEDY.steps
+        if step.only_for is None or step.only_for in severities
+    ]
 
 
 def _about_leaks(report: Report, node: str, release: Sequence[str]) -> Iterator[Step]:
@@ -172,7 +136,8 @@ def _urgency(networks: Sequence[NetworkSummary]) -> str:
     if len(free) < len(networks) or not free:
         return "The number of free addresses is unknown. "
     is_scarce = any(
-        (network.free or 0) < exhausted_range.few(network.usable or 0) for network in networks
+        (network.free or 0) < exhausted_range.low_watermark(network.usable or 0)
+        for network in networks
     )
     return f"{'' if is_scarce else 'Not urgent: '}{count_of(min(free), 'address is', 'addresses are')} free. "
 
@@ -233,13 +198,12 @@ def _leaking_networks(report: Report) -> list[NetworkSummary]:
 
 def runbook(detector: str, severity: Severity) -> str:
     """Return the URL of a runbook; empty if there is none, or if the package does not say where its documents are."""
-    critical = (detector, severity) == (exhausted_range.NAME, Severity.CRITICAL)
-    section = "Ranges.md#nodeleakrangeexhausted" if critical else _RUNBOOKS.get(detector)
-    return (
-        f"{_repository()}/blob/v{version('nodeleak')}/docs/runbooks/{section}"
-        if section and _repository()
-        else ""
-    )
+    section = DETECTOR[detector].REMEDY.runbook
+    if (detector, severity) == (exhausted_range.NAME, Severity.CRITICAL):
+        section = "Ranges.md#nodeleakrangeexhausted"
+    if not section or not _repository():
+        return ""
+    return f"{_repository()}/blob/v{version('nodeleak')}/docs/runbooks/{section}"
 
 
 @cache

@@ -27,7 +27,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from agent.checks.devices import rejected_pod
-from agent.checks.devices.state import resource_states
+from agent.checks.devices.resources import resource_states
+from agent.checks.devices.view import DeviceView
 from agent.checks.registry import DETECTORS
 from agent.exporters.metric_help import HELP, PREFIX
 from agent.model.assessment import State
@@ -317,7 +318,7 @@ def _oldest(report: Report) -> Iterator[Metric]:
 def _devices(report: Report) -> Iterator[Metric]:
     states: tuple[ResourceState, ...] = ()
     with suppress(InsufficientData):
-        states = resource_states(report.assessment.snapshot)
+        states = resource_states(DeviceView.of(report.assessment.snapshot))
     confirmed = (tracked.finding for tracked in report.findings if tracked.confirmed)
     rejected_pods = tuple(
         pod

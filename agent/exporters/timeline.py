@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from agent.checks import kubelet_runtime as runtimes
 from agent.checks.addresses import leaked_reservation
 from agent.exporters.json.scan import unavailable_sources
 from agent.model.devices import KUBELET_SOCKET, TransitionKind
@@ -90,7 +89,7 @@ def timeline_document(
     """Merge the events, the oldest first. `damage`: of the journal; `since`: only so long before the snapshot."""
     snapshot = report.assessment.snapshot
     events = [
-        *_process_starts(snapshot),
+        *_process_starts(snapshot, report.assessment.runtime.names),
         *_transitions(snapshot),
         *_rejections(report),
         *_leaks(report),
@@ -137,13 +136,11 @@ def _unavailable(report: Report, releases: object) -> Iterator[Unavailable]:
         yield releases
 
 
-def _process_starts(snapshot: Snapshot) -> Iterator[_Event]:
+def _process_starts(snapshot: Snapshot, runtimes: Iterable[str]) -> Iterator[_Event]:
     if (processes := known_or(snapshot.processes, None)) is None:
         return
     yield _Event(processes.booted, True, "booted", "node", "the node booted", "processes")
-    starts = {"kubelet": processes.kubelet} | {
-        name: processes.start_of(name) for name in runtimes.names(snapshot)
-    }
+    starts = {"kubelet": processes.kubelet} | {name: processes.start_of(name) for name in runtimes}
     for name, started in starts.items():
         if started is not None:
             kind = _STARTS.get(name, "runtime_started")

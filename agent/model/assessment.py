@@ -2,21 +2,20 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from functools import cached_property
-from itertools import chain
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from agent.model.index import SnapshotIndex
+from agent.model.memory import NO_MEMORY, Memory
 from agent.model.ranges import Range, RangeSets, free, subnet_range, usable
-from agent.model.runtime import WrittenRange
+from agent.model.runtime import KubeletRuntime, WrittenRange
 from agent.model.snapshot import (
     InsufficientData,
     NotRequested,
     Pod,
-    PortMapping,
     Reservation,
     Snapshot,
     UnrecognizedEntry,
@@ -26,12 +25,15 @@ from agent.model.snapshot import (
 
 _T = TypeVar("_T")
 
-KUBENET = "kubenet"  # the network whose range is the node's pod CIDR by definition
-LONGEST_ADD = timedelta(minutes=4)
-"""How long the kubelet waits for a sandbox, and with it for its address (twice its `--runtime-request-timeout`)."""
-PRIMARY = frozenset(
-    {"eth0", ""}
-)  # the interface of a pod's own addresses; empty in the format of host-local < 0.8.0
+KUBENET: Final = "kubenet"
+"""The network whose range is the node's pod CIDR by definition."""
+LONGEST_ADD: Final = timedelta(minutes=4)
+"""How long the kubelet waits for a sandbox, and with it for its address.
+
+That is twice its `--runtime-request-timeout`.
+"""
+PRIMARY: Final = frozenset({"eth0", ""})
+"""The interface of a pod's own addresses; empty in the format of host-local < 0.8.0."""
 
 
 class State(StrEnum):
@@ -45,18 +47,19 @@ class State(StrEnum):
     TEARDOWN_PENDING = "teardown_pending"
     """Its container is gone, and a sandbox checkpoint remains: its teardown is incomplete."""
     UNMANAGED = "unmanaged"
-    """The runtime does not know its container, but a process, a mounted network namespace or a live pod uses the
-    address."""
+    """The runtime does not know its container, but a process, a mounted network namespace or a live
+    pod uses the address."""
     CANDIDATE = "candidate"
     """No owner of any kind, but newer than the grace period, or seen in one snapshot only."""
     LEAKED = "leaked"
-    """No owner of any kind in two snapshots, and older than the grace period: nothing will ever release it."""
+    """No owner of any kind in two snapshots, and older than the grace period: nothing will ever
+    release it."""
     UNRECOGNIZED = "unrecognized"
-    """Not written by host-local (another name, no container ID, a directory, a link, too large). nodeleak only lists it
-    and never releases it."""
+    """Not written by host-local (another name, no container ID, a directory, a link, too large).
+    nodeleak only lists it and never releases it."""
     UNKNOWN = "unknown"
-    """A source that the state depends on is unavailable, the file is newer than the node's clock (it was set), or
-    libcni's cache names no pod of the sandbox."""
+    """A source that the state depends on is unavailable, the file is newer than the node's clock
+    (it was set), or libcni's cache names no pod of the sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,26 +98,27 @@ class ClassifiedReservation:
         return self.entry.blocks if isinstance(self.entry, UnrecognizedEntry) else True
 
 
-def or_none(of_network: Callable[[str], _T], network: str) -> _T | None:
-    """Return what an assessment knows of a network; None: not known."""
+def or_none(query: Callable[[str], _T], network: str) -> _T | None:
+    """Return what an assessment answers about a network; None: unknown."""
     try:
-        return of_network(network)
+        return query(network)
     except InsufficientData:
         return None
 
 
 @dataclass(frozen=True)
 class Assessment:
-    """It has no slots, and keeps what several detectors ask for."""
+    """The state of every entry of every network that was read.
+
+    Lookups are computed on first use and cached (hence no `__slots__`). They raise InsufficientData
+    if a source that they need is unavailable.
+    """
 
     index: SnapshotIndex
-    reservations: tuple[ClassifiedReservation, ...]  # every entry of every network that was read
-    last_owned: Mapping[Reservation, datetime] = field(default_factory=dict)
-    """When the snapshot before found an owner of a reservation that has none now."""
-    pending: Mapping[Reservation, tuple[datetime, timedelta]] = field(default_factory=dict)
-    """Since when each teardown is pending, by the wall clock and by the boot clock."""
-    host_ports: Mapping[str, tuple[PortMapping, ...]] = field(default_factory=dict)
-    """Those in the spec of the pod of each reserved container ID, where the API server had the pod."""
+    runtime: KubeletRuntime
+    reservations: tuple[ClassifiedReservation, ...]
+    memory: Memory = NO_MEMORY
+    """What this and earlier snapshots showed of them."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -139,7 +143,7 @@ class Assessment:
 
     @cached_property
     def networks(self) -> tuple[str, ...]:
-        """The networks that pods here use, as far as is known. Raises SourceDisabled if they use none of them."""
+        """The networks that pods here use. Raises SourceDisabled if they use none of them."""
         stores = self.snapshot.reservations
         used = tuple(
             store.network for store in stores if not isinstance(store.reading, NotRequested)
@@ -150,16 +154,12 @@ class Assessment:
 
     def require_reservations(self) -> None:
         """Raise InsufficientData if the directory of a network that pods use is unavailable."""
-        require_available(
-            *(
-                store.reading
-                for store in self.snapshot.reservations
-                if store.network in self.networks
-            )
-        )
+        for store in self.snapshot.reservations:
+            if store.network in self.networks:
+                require_available(store.reading)
 
-    def of(self, network: str) -> tuple[ClassifiedReservation, ...]:
-        """Return the entries of a network. Raises InsufficientData where its directory is unavailable."""
+    def entries(self, network: str) -> tuple[ClassifiedReservation, ...]:
+        """Return those of a network, which must have been read."""
         for store in self.snapshot.reservations:
             if store.network == network:
                 store.reading.known()
@@ -173,11 +173,11 @@ class Assessment:
         return {network: tuple(entries) for network, entries in by_network.items()}
 
     def ranges(self, network: str) -> RangeSets:
-        """Return the ranges that host-local allocates from. Raises InsufficientData where no record has them.
+        """Return the ranges that host-local allocates from.
 
-        The runtime's configuration comes first. kubenet uses the node's pod CIDRs. For other networks, and without the
-        node object, the newest result in libcni's cache has them: in its configuration, or (libcni < 0.8, or a plugin
-        that delegates) as the subnet of its address.
+        The runtime's configuration comes first. kubenet uses the node's pod CIDRs. For other
+        networks, and without the node object, the newest result in libcni's cache has them: in its
+        configuration, or (libcni < 0.8, or a plugin that delegates) as the subnet of its address.
         """
         snapshot = self.snapshot
         for configured in known_or(snapshot.networks, ()):
@@ -186,23 +186,23 @@ class Assessment:
         node = known_or(snapshot.node, None)
         if network == KUBENET and node is not None and node.pod_cidrs:
             return self.pod_ranges
-        return self._cached_ranges(network)
 
-    def _cached_ranges(self, network: str) -> RangeSets:
         results = [
-            result for result in self.snapshot.cni_results.known() if result.network == network
+            result
+            for result in snapshot.cni_results.known()
+            if result.network == network and (result.ranges or result.uses_pod_cidr)
         ]
-        told = [result for result in results if result.ranges or result.uses_pod_cidr]
-        if not told:
+        if not results:
             raise InsufficientData(
-                f"the range of network {network} is neither in the node's pod CIDR nor in libcni's cache"
+                f"the range of network {network} is neither in the node's pod CIDR nor in "
+                "libcni's cache"
             )
-        newest = max(told, key=lambda result: result.mtime_ns)
+        newest = max(results, key=lambda result: result.mtime_ns)
         return self.pod_ranges if newest.uses_pod_cidr else newest.ranges
 
     @cached_property
     def pod_ranges(self) -> RangeSets:
-        """Each pod CIDR of the node as a set with a single range. Raises InsufficientData."""
+        """Each pod CIDR of the node as a set with a single range."""
         node = self.snapshot.node.known()
         if node is None or not node.pod_cidrs:
             raise InsufficientData("node: it has no pod CIDR")
@@ -224,63 +224,66 @@ class Assessment:
             raise InsufficientData(f"networks: {error}") from error
 
     def taken(self, network: str, state: State) -> int:
-        """Count the sandboxes for which entries in this state leave no addresses. Raises InsufficientData."""
+        """Count the sandboxes for which entries in this state leave no addresses."""
         ranges = self.ranges(network)
-        return usable(ranges) - free(
-            ranges, (entry.name for entry in self.of(network) if entry.state is state)
-        )
+        names = (entry.name for entry in self.entries(network) if entry.state is state)
+        return usable(ranges) - free(ranges, names)
 
     def free(self, network: str) -> int:
-        """Count the sandboxes for which there are addresses left. Raises InsufficientData."""
-        return free(
-            self.ranges(network), (entry.name for entry in self.of(network) if entry.blocks)
-        )
+        """Count the sandboxes for which there are addresses left."""
+        names = (entry.name for entry in self.entries(network) if entry.blocks)
+        return free(self.ranges(network), names)
 
     @cached_property
     def networked_pods(self) -> tuple[tuple[Pod, str], ...]:
         """Each pod that has an address now, with each of its addresses according to the API server.
 
-        Only live pods on the pod network with a running sandbox. Where a sandbox was recreated, the pod's status lags
-        behind: an address is left out if the sandbox has reserved another of that family for its `eth0`, and the
-        whole pod if its sandbox may not have an address yet, or no longer. Raises InsufficientData.
+        Only live pods on the pod network with a running sandbox. If a sandbox was recreated, the
+        pod's status lags behind: an address is left out if the sandbox has reserved another one of
+        that family for its `eth0`, and the whole pod if its sandbox may not have an address yet, or
+        no longer.
         """
         pods = self.snapshot.pods.known()
         self.snapshot.containers.known()
-        running = frozenset(self.index.running_sandboxes.values()).difference(
-            self._without_address()
-        )
+        running = self.index.running_sandboxes
+        with_address = frozenset(running.values()).difference(self._without_address())
         reserved: defaultdict[tuple[str, bool], set[str]] = defaultdict(set)
-        for entry in chain.from_iterable(map(self.of, self.networks)):
-            if entry.ifname in PRIMARY:
-                reserved[
-                    self.index.running_sandboxes.get(entry.container_id, ""), ":" in entry.name
-                ].add(entry.name)
-        present = (pod for pod in pods if pod.name in running and self._keeps_address(pod))
-        addresses = ((pod, ip) for pod in present for ip in dict.fromkeys(pod.ips))
-        return tuple(
-            (pod, ip) for pod, ip in addresses if ip in reserved.get((pod.name, ":" in ip), {ip})
-        )
+        for network in self.networks:
+            for entry in self.entries(network):
+                if entry.ifname in PRIMARY:
+                    family = ":" in entry.name
+                    reserved[running.get(entry.container_id, ""), family].add(entry.name)
+
+        addresses: list[tuple[Pod, str]] = []
+        for pod in pods:
+            if pod.name in with_address and self._keeps_address(pod):
+                for ip in dict.fromkeys(pod.ips):
+                    if ip in reserved.get((pod.name, ":" in ip), {ip}):
+                        addresses.append((pod, ip))  # noqa: PERF401 (a comprehension is no clearer)
+        return tuple(addresses)
 
     def _keeps_address(self, pod: Pod) -> bool:
-        """Return whether it has an address that is not free yet: CRI-O calls CNI DEL before it stops the sandbox.
+        """Return whether it has an address that is not free yet.
 
-        Its containers have ended by then. Until DEL is completed, the API server may have no sign of it.
+        CRI-O calls CNI DEL before it stops the sandbox, when the pod's containers have ended. Until
+        DEL is completed, the API server may have no sign of it.
         """
         ending = self.index.ended.get(pod.uid, pod.deleting) and (pod.deleting or not pod.waiting)
         return pod.networked and not ending
 
     def _without_address(self) -> Iterator[str]:
-        """Yield the pods with a sandbox that may not have had an address when the reservations were read.
+        """Yield the pods whose sandbox may have had no address when the reservations were read.
 
-        A container of the pod is created only after that; without a container, nothing is certain for the longest ADD.
+        A container of the pod is created only after that; without a container, nothing is certain
+        for the longest ADD.
         """
-        now, last = self.snapshot.taken_at.timestamp(), dict[str, int]()
+        now = self.snapshot.taken_at.timestamp()
+        newest: dict[str, int] = {}
         for container in self.index.containers.values():
-            if (
-                not container.sandbox and container.created + 1 <= now
-            ):  # times are in whole seconds, rounded down
-                last[container.pod] = max(container.created, last.get(container.pod, 0))
+            # Times are in whole seconds, rounded down.
+            if not container.sandbox and container.created + 1 <= now:
+                newest[container.pod] = max(container.created, newest.get(container.pod, 0))
         for container_id, pod in self.index.running_sandboxes.items():
             created = self.index.containers[container_id].created
-            if now - created < LONGEST_ADD.total_seconds() and last.get(pod, 0) < created:
+            if now - created < LONGEST_ADD.total_seconds() and newest.get(pod, 0) < created:
                 yield pod

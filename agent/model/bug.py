@@ -1,4 +1,4 @@
-"""A bug of the agent itself: an exception that one part raised, and that the other parts survive."""
+"""A bug of the agent itself: an exception of one part, which the other parts survive."""
 
 import traceback
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The node's device plugins: their sockets, the kubelet's checkpoint, their history, and the state of each resource."""
+"""The node's device plugins: sockets, the kubelet's checkpoint, history, state of resources."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -6,7 +6,8 @@ from enum import StrEnum
 from typing import Final
 
 ENDPOINT_GRACE: Final = timedelta(minutes=5)
-"""How long the kubelet keeps a resource whose plugin is gone (`endpointStopGracePeriod`), also after its own start."""
+"""How long the kubelet keeps a resource without its plugin, also after its own start
+(`endpointStopGracePeriod` in `devicemanager/endpoint.go`)."""
 KUBELET_SOCKET: Final = "kubelet.sock"  # where plugins register, in the device plugin directory
 SURELY_DROPPED_AFTER: Final = ENDPOINT_GRACE + timedelta(
     minutes=1
@@ -19,9 +20,8 @@ class PluginSocket:
 
     name: str
     made: datetime  # when the plugin bound it, by the file's time
-    connected: (
-        bool | None
-    )  # whether the kubelet has its stream open; None: the host's sockets are unavailable
+    connected: bool | None
+    """Whether the kubelet has its stream open; None: the host's sockets are unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,16 @@ class Registered:
     """One resource in the checkpoint."""
 
     resource: str
-    devices: tuple[
-        str, ...
-    ]  # The healthy ones. Empty: not registered again yet, or none is healthy
+    devices: tuple[str, ...]
+    """The healthy ones. Empty: not registered again yet, or none is healthy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Devices that the kubelet gave to a container, by its checkpoint; entries of dead pods stay for a while."""
+    """Devices that the kubelet gave to a container, by its checkpoint.
+
+    Entries of dead pods stay for a while.
+    """
 
     pod_uid: str
     container: str
@@ -45,7 +47,7 @@ class Allocation:
 
 
 class TransitionKind(StrEnum):
-    """What can happen to the kubelet's device manager, or to a plugin, in the order in which they act."""
+    """What can happen to the kubelet's device manager or to a plugin, in the order of action."""
 
     KUBELET_STARTED = "kubelet_started"
     """The kubelet bound `kubelet.sock`: its device manager started, and knows no plugin."""
@@ -53,7 +55,7 @@ class TransitionKind(StrEnum):
     REGISTERED = "registered"  # the kubelet knows healthy devices of the resource
     LOST = "lost"  # the kubelet knew healthy devices of the resource, and knows none now
     DROPPED = "dropped"
-    """The kubelet has dropped the resource, `ENDPOINT_GRACE` after its plugin was gone; the node's capacity is 0."""
+    """The kubelet dropped the resource `ENDPOINT_GRACE` after its plugin. Its capacity is now 0."""
     SOCKET_GONE = "socket_gone"  # of a plugin, or `kubelet.sock`: then no plugin can register
 
 
@@ -62,7 +64,8 @@ class DeviceTransition:
     """One change, as far as files and earlier snapshots tell."""
 
     what: TransitionKind
-    at: datetime  # the node's wall clock: the file's time if there is a file, or that of the snapshot that saw it first
+    at: datetime
+    """By the node's wall clock: the file's time, or that of the snapshot that saw it first."""
     uptime: timedelta  # the boot clock of the snapshot that saw it first
     boot_id: str
     resource: str = ""
@@ -74,20 +77,16 @@ class DeviceTransition:
 class DevicePlugins:
     """The kubelet's device manager, from outside."""
 
-    kubelet_socket: (
-        datetime | None
-    )  # when the kubelet's device manager started, by `kubelet.sock`; None: there is none
+    kubelet_socket: datetime | None
+    """When the kubelet's device manager started, by `kubelet.sock`; None: there is none."""
     sockets: tuple[PluginSocket, ...]
-    checkpoint_written: (
-        datetime | None
-    )  # None: there is none. No device was ever registered, or the file was removed
+    checkpoint_written: datetime | None
+    """None: there is none. No device was ever registered, or the file was removed."""
     registered: tuple[Registered, ...]
     allocations: tuple[Allocation, ...]
-    history: tuple[DeviceTransition, ...] = ()  # the transitions up to this snapshot, oldest first
-    trouble: str = (
-        ""  # why the state file could not be read, so that the history starts anew; empty: it could
-    )
-    complete: bool = False  # whether the history includes the transitions of this snapshot
+    history: tuple[DeviceTransition, ...] = ()  # oldest first
+    trouble: str = ""
+    """Why the state file could not be read, so that the history starts anew; empty: it could."""
     listens_without_file: bool = False
     """The kubelet listens on the `kubelet.sock` of this directory, and the file was removed. False:
     it does not, or the node's list of unix sockets is not known."""
@@ -98,16 +97,14 @@ class ResourceState:
     """The current state of a resource."""
 
     resource: str
-    devices: (
-        int | None
-    )  # healthy ones that the kubelet knows; 0 while the resource is not registered; None: not known
+    devices: int | None
+    """Healthy ones that the kubelet knows; 0 while it is not registered; None: unknown."""
     allocated: int | None  # devices of live pods; None: the pods are unavailable
-    registered: (
-        bool | None
-    )  # whether the kubelet knows healthy devices of it; None: not known, as the clock was set
+    registered: bool | None
+    """Whether the kubelet knows healthy devices of it; None: not known, as the clock was set."""
     registered_since: datetime | None  # None: it is not registered, or no snapshot saw when
     delay: timedelta | None
-    """From the kubelet's last start to the first registration after it; None: none, or the time is unknown."""
+    """From the kubelet's last start to its first registration; None: none, or unknown."""
     socket: str  # the plugin's socket, by convention or by time; empty: not known
     socket_present: bool | None  # None: its socket is not known
     connected: bool | None  # whether the kubelet has the plugin's stream open; None: not known

@@ -1,9 +1,14 @@
 """Recordings and the files of the state directory as versioned JSON, and back. Pure.
 
-They outlive code, so the format is simple: every field under its own name, a reading as `{"known": …}`,
-`{"unavailable": …}` or `{"not_requested": …}`, times in ISO 8601, durations in seconds. An unknown field is ignored; a
-missing field is an error that names its place. A damaged file is not repaired: what it had starts anew, and the reason
-is reported.
+The format outlives code, so it is simple:
+
+- A dataclass is an object with every field under its own name, but for those whose metadata say
+  `recorded: False`. When it is read, an unknown field is ignored. A missing one has its default,
+  since an older version lacked it; without a default it is an error.
+- A reading is `{"known": …}`, `{"unavailable": {…}}` or `{"not_requested": {…}}`.
+- A tuple is a list. A time is in ISO 8601, with an offset. A duration is in seconds.
+
+A damaged file is not repaired: what it had starts anew, and the reason is reported.
 """
 
 import json
@@ -22,26 +27,36 @@ from agent.model.snapshot import (
     EARLIEST,
     LATEST,
     LONGEST,
+    Address,
     Known,
     NotRequested,
     Reading,
+    Reservation,
     Snapshot,
     Unavailable,
+    UnrecognizedEntry,
 )
 
 D = TypeVar("D")
 T = TypeVar("T", datetime, timedelta)
 
 _type_hints: Final[Callable[[Any], dict[str, Any]]] = cache(get_type_hints)
-_GREATEST: Final = 2**63 * 10**9
-"""Of integers: a file's time in nanoseconds. The kernel has none that is greater."""
-MAX_LEVELS: Final = 20  # levels of a document of nodeleak's own; none has more than ten
+_MAX_INTEGER: Final = 2**63 * 10**9
+"""A file's time in nanoseconds. The kernel has none that is greater."""
+MAX_LEVELS: Final = 20
+"""Levels of a document of nodeleak's own; none has more than ten."""
+_SHOWN: Final = 40
+"""Characters of a wrong value in a message."""
 
 HISTORY_FILE: Final = "device-plugins.json"
 LAST_SEEN_FILE: Final = "node.json"
 HISTORY_SCHEMA: Final = "nodeleak.device-plugins/v1"
 _LAST_SEEN_SCHEMA: Final = "nodeleak.node/v1"
 _RECORDING_SCHEMA: Final = "nodeleak.recording/v1"
+
+
+class Damaged(Exception):
+    """The text is not what this version writes; the message names the place and the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +91,8 @@ def loads(text: str) -> Recording:
 
 
 def dump_history(transitions: Iterable[DeviceTransition]) -> str:
-    return json.dumps(
-        {"schema": HISTORY_SCHEMA, "transitions": plain(tuple(transitions))}, separators=(",", ":")
-    )
+    document = {"schema": HISTORY_SCHEMA, "transitions": plain(tuple(transitions))}
+    return json.dumps(document, separators=(",", ":"))
 
 
 def load_history(text: str | bytes) -> StoredHistory:
@@ -88,18 +102,20 @@ def load_history(text: str | bytes) -> StoredHistory:
     except Damaged as damaged:
         return StoredHistory(trouble=str(damaged))
     if not isinstance(listed, list):
-        return StoredHistory(
-            trouble=f"history.transitions: expected a list, found {_short(listed)}"
-        )
-    transitions: list[DeviceTransition] = []
-    damages: list[str] = []
+        found = _short(listed)
+        return StoredHistory(trouble=f"history.transitions: expected a list, found {found}")
+    transitions = []
+    damages = []
     for index, entry in enumerate(listed):
         try:
             transitions.append(build(DeviceTransition, entry, f"history.transitions[{index}]"))
         except Damaged as damaged:
             damages.append(str(damaged))
-    others = f" (ignored, like {len(damages) - 1} others)" if damages[1:] else " (ignored)"
-    return StoredHistory(tuple(transitions), f"{damages[0]}{others}" if damages else "")
+    trouble = ""
+    if damages:
+        others = f", like {len(damages) - 1} others" if len(damages) > 1 else ""
+        trouble = f"{damages[0]} (ignored{others})"
+    return StoredHistory(tuple(transitions), trouble)
 
 
 def dump_last_seen(last: LastSeen) -> str:
@@ -109,10 +125,6 @@ def dump_last_seen(last: LastSeen) -> str:
 def load_last_seen(text: str | bytes) -> LastSeen:
     """Read the Node as it was last seen; raises Damaged."""
     return build(LastSeen, parse_document(text, _LAST_SEEN_SCHEMA), "node")
-
-
-class Damaged(Exception):
-    """The text is not what this version writes; the message names the place and the value."""
 
 
 def parse_document(text: str | bytes, schema: str) -> dict[str, Any]:
@@ -129,7 +141,10 @@ def parse_document(text: str | bytes, schema: str) -> dict[str, Any]:
 
 
 def is_deeper(tree: Any, levels: int) -> bool:
-    """Return whether a document is nested more deeply: Python parses a thousand levels, and cannot write them all."""
+    """Return whether a document is nested more deeply.
+
+    Python parses a thousand levels, and cannot write them all.
+    """
     parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
     return levels == 0 or any(is_deeper(part, levels - 1) for part in parts)
 
@@ -137,8 +152,8 @@ def is_deeper(tree: Any, levels: int) -> bool:
 def plain(value: Any) -> Any:
     """Return a value of the model as JSON has it."""
     match value:
-        case Known(known):
-            return {"known": plain(known)}
+        case Known(read):
+            return {"known": plain(read)}
         case Unavailable(source, why, missing):
             return {"unavailable": {"source": source, "why": why, "missing": missing}}
         case NotRequested(source, why):
@@ -158,33 +173,35 @@ def plain(value: Any) -> Any:
 
 
 def _recorded(value: Any) -> Iterator[Field[Any]]:
-    """Yield the fields of a dataclass, or of its class, that are recorded: those that are compared."""
-    return (field for field in fields(value) if field.compare)
+    """Yield the fields of a dataclass, or of its class, that are recorded."""
+    return (field for field in fields(value) if field.metadata.get("recorded", True))
 
 
 def build(kind: type[D], tree: Any, path: str) -> D:
-    """Build a dataclass of the model from its plain form; raises Damaged with the path that is wrong."""
+    """Build a dataclass of the model from its plain form; raises Damaged with the wrong path."""
     if not isinstance(tree, Mapping):
         raise Damaged(f"{path}: expected an object, found {_short(tree)}")
-    hints, given = _type_hints(kind), dict[str, Any]()
+    hints = _type_hints(kind)
+    arguments = {}
     for field in _recorded(kind):
-        if field.name in tree:
-            given[field.name] = _value(hints[field.name], tree[field.name], f"{path}.{field.name}")
-        elif field.default is MISSING:  # with a default: a recording of a version that lacked it
-            raise Damaged(f"{path}.{field.name}: missing")
-    blocked = (
-        "name" if given.get("blocks") is True else "ip"
-    )  # of an unrecognized entry that takes an address
-    if blocked in given:
-        _check_address(given[blocked], f"{path}.{blocked}")
-    return kind(**given)
+        name = field.name
+        if name in tree:
+            arguments[name] = _value(hints[name], tree[name], f"{path}.{name}")
+        elif field.default is MISSING:
+            raise Damaged(f"{path}.{name}: missing")
+    value = kind(**arguments)
+    if isinstance(value, Reservation | Address):
+        _check_address(value.ip, f"{path}.ip")
+    elif isinstance(value, UnrecognizedEntry) and value.blocks:
+        _check_address(value.name, f"{path}.name")
+    return value
 
 
 def _check_address(text: str, path: str) -> None:
+    """Raise Damaged unless a text is an address as `net.IP.String()` of Go prints it."""
     address = _address(text, path)
-    if str(address) != text or (
-        isinstance(address, IPv6Address) and (address.scope_id or address.ipv4_mapped)
-    ):
+    v6_only = isinstance(address, IPv6Address) and (address.scope_id or address.ipv4_mapped)
+    if v6_only or str(address) != text:
         raise Damaged(f"{path}: {_short(text)} is not an address in canonical form")
 
 
@@ -196,7 +213,8 @@ def _address(text: Any, path: str) -> IPv4Address | IPv6Address:
 
 
 def _value(kind: Any, tree: Any, path: str) -> Any:
-    origin, arguments = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    arguments = get_args(kind)
     if NoneType in arguments:
         return None if tree is None else _value(arguments[0], tree, path)
     if IPv4Address in arguments:
@@ -206,9 +224,8 @@ def _value(kind: Any, tree: Any, path: str) -> Any:
     if origin is tuple:
         if not isinstance(tree, list):
             raise Damaged(f"{path}: expected a list, found {_short(tree)}")
-        return tuple(
-            _value(arguments[0], item, f"{path}[{index}]") for index, item in enumerate(tree)
-        )
+        items = enumerate(tree)
+        return tuple(_value(arguments[0], item, f"{path}[{index}]") for index, item in items)
     if is_dataclass(kind):
         return build(cast("type[Any]", kind), tree, path)
     try:
@@ -221,17 +238,17 @@ def _value(kind: Any, tree: Any, path: str) -> Any:
 
 def _scalar(kind: Any, tree: Any) -> Any:
     """Read a value without parts; raises TypeError, ValueError or OverflowError."""
-    if kind is datetime and (moment := datetime.fromisoformat(tree)).tzinfo is not None:
-        return _bounded(moment.astimezone(UTC), EARLIEST, LATEST)
-    if kind is timedelta and not isinstance(tree, bool):
+    is_bool = isinstance(tree, bool)
+    if kind is datetime and (at := datetime.fromisoformat(tree)).tzinfo is not None:
+        return _bounded(at.astimezone(UTC), EARLIEST, LATEST)
+    if kind is timedelta and not is_bool:
         return _bounded(timedelta(seconds=tree), -LONGEST, LONGEST)
     if issubclass(kind, StrEnum):
         return kind(tree)
-    if isinstance(tree, kind) and not (
-        kind is int and (isinstance(tree, bool) or abs(tree) > _GREATEST)
-    ):
-        return tree
-    raise TypeError(kind.__name__)
+    is_wrong_int = kind is int and (is_bool or abs(tree) > _MAX_INTEGER)
+    if not isinstance(tree, kind) or is_wrong_int:
+        raise TypeError(kind.__name__)
+    return tree
 
 
 def _bounded(value: T, first: T, last: T) -> T:
@@ -250,11 +267,10 @@ def _reading(kind: Any, tree: Any, path: str) -> Reading[Any]:
         case {"not_requested": {"source": str(source), "why": str(why)}}:
             return NotRequested(source, why)
         case _:
-            raise Damaged(
-                f"{path}: expected known, unavailable or not_requested, found {_short(tree)}"
-            )
+            expected = "known, unavailable or not_requested"
+            raise Damaged(f"{path}: expected {expected}, found {_short(tree)}")
 
 
 def _short(tree: Any) -> str:
     text = json.dumps(tree)
-    return text if len(text) <= 40 else f"{text[:37]}..."  # noqa: PLR2004 (enough to recognize it in a message)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

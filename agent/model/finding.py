@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, TypeAlias
@@ -58,36 +58,40 @@ class Finding:
     """A problem in the current snapshot."""
 
     detector: str
-    subject: str  # what the problem is with; stays the same as long as it is the same problem
+    subject: str
+    """What the problem is with; stays the same as long as it is the same problem."""
     message: str
+    _: KW_ONLY
     severity: Severity = Severity.WARNING
     network: str = ""
     pod: str = ""
     cause: LeakCause | rejections.RejectionCause | None = None
-    since: datetime | None = None  # when the problem began, where the node's records say so
+    since: datetime | None = None
+    """When the problem began, if the node's records say so."""
     cause_at: datetime | None = None
-    """Of a leak: the last start that can have been its cause, or when the address was reserved. Without `since` it
-    began then or earlier."""
+    """Of a leak: the last start that can have been its cause, or when the address was reserved.
+
+    Without `since` it began then or earlier.
+    """
     identity: tuple[str | int, ...] = ()
-    """What must not change between two snapshots for this to be the same problem, beyond the subject."""
-    resource: str = ""  # the device resource; empty: none, or not known
-    pod_outcome: rejections.PodOutcome | None = (
-        None  # what becomes of the rejected pod; of several, of most of them
-    )
-    confidence: Confidence | None = (
-        None  # how certain it is that a volume was lost; None: it is not about a volume
-    )
-    urgent: bool = (
-        False  # confirmed by the second snapshot, however soon: waiting longer would come too late
-    )
-    affected: tuple[
-        str, ...
-    ] = ()  # uids of the affected pods, where they are not part of the identity
+    """What must not change for this to be the same problem, beyond the subject."""
+    group: tuple[object, ...] | None = None
+    """Findings of a detector with an equal group are shown in one line. None: has its own line."""
+    resource: str = ""
+    """The device resource; empty: none, or unknown."""
+    pod_outcome: rejections.PodOutcome | None = None
+    """What becomes of the rejected pod; of several, of most of them."""
+    confidence: Confidence | None = None
+    """How certain it is that a volume was lost; None: it is not about a volume."""
+    urgent: bool = False
+    """Confirmed by the second snapshot, however soon: waiting longer would come too late."""
+    affected: tuple[str, ...] = ()
+    """UIDs of the affected pods, if they are not part of the identity."""
     rejected_pods: tuple[rejections.RejectedPod, ...] = ()
-    port_mappings: tuple[
-        PortMapping, ...
-    ] = ()  # the ports of the node that are still forwarded to a leaked address
-    count: int = 1  # for how many problems it stands: more than 1 where the node has too many of a kind to list each
+    port_mappings: tuple[PortMapping, ...] = ()
+    """The ports of the node that are still forwarded to a leaked address."""
+    count: int = 1
+    """For how many problems it stands: more than 1 if there are too many to list each."""
 
     @property
     def key(self) -> Key:
@@ -120,7 +124,7 @@ def total(findings: Iterable[TrackedFinding]) -> int:
 
 
 def urgency(tracked: TrackedFinding) -> tuple[object, ...]:
-    """Sort key: critical findings first, then the oldest first; numbers in subjects count as numbers."""
+    """Sort key: critical findings first, then the oldest; numbers in subjects count as numbers."""
     finding = tracked.finding
     subject = [
         (int(part) if part.isdecimal() else -1, part)

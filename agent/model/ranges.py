@@ -13,7 +13,10 @@ _parsed = lru_cache(maxsize=1024)(ip_address)  # each sync asks for the same add
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """One range of host-local's configuration; first and last are inclusive, the gateway is never given out."""
+    """One range of host-local's configuration. First and last address are inclusive.
+
+    The gateway is never given out.
+    """
 
     first: IPAddress
     last: IPAddress
@@ -34,8 +37,9 @@ class Range:
 def subnet_range(subnet: str, first: str = "", last: str = "", gateway: str = "") -> Range:
     """Fill in what the configuration leaves out, as host-local's `Range.Canonicalize` does.
 
-    The network's own address and, in IPv4, the broadcast address are left out; the gateway is the first address.
-    Raises ValueError for anything that is not an address or a subnet, is too small to give anything out, or outside.
+    The network's own address and, in IPv4, the broadcast address are left out; the gateway is the
+    first address. Raises ValueError for anything that is not an address or a subnet, is too small
+    to give anything out, or outside.
     """
     if not all(isinstance(text, str) for text in (subnet, first, last, gateway)):
         raise ValueError(f"{subnet} is no range")  # a number would be an address, and so would true
@@ -44,16 +48,19 @@ def subnet_range(subnet: str, first: str = "", last: str = "", gateway: str = ""
         raise ValueError(f"{subnet} is too small to allocate from")
     lowest = network.network_address + 1
     highest = network.broadcast_address - (network.version == 4)  # noqa: PLR2004
-    given = Range(
-        ip_address(first or lowest), ip_address(last or highest), ip_address(gateway or lowest)
+    written = Range(
+        first=ip_address(first or lowest),
+        last=ip_address(last or highest),
+        gateway=ip_address(gateway or lowest),
     )
-    if given.first not in network or given.last not in given or given.last not in network:
-        raise ValueError(f"{given} is no range of {subnet}")
-    return given
+    if written.first not in network or written.last not in network or written.last not in written:
+        raise ValueError(f"{written} is no range of {subnet}")
+    return written
 
 
 RangeSets: TypeAlias = tuple[tuple[Range, ...], ...]
-"""A network's configuration: a sandbox gets an address from each set (in dual stack, each family has a set)."""
+"""A network's configuration: a sandbox gets an address from each set (in dual stack, each family
+has a set)."""
 
 
 def covers(sets: RangeSets, ip: str) -> bool:
@@ -61,8 +68,8 @@ def covers(sets: RangeSets, ip: str) -> bool:
     return any(address in range_ for ranges in sets for range_ in ranges)
 
 
-def overlap(some: RangeSets, others: RangeSets) -> str:
-    """Return the first address that both can give out; empty: none."""
+def overlap(some: RangeSets, others: RangeSets) -> str | None:
+    """Return the first address that both can give out."""
     for range_, other in product(chain.from_iterable(some), chain.from_iterable(others)):
         if range_.first in other or other.first in range_:
             first = max(range_.first, other.first, key=int)
@@ -70,15 +77,13 @@ def overlap(some: RangeSets, others: RangeSets) -> str:
                 first += 1
             if first in range_ and first in other:
                 return str(first)
-    return ""
+    return None
 
 
-def serves(sets: RangeSets, pods: RangeSets) -> bool:
-    """Tell whether any of the ranges begins in any of the others, those of the node's pods."""
-    return any(
-        range_.first in other
-        for range_, other in product(chain.from_iterable(sets), chain.from_iterable(pods))
-    )
+def begin_within(some: RangeSets, others: RangeSets) -> bool:
+    """Return whether any of the ranges begins in any of the others."""
+    ranges = chain.from_iterable(some)
+    return any(range_.first in other for range_ in ranges for other in chain.from_iterable(others))
 
 
 def usable(sets: RangeSets) -> int:
@@ -103,11 +108,11 @@ def numbered(ip: str) -> tuple[int, int]:
 
 def runs(ips: Iterable[str]) -> list[str]:
     """Write three or more consecutive addresses as one text, in order."""
-    ordered = enumerate(sorted(ips, key=numbered))
-    groups = (
-        [ip for _, ip in group]
-        for _, group in groupby(ordered, lambda item: numbered(item[1])[1] - item[0])
-    )
-    return [
-        text for each in groups for text in ([f"{each[0]} to {each[-1]}"] if each[2:] else each)
-    ]
+    ordered = sorted(ips, key=numbered)
+    texts: list[str] = []
+    # Consecutive addresses differ from their position by the same number.
+    positions = groupby(enumerate(ordered), lambda item: numbered(item[1])[1] - item[0])
+    for _, group in positions:
+        run = [ip for _, ip in group]
+        texts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else run  # noqa: PLR2004
+    return texts

@@ -8,16 +8,15 @@ from enum import StrEnum
 class RejectionKind(StrEnum):
     """What was missing according to the kubelet's message, across its versions."""
 
-    UNREGISTERED = (
-        "unregistered"  # `can't allocate unregistered device R`: it did not know the resource
-    )
-    NO_HEALTHY = "no_healthy"  # `no healthy devices present`, `previously allocated devices are no longer healthy`
+    UNREGISTERED = "unregistered"
+    """`can't allocate unregistered device R`: it did not know the resource."""
+    NO_HEALTHY = "no_healthy"
+    """`no healthy devices present`, `previously allocated devices are no longer healthy`."""
     INSUFFICIENT = "insufficient"
-    """`requested number of devices unavailable`: also what <= 1.24 says when the plugin is not registered again yet."""
+    """`requested number of devices unavailable`: in <= 1.24 also if it is not registered yet."""
     PLUGIN_GONE = "plugin_gone"  # the endpoint was stopped, is unknown, or could not be dialled
-    NO_CAPACITY = (
-        "no_capacity"  # `OutOf<resource>`, capacity 0: the checkpoint was gone, and the Node says 0
-    )
+    NO_CAPACITY = "no_capacity"
+    """`OutOf<resource>`, capacity 0: the checkpoint was gone, and the Node says 0."""
     OTHER = "other"  # rejected for a device with another message
 
 
@@ -30,11 +29,12 @@ class Rejection:
     requested: int | None
     available: int | None
     at: datetime | None
-    """When, by the API server's clock to the second (managedFields), or the kubelet's (startTime); None: not known."""
+    """To the second, by the API server (managedFields) or kubelet (startTime); None: unknown."""
     message: str
     socket: str = ""
-    """The plugin's socket, if the message names a socket; the resource may then be empty, or a guess from the spec."""
-    by_api: bool = False  # `at` is by the API server's clock, which may differ from the node's (`Snapshot.api_skew`)
+    """The plugin's socket if the message names one: then `resource` may be a guess, or empty."""
+    by_api: bool = False
+    """`at` is by the API server's clock, not the node's: they differ by `Snapshot.api_skew`."""
 
 
 class RejectionCause(StrEnum):

@@ -16,15 +16,17 @@ class NetworkSummary:
     """One network in numbers. None: not known."""
 
     name: str
-    ranges: RangeSets | None
-    usable: int | None  # how many sandboxes can get an address; the gateway is not given out
-    reserved: (
-        int | None
-    )  # entries whose name is an address, valid or not: host-local does not give these addresses out
-    free: int | None
-    states: dict[State, int] | None
+    ranges: RangeSets | None = None
+    usable: int | None = None
+    """How many sandboxes can get an address; the gateway is not given out."""
+    reserved: int | None = None
+    """Entries whose name is an address, valid or not: host-local does not give out these addresses.
+    """
+    free: int | None = None
+    states: dict[State, int] | None = None
     not_in_use: str = ""
-    """Why no pod here has its address from this network, so that nothing of it is judged; empty: it may be in use."""
+    """Why no pod here has its address from this network, so that nothing of it is judged; empty: it
+    may be in use."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class ContainerRuntime:
 
 @dataclass(frozen=True, slots=True)
 class WrittenRange:
-    """One range of host-local's configuration, as it is written there: `usePodCidr` is no subnet."""
+    """One range as it is written in host-local's configuration: `usePodCidr` is no subnet."""
 
     subnet: str
     first: str = ""
@@ -49,22 +49,26 @@ class RuntimeNetwork:
     plugins: tuple[str, ...]  # the types of its plugins, in the order of their execution
     ipam: str = ""  # the type of its IPAM plugin; empty: it has none of its own
     data_dir: str = ""  # empty: the IPAM plugin's default
-    ranges: tuple[
-        tuple[WrittenRange, ...], ...
-    ] = ()  # the sets of ranges: a sandbox gets an address from each
-    forwards_ports: bool = True  # a plugin of it, or the kubelet, may forward host ports. An old recording does not say
+    ranges: tuple[tuple[WrittenRange, ...], ...] = ()
+    """The sets of ranges: a sandbox gets an address from each."""
+    forwards_ports: bool = True
+    """A plugin of it, or the kubelet, may forward host ports. An old recording does not say."""
     plugin_files: bool = False
     """Plugins of it may be in files of their own (libcni >= 1.3), whose configuration libcni's
     cache does not have."""
-    later: tuple["RuntimeNetwork", ...] = field(default=(), compare=False)
-    """Those of later files, which CRI-O and docker use if a plugin of the first is not installed."""
-    changed_ns: int = field(
-        default=0, compare=False
-    )  # when the first file was put there; 0: it is sure to be in use
+    later: tuple["RuntimeNetwork", ...] = field(
+        default=(), compare=False, metadata={"recorded": False}
+    )
+    """Those of later files: CRI-O and docker use them if a plugin of the first is missing."""
+    changed_ns: int = field(default=0, compare=False, metadata={"recorded": False})
+    """When the first file was put there; 0: it is sure to be in use."""
 
     @property
     def may_use_host_local(self) -> bool:
-        """Whether host-local is its IPAM plugin, or may be that of a plugin which it delegates to, as flannel does."""
+        """Whether host-local is its IPAM plugin.
+
+        It may also be that of a plugin which it delegates to, as flannel does.
+        """
         return self.ipam in {"host-local", ""}
 
 
@@ -72,7 +76,10 @@ _UNIX: Final = re.compile(r"\Aunix:(?://[^/]*(?=/)|(?=/(?!/)))")
 
 
 def endpoint_path(text: str) -> str:
-    """Return the path of an endpoint such as `unix:///var/run//crio/crio.sock`, as the kernel knows it."""
+    """Return the path of an endpoint as the kernel knows it.
+
+    An endpoint is such as `unix:///var/run//crio/crio.sock`.
+    """
     path = _UNIX.sub("", text, count=1)
     if not path.startswith("/"):
         return text
@@ -84,7 +91,8 @@ _Version = tuple[int, int, int]
 _VERSION: Final = re.compile(r"v?(\d{1,5})\.(\d{1,5})(?:\.(\d{1,5}))?(?!\d)", re.ASCII)
 
 _FIRST_TO_RECORD: Final[Mapping[str, tuple[_Version, ...]]] = {
-    # It recorded a sandbox only after its network was set up, until containerd#5904, which was backported.
+    # It recorded a sandbox only after its network was set up, until containerd#5904, which was
+    # backported.
     CONTAINERD: ((1, 5, 15), (1, 6, 9), (1, 7, 0)),
     CRI_O: ((1, 20, 0),),
 }
@@ -115,3 +123,41 @@ def record_before_address(name: str, version: str) -> bool:
     Where it does, and reservations are read before the runtime's records, a reservation without a record has no owner.
     """
     return is_since(version, _FIRST_TO_RECORD.get(name, ())) is True
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletRuntime:
+    """Which container runtime the pods of a node belong to, as far as a snapshot shows it."""
+
+    asked: tuple[ContainerRuntime, ...]
+    """The runtimes that were asked for their containers."""
+    used: tuple[ContainerRuntime, ...]
+    """Those of them that the kubelet may use. None if it is unknown, or was not asked; several if
+    the Node does not tell them apart."""
+    not_asked: str | None
+    """The kubelet's runtime, if it is known and was not asked."""
+    contradiction: str | None
+    """Who contradicts whom about which runtime it is."""
+    keeps_checkpoints: bool
+    """Whether the kubelet has, or may have, checkpoints of its sandboxes."""
+    deletes_at_start: bool
+    """Whether a start of the runtime tears down leaks whose result is in libcni's cache."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of the kubelet's runtime; if that is unknown, of each that was asked."""
+        return tuple(dict.fromkeys(runtime.name for runtime in self.used or self.asked))
+
+    @property
+    def name(self) -> str:
+        """What texts call it."""
+        return self.names[0] if len(self.names) == 1 else "the container runtime"
+
+    @property
+    def without_record_order(self) -> tuple[ContainerRuntime, ...]:
+        """The runtimes whose list may lack a sandbox that has an address already."""
+        return tuple(
+            runtime
+            for runtime in self.used or self.asked
+            if runtime.name != DOCKER and not record_before_address(runtime.name, runtime.version)
+        )

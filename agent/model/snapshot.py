@@ -27,7 +27,7 @@ class InsufficientData(Exception):
 
 
 class SourceDisabled(InsufficientData):
-    """Nothing can be concluded, because a source was not requested. This is a choice and no fault."""
+    """Nothing can be concluded, because a source was not requested, which is a choice."""
 
     chosen = True
 
@@ -74,7 +74,7 @@ def known_or(reading: Reading[_T], default: _T) -> _T:
 
 
 def require_available(*readings: Reading[object]) -> None:
-    """Raise InsufficientData if one of the readings failed; a source that is not requested is not needed."""
+    """Raise InsufficientData if one of the readings failed. None that was disabled is needed."""
     for reading in readings:
         if isinstance(reading, Unavailable):
             reading.known()
@@ -124,7 +124,7 @@ class Reservation:
     inode: int
     size: int
     mtime_ns: int
-    data_dir: str = field(default="", compare=False)
+    data_dir: str = field(default="", compare=False, metadata={"recorded": False})
     """The `dataDir` that it is in, as a path of the node; empty: --cni-networks-dir."""
 
     @property
@@ -150,9 +150,8 @@ class UnrecognizedEntry:
     name: str
     why: str
     blocks: bool  # its name is an address, so host-local will not give that address out
-    program: str = (
-        ""  # the program that writes such IDs, and is no runtime of pods; empty: none that is known
-    )
+    program: str = ""
+    """The program that writes such IDs, and is no runtime of pods; empty: none that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +168,8 @@ class LeftOver:
 MAX_RESERVATIONS: Final = 65_536
 """Files in the directories of all networks: the maximum of the setting --max-reservations."""
 
-DEFAULT_DATA_DIR: Final = (
-    "/var/lib/cni/networks"  # host-local's `dataDir` where a configuration names none
-)
+DEFAULT_DATA_DIR: Final = "/var/lib/cni/networks"
+"""The `dataDir` of host-local where a configuration names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,17 +179,14 @@ class NetworkStore:
     network: str
     reading: Reading[tuple[Reservation, ...]]
     unrecognized: tuple[UnrecognizedEntry, ...] = ()
-    data_dir: str = field(default="", compare=False)
+    data_dir: str = field(default="", compare=False, metadata={"recorded": False})
     """The directory that it lies in, as `dataDir` in a configuration names it; empty: not known."""
-    absent: bool = field(
-        default=False, compare=False
-    )  # it does not exist, and a mount is not what is missing
-    discovered: bool = field(
-        default=False, compare=False
-    )  # no setting names it: the runtime does, or it was found
-    left_over: LeftOver | None = (
-        None  # None: it may be in use, or nothing is in it, or whose it is is not known
-    )
+    absent: bool = field(default=False, compare=False, metadata={"recorded": False})
+    """It does not exist, and a mount is not what is missing."""
+    discovered: bool = field(default=False, compare=False, metadata={"recorded": False})
+    """No setting names it: the runtime does, or it was found."""
+    left_over: LeftOver | None = None
+    """None: it may be in use, or nothing is in it, or whose it is is not known."""
 
     @property
     def directory(self) -> str:
@@ -199,12 +194,10 @@ class NetworkStore:
         return posixpath.join(self.data_dir, self.network)
 
 
-SANDBOX_NOT_READY: Final = (
-    "not ready"  # the state of a sandbox that CRI lists and that does not run
-)
-SANDBOX_RECORDED: Final = (
-    "recorded but not listed"  # the state of a sandbox that only containerd's records have
-)
+SANDBOX_NOT_READY: Final = "not ready"
+"""The state of a sandbox that CRI lists and that does not run."""
+SANDBOX_RECORDED: Final = "recorded but not listed"
+"""The state of a sandbox that only containerd's records have."""
 SANDBOX_OF_ANOTHER_CLIENT: Final = "in another namespace of containerd"
 """The state of a container of docker or nerdctl, running or not, in the records of containerd."""
 ENDED: Final = frozenset({SANDBOX_NOT_READY, SANDBOX_RECORDED, "exited", "dead"})
@@ -215,8 +208,8 @@ ENDED: Final = frozenset({SANDBOX_NOT_READY, SANDBOX_RECORDED, "exited", "dead"}
 class Container:
     id: str
     state: str
-    """As docker reports it: created, running, paused, restarting, removing, exited, dead. CRI's sandboxes:
-    `running`, `SANDBOX_NOT_READY`, `SANDBOX_RECORDED`."""
+    """As docker reports it: created, running, paused, restarting, removing, exited, dead. Of CRI's
+    sandboxes: `running`, `SANDBOX_NOT_READY`, `SANDBOX_RECORDED`."""
     created: int  # seconds since the epoch
     pod: str  # `namespace/name`, empty where the container belongs to no pod
     pod_uid: str
@@ -254,20 +247,18 @@ class CniResult:
     network: str
     container_id: str
     ifname: str
-    pod: (
-        str | None
-    )  # Empty: the ADD was given none, as those of kubenet. None: it is not known, as of libcni < 0.8
+    pod: str | None
+    """Empty: the ADD was given none, as with kubenet. None: unknown, as with libcni < 0.8."""
     ranges: RangeSets
     data_dir: str
     mtime_ns: int
-    namespace: str = ""  # where the sandbox's network namespace is mounted; empty: not known, or named by a process
+    namespace: str = ""
+    """Where the sandbox's network namespace is mounted; empty: unknown, or a process names it."""
     port_mappings: tuple[PortMapping, ...] = ()  # those that a plugin of its configuration forwards
-    uses_pod_cidr: bool = (
-        False  # its configuration has the node's pod CIDRs in place of ranges, as Calico's have
-    )
-    plugin: str = (
-        ""  # the type of the plugin that made the interface, such as `bridge`; empty: not known
-    )
+    uses_pod_cidr: bool = False
+    """Its configuration has the node's pod CIDRs in place of ranges, as Calico's have."""
+    plugin: str = ""
+    """The type of the plugin that made the interface, such as `bridge`; empty: not known."""
 
 
 class Damage(StrEnum):
@@ -280,7 +271,10 @@ class Damage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DamagedResult:
-    """A file of libcni's cache without a result. libcni does not sync it: a power cut can leave it empty."""
+    """A file of libcni's cache without a result.
+
+    libcni does not sync it, so a power cut can leave it empty.
+    """
 
     network: str
     container_id: str
@@ -299,7 +293,8 @@ class Address:
     ip: str
     pid: int
     command: str
-    namespace: int = 0  # the inode of its table in the process table: each network namespace has its own. 0: not known
+    namespace: int = 0
+    """The inode of its table in /proc, which each network namespace has; 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,24 +311,19 @@ class Pod:
     wants: tuple[str, ...] = ()  # the device resources in its limits, those of init containers too
     wants_in_init: tuple[str, ...] = ()  # those that its init containers request
     rejection: Rejection | None = None  # how the kubelet rejected it for a device; None: it did not
-    controller: str = (
-        ""  # `Kind/name` of its controller; empty: it has none and will not be replaced
-    )
-    deletion: datetime | None = (
-        None  # when it should be gone (deletionTimestamp, which includes the grace period)
-    )
+    controller: str = ""
+    """`Kind/name` of its controller; empty: it has none and will not be replaced."""
+    deletion: datetime | None = None
+    """When it should be gone (deletionTimestamp, which includes the grace period)."""
     finalizers: tuple[str, ...] = ()
-    scheduled: datetime | None = (
-        None  # when it was scheduled; None: not known, or it has an address
-    )
+    scheduled: datetime | None = None
+    """When it was scheduled; None: not known, or it has an address."""
     claims: tuple[str, ...] = ()  # the names of its PersistentVolumeClaims
-    volumes: tuple[
-        str, ...
-    ] = ()  # the volumes that it needs without a claim, as the node's status names them
+    volumes: tuple[str, ...] = ()
+    """The volumes that it needs without a claim, as the node's status names them."""
     static: bool = False  # the kubelet runs it from a file; the API server has its mirror
-    host_ports: tuple[PortMapping, ...] | None = (
-        None  # those in its spec that are forwarded; None: an old recording
-    )
+    host_ports: tuple[PortMapping, ...] | None = None
+    """Those in its spec that are forwarded; None: an old recording."""
     waiting: bool = False  # a container of it waits to be started, as after a crash
 
     @property
@@ -348,21 +338,26 @@ class Pod:
 
     @property
     def has_sandbox(self) -> bool:
-        """Whether the kubelet reports a running sandbox: without it the phase stays Running, and the address goes."""
+        """Whether the kubelet reports a running sandbox.
+
+        Without one the phase stays Running, and the address goes.
+        """
         return self.phase == "Running" and bool(self.ips) and not self.deleting
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxFailure:
-    """An Event of a pod that says why its sandbox could not be created, in the words of the runtime."""
+    """An Event that says, in the runtime's words, why the sandbox of a pod was not created."""
 
     pod: str  # `namespace/name`
     at: datetime | None  # by the API server's clock; None: not known
     message: str  # what the plugin said; the whole message if it names no plugin
-    plugin: str = ""  # the type of the CNI plugin that failed, such as `portmap`; empty: the message names none
+    plugin: str = ""
+    """The type of the CNI plugin that failed, such as `portmap`; empty: the message names none."""
     network: str = ""  # empty: the message does not name it
     operation: str = ""  # `add` or `delete`; empty: not known
-    exhausted: str = ""  # the range set without a free address, as host-local names it; empty: it is not the cause
+    exhausted: str = ""
+    """The range set without a free address, as host-local names it; empty: not the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,21 +367,19 @@ class NodeDevices:
     allocatable: int
 
 
-ADDRESS_PRESSURE: Final = (
-    "CNIAddressPressure"  # the type of the condition that the agent may keep on the node object
-)
+ADDRESS_PRESSURE: Final = "CNIAddressPressure"
+"""The type of the condition that the agent may keep on the node object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     name: str
     pod_cidrs: tuple[str, ...]
-    max_pods: (
-        int | None
-    )  # `status.allocatable.pods`: how many pods the kubelet accepts; None: not set
+    max_pods: int | None
+    """`status.allocatable.pods`: how many pods the kubelet accepts; None: not set."""
     devices: tuple[NodeDevices, ...] = ()  # the device resources of its status
     address_pressure: str = ""
-    """The status of its condition `ADDRESS_PRESSURE`: True, False or Unknown; empty: it has none."""
+    """The status of its condition `ADDRESS_PRESSURE` (True, False, Unknown); empty: none."""
     uid: str = ""
     created: datetime | None = None  # by the API server's clock
     provider_id: str = ""  # the cloud's name of the instance that it is (`spec.providerID`)
@@ -396,9 +389,8 @@ class Node:
     volumes_in_use: tuple[str, ...] = ()  # the volumes that the kubelet uses or is about to use
     volumes_attached: tuple[str, ...] = ()  # the volumes that the controller reports as attached
     unschedulable: bool = False  # it is cordoned: the scheduler assigns it no more pods
-    runtime: str = (
-        ""  # `nodeInfo.containerRuntimeVersion`, such as `docker://20.10.24`; empty: not set
-    )
+    runtime: str = ""
+    """`nodeInfo.containerRuntimeVersion`, such as `docker://20.10.24`; empty: not set."""
     kubelet: str = ""  # `nodeInfo.kubeletVersion`, such as `v1.37.2`
 
 
@@ -411,7 +403,10 @@ class PluginProcess:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStartTimes:
-    """When the node booted and its processes started, the youngest of each kind. None: no such process was found."""
+    """When the node booted, and when the youngest process of each kind started.
+
+    None: no such process was found.
+    """
 
     booted: datetime
     boot_id: str
@@ -421,15 +416,14 @@ class ProcessStartTimes:
     """`--network-plugin` of the kubelet or cri-dockerd; empty: not set. None: not known."""
     cri_dockerd: datetime | None = None
     runtime: str | None = None
-    """What the kubelet names as its runtime: `DOCKER`, or another's endpoint; empty: it names none. None: not known."""
-    runtime_disputed: bool = (
-        False  # a process named kubelet names `runtime`, and another process a different runtime
-    )
+    """What the kubelet names as its runtime: `DOCKER`, or another's endpoint; empty: it names none.
+    None: not known."""
+    runtime_disputed: bool = False
+    """A process named kubelet names `runtime`, and another process a different runtime."""
     containerd: datetime | None = None
     crio: datetime | None = None
-    plugins: tuple[
-        PluginProcess, ...
-    ] = ()  # looked for once a minute, and where a reservation has no owner
+    plugins: tuple[PluginProcess, ...] = ()
+    """Looked for once a minute, and where a reservation has no owner."""
 
     def start_of(self, runtime: str) -> datetime | None:
         """Return when a runtime started, by the name in `ContainerRuntime`."""
@@ -437,7 +431,7 @@ class ProcessStartTimes:
 
 
 _ADDRESSES: Final = {"about_addresses": True}
-"""Metadata of a source that has a say in addresses: where it is unavailable, nothing is released."""
+"""Of a source that has a say in addresses: if it is unavailable, nothing is released."""
 _OTHER: Final = {"about_addresses": False}
 
 
@@ -449,32 +443,30 @@ def _added(name: str, metadata: dict[str, bool]) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything that was read. A field with metadata is a source: its name is the metric label and the JSON key."""
+    """Everything that was read.
+
+    A field with `about_addresses` is a source: its name is the metric label and the JSON key.
+    """
 
     node_name: str
     taken_at: datetime  # the node's wall clock before the first source was read
-    uptime: (
-        timedelta  # the node's boot clock at the same moment; no step of the wall clock moves it
-    )
+    uptime: timedelta
+    """The node's boot clock at the same moment; no step of the wall clock moves it."""
     reservations: tuple[NetworkStore, ...] = field(metadata=_ADDRESSES)
     checkpoints: Reading[tuple[Checkpoint, ...]] = field(metadata=_ADDRESSES)
-    containers: Reading[tuple[Container, ...]] = field(
-        metadata=_ADDRESSES
-    )  # of every runtime in `runtimes`
+    containers: Reading[tuple[Container, ...]] = field(metadata=_ADDRESSES)
+    """Of every runtime in `runtimes`."""
     cni_results: Reading[tuple[CniResult, ...]] = field(metadata=_ADDRESSES)
     addresses: Reading[tuple[Address, ...]] = field(metadata=_ADDRESSES)
     pods: Reading[tuple[Pod, ...]] = field(metadata=_ADDRESSES)
-    node: Reading[Node | None] = field(
-        metadata=_ADDRESSES
-    )  # None: the API server has no Node of this name
+    node: Reading[Node | None] = field(metadata=_ADDRESSES)
+    """None: the API server has no Node of this name."""
     processes: Reading[ProcessStartTimes] = field(metadata=_ADDRESSES)
     runtimes: Reading[tuple[ContainerRuntime, ...]] = _added("runtimes", _ADDRESSES)
-    networks: Reading[tuple[RuntimeNetwork, ...]] = _added(
-        "networks", _ADDRESSES
-    )  # those of the kubelet's runtime
-    mounted_namespaces: Reading[tuple[str, ...]] = _added(
-        "mounted_namespaces", _ADDRESSES
-    )  # where they are mounted
+    networks: Reading[tuple[RuntimeNetwork, ...]] = _added("networks", _ADDRESSES)
+    """Those of the kubelet's runtime."""
+    mounted_namespaces: Reading[tuple[str, ...]] = _added("mounted_namespaces", _ADDRESSES)
+    """Where they are mounted."""
     device_plugins: Reading[DevicePlugins] = _added("device_plugins", _OTHER)
     registration: Reading[Registration] = _added("registration", _OTHER)
     autoscaler: Reading[Autoscaler] = _added("autoscaler", _OTHER)
@@ -484,17 +476,17 @@ class Snapshot:
     sandbox_failures: Reading[tuple[SandboxFailure, ...]] = _added("sandbox_failures", _OTHER)
     """Of some pods that wait for their sandbox."""
     state: Reading[bool] = _added("state", _OTHER)
-    """True: the disk of the agent's own directory has space, and answers. Only the daemon reads it."""
+    """True: the disk of the agent's own directory has space, and answers (daemon only)."""
     api_skew: timedelta | None = None
-    """How far the API server's clock is ahead of the node's, from its last answer's `Date`; None: not known."""
-    damaged_results: tuple[
-        DamagedResult, ...
-    ] = ()  # what `cni_results` lacks, as it is malformed or too large
+    """How far the API server's clock is ahead of the node's, by its last `Date`; None: unknown."""
+    damaged_results: tuple[DamagedResult, ...] = ()
+    """What `cni_results` lacks, as it is malformed or too large."""
     server_version: str = ""  # the API server's version (`v1.20.2`); empty: not known
     timings: tuple[tuple[str, float], ...] = field(
-        default=(), compare=False
-    )  # of each source, in seconds
-    bugs: tuple[Bug, ...] = field(default=(), compare=False)
+        default=(), compare=False, metadata={"recorded": False}
+    )
+    """Of each source, in seconds."""
+    bugs: tuple[Bug, ...] = field(default=(), compare=False, metadata={"recorded": False})
     """What failed while it was taken because of a bug of the agent. It is not recorded."""
 
     @property
@@ -510,7 +502,10 @@ class Snapshot:
             return LATEST if skew > timedelta(0) else EARLIEST
 
     def readings(self) -> Iterator[tuple[str, Reading[object]]]:
-        """Yield every reading with the name of its source, in the order of `SOURCES`; each network has a reading."""
+        """Yield every reading with the name of its source, in the order of `SOURCES`.
+
+        Each network has a reading.
+        """
         yield from (("reservations", store.reading) for store in self.reservations)
         yield from ((name, getattr(self, name)) for name in SOURCES if name != "reservations")
 
@@ -523,7 +518,9 @@ class Snapshot:
         return tuple(reading for reading in readings if isinstance(reading, Unavailable))
 
 
-SOURCES: Final = tuple(source.name for source in fields(Snapshot) if source.metadata)
+SOURCES: Final = tuple(
+    source.name for source in fields(Snapshot) if "about_addresses" in source.metadata
+)
 """Every source by the name of its field, its reader and its metric label."""
 
 NON_ADDRESS_SOURCES: Final = tuple(

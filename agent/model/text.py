@@ -1,14 +1,17 @@
 """How every output writes names, numbers and times."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
+LONGEST_LIST: Final = 40
+"""Names in one line, and lines of one kind."""
 _LEGIBLE: Final = 10**9
 _TEN: Final = 10
 
 
 def escape(text: str) -> str:
-    """Replace what is not printable by its escape: a name must not control the reader's terminal."""
+    """Escape what is not printable: a name must not control the reader's terminal."""
     if text.isprintable():
         return text
     return "".join(
@@ -32,7 +35,10 @@ def rfc3339(at: datetime, timespec: Literal["seconds", "milliseconds"] = "second
 
 
 def format_age(age: timedelta) -> str:
-    """Write an age as `kubectl` does: the greatest unit, and the next where the first is a single digit."""
+    """Write an age as `kubectl` does.
+
+    That is in the greatest unit, and in the next too where the first is a single digit.
+    """
     seconds = int(age.total_seconds())
     if seconds < 0:
         return f"-{format_age(-age)}"
@@ -53,6 +59,12 @@ def format_number(number: int | None) -> str:
     if number is None:
         return "?"
     return f"{number:,}" if number < _LEGIBLE else f"{number:.1e}"
+
+
+def join_names(names: Sequence[str], unlisted: int = 0) -> str:
+    """Write names in one line, and how many more there are. `unlisted`: those not in `names`."""
+    more = max(0, len(names) - LONGEST_LIST) + unlisted
+    return ", ".join(names[:LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")
 
 
 def count_of(count: int, noun: str, plural: str = "") -> str:

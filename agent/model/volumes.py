@@ -1,6 +1,6 @@
 """Volumes that have to be attached to the node before they can be mounted.
 
-A volume is named as the kubelet and the controller name it in the node's status: `kubernetes.io/csi/<driver>^<handle>`,
+A volume is named as in the node's status: `kubernetes.io/csi/<driver>^<handle>`,
 `kubernetes.io/<plugin>/<id>`, or of a FlexVolume `<driver>/<name>`.
 """
 
@@ -17,7 +17,7 @@ MIGRATED: Final = {
     "kubernetes.io/rbd": "kubernetes.io/csi/rbd.csi.ceph.com",
     "kubernetes.io/vsphere-volume": "kubernetes.io/csi/csi.vsphere.vmware.com",
 }
-"""The CSI driver of each in-tree plugin whose volumes have to be attached (`csi-translation-lib`)."""
+"""The CSI driver that replaces each in-tree plugin (`csi-translation-lib`), if it attaches."""
 
 
 class Confidence(StrEnum):
@@ -45,7 +45,7 @@ class Attachment:
 
     volume: str
     attached: bool | None = None
-    """Its VolumeAttachment says attached, and is not being deleted; None: not known, or its kind has none."""
+    """By its VolumeAttachment, which is not being deleted; None: unknown, or there is none."""
     failed: bool = False  # its VolumeAttachment has an attach error
     claim: str = ""  # `namespace/name` of the claim it is bound to; empty: none, or not known
 
@@ -55,9 +55,7 @@ class Attachments:
     """What the API server was asked, because a volume is missing and a pod waits."""
 
     volumes: tuple[Attachment, ...] = ()  # the missing ones, and those of the waiting pods' claims
-    failed_pods: tuple[
-        str, ...
-    ] = ()  # uids of pods with an event that says that attaching a volume failed
-    not_requested: tuple[
-        str, ...
-    ] = ()  # what was not requested, such as `list events`, without a permission
+    failed_pods: tuple[str, ...] = ()
+    """UIDs of pods with an event that says that attaching a volume failed."""
+    not_requested: tuple[str, ...] = ()
+    """What was not requested, such as `list events`, without a permission."""

@@ -5,19 +5,17 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-LASTS: Final = timedelta(
-    hours=1
-)  # how long evidence stays valid, by the boot clock; watches end within minutes
+LASTS: Final = timedelta(hours=1)
+"""How long evidence stays valid, by the boot clock; watches end within minutes."""
 
 
 class Evidence(StrEnum):
     DELETED_BELOW = "deleted_below"
-    """A DELETED event with a lower version than the same uninterrupted watch was started from or had received."""
+    """A DELETED event was older than what its watch had received, or was started from."""
     REPLAYED = "replayed"
-    """An ADDED or MODIFIED event no newer than what its watch was started from, or of a deleted object."""
-    OLDER_LIST = (
-        "older_list"  # a list from a cache was older than what had been received: some server lags
-    )
+    """An ADDED or MODIFIED event was no newer than the start of its watch, or of a deleted object."""
+    OLDER_LIST = "older_list"
+    """A list from a cache was older than what had been received: some server lags."""
     RV_RESET = "rv_reset"  # a list read through to etcd was older: etcd was restored from a backup
 
 

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from agent.checks.cluster import detached_volume
-from agent.checks.devices.state import with_history
 from agent.checks.readings import crosscheck
 from agent.checks.waiting_pods import waiting_pods
 from agent.model.bug import bug_of
+from agent.model.clocks import Moment
 from agent.model.index import named_sandboxes
 from agent.model.runtime import AUTO
 from agent.model.snapshot import (
@@ -30,13 +29,6 @@ Raises SourceError. Anything else that it raises is a bug, and makes its source 
 """
 Sources: TypeAlias = Mapping[str, Reader]
 """The readers of a node, by the field of `Snapshot` that they fill. A source without a reader is not requested."""
-
-
-class Moment(NamedTuple):
-    """Now, by both clocks of the node."""
-
-    wall: datetime
-    uptime: timedelta
 
 
 # The networks come first, because they name directories.
@@ -67,7 +59,7 @@ def take_snapshot(
     snapshot = crosscheck.all_sources(snapshot)
     for name in _WHERE_NEEDED:
         snapshot = _read_where_needed(name, snapshot, sources, clock)
-    return with_history(crosscheck.namespaces(snapshot))
+    return crosscheck.namespaces(snapshot)
 
 
 def _read(name: str, snapshot: Snapshot, sources: Sources, clock: Callable[[], float]) -> Snapshot:

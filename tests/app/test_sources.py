@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from agent.cleanup.recheck import Recheck
+from agent.model.clocks import Moment
 from agent.model.devices import TransitionKind
 from agent.model.documents import dump_history
 from agent.model.release import ProbeResult, Reason
 from agent.model.snapshot import Known, NotRequested, Unavailable
 from agent.model.volumes import Mount
-from agent.sources.collector import Moment, take_snapshot
+from agent.sources.collector import take_snapshot
 from agent.sources.source_error import SourceError
 from tests.builders import KVM, NOW, UPTIME, node, node_using, reservation, transition
 from tests.fakes.cri import FakeRuntime

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.checks import engine
-from agent.checks.devices.state import with_history
+from agent.checks.devices.history import with_history
 from agent.model.devices import TransitionKind
 from agent.model.snapshot import Known, Snapshot
 from tests import builders as b

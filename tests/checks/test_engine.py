@@ -20,7 +20,7 @@ from agent.cleanup.guards import GuardContext, RuntimeHistory
 from agent.model.assessment import State
 from agent.model.finding import LeakCause, TrackedFinding
 from agent.model.report import Report
-from agent.model.snapshot import SOURCES, Node, NotRequested, Reservation
+from agent.model.snapshot import SOURCES, Node, NotRequested, Reservation, Unavailable
 from agent.model.watches import Evidence
 from tests import builders as b
 from tests.builders import (
@@ -239,6 +239,19 @@ def test_a_broken_detector_leaves_a_gap_and_the_others_still_run(
     assert (found, report.complete) == ([("shared_ip", "ZeroDivisionError: a bug", True)], False)
 
 
+def test_a_bug_in_the_history_of_device_plugins_makes_them_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agent.checks.devices.history.advance", broken)
+    report = scanned(node(LOST, device_plugins=b.device_plugins()))
+    why = "bug in nodeleak: ZeroDivisionError: a bug"
+    assert [tracked.finding.detector for tracked in report.findings] == ["leaked_reservation"]
+    assert report.unavailable == (Unavailable("device_plugins", why),)
+    assert [(bug.part, bug.name, bug.reason) for bug in report.bugs] == [
+        ("source", "device_plugins", why)
+    ]
+
+
 def test_nothing_is_released_or_forgotten_while_the_detector_of_leaks_is_broken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -246,7 +259,7 @@ def test_nothing_is_released_or_forgotten_while_the_detector_of_leaks_is_broken(
     for _ in range(2):
         syncs.sync(30, LOST)
     with monkeypatch.context() as patched:
-        patched.setattr(leaked_reservation, "describe_cause", broken)
+        patched.setattr(leaked_reservation, "find", broken)
         report, leaked = syncs.sync(30, LOST)
     assert (leaked, report.findings, [gap.broken for gap in report.gaps]) == (set(), (), [True])
     context = GuardContext(report=report, runtime_history=RuntimeHistory(), limits=b.make_limits())

@@ -3,9 +3,10 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from agent.checks import kubelet_runtime
+from agent.checks.kubelet_runtime import kubelet_runtime
 from agent.checks.readings import crosscheck
 from agent.model.assessment import State
+from agent.model.index import SnapshotIndex
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime
 from agent.model.snapshot import Checkpoint, Known, NotRequested, Reading, Snapshot, Unavailable
 from tests.builders import (
@@ -65,22 +66,20 @@ def test_the_runtime_of_the_kubelet_is_the_one_that_is_named_and_was_asked() -> 
     ]
     for asked, named, reported, expected in cases:
         snapshot = with_runtimes(node(), *asked, named=named, reported=reported)
-        assert kubelet_runtime.of_the_kubelet(snapshot) == tuple(expected), (asked, named, reported)
+        assert kubelet_runtime(snapshot).used == tuple(expected), (asked, named, reported)
     # Every spelling of an endpoint is one path.
     for named in (
         "/run/crio/crio.sock", "/var/run/crio/crio.sock", "unix:/run/crio/crio.sock", "unix:///run/crio/crio.sock",
         "unix:///var/run/crio/crio.sock", "unix:////run/crio/crio.sock", "unix:///run//crio/crio.sock",
         "unix:///var//run/./crio/crio.sock", "//run/crio/../crio/crio.sock",
     ):  # fmt: skip
-        assert kubelet_runtime.of_the_kubelet(with_runtimes(node(), OF_CRI_O, named=named)) == (
-            OF_CRI_O,
-        )
+        assert kubelet_runtime(with_runtimes(node(), OF_CRI_O, named=named)).used == (OF_CRI_O,)
     for named in ("x", "unix:x", "unix://x", "tcp://127.0.0.1:1", "npipe:////./pipe/x"):
-        assert kubelet_runtime.not_asked(with_runtimes(node(), OF_CRI_O, named=named)) == named
+        assert kubelet_runtime(with_runtimes(node(), OF_CRI_O, named=named)).not_asked == named
     # A recording that does not say what was asked is one of docker.
     old = replace(node(), runtimes=NotRequested("runtimes", "an earlier version did not read it"))
-    assert kubelet_runtime.asked(old) == (OF_DOCKER,)
-    assert kubelet_runtime.asked(replace(old, runtimes=unavailable("runtimes"))) == ()
+    assert kubelet_runtime(old).asked == (OF_DOCKER,)
+    assert kubelet_runtime(replace(old, runtimes=unavailable("runtimes"))).asked == ()
 
 
 def test_runtimes_that_may_list_late_are_known_and_have_a_longer_grace_period() -> None:
@@ -96,10 +95,11 @@ def test_runtimes_that_may_list_late_are_known_and_have_a_longer_grace_period() 
         ([OF_CONTAINERD, mine], ["mine 3.0.0"]),
     ):
         assert [
-            str(asked) for asked in kubelet_runtime.unordered(with_runtimes(node(), *runtimes))
+            str(asked)
+            for asked in kubelet_runtime(with_runtimes(node(), *runtimes)).without_record_order
         ] == unordered
     beside = with_runtimes(node(), OF_DOCKER, early, named=DOCKER)
-    assert kubelet_runtime.unordered(beside) == (), "only that of the kubelet matters"
+    assert kubelet_runtime(beside).without_record_order == (), "only that of the kubelet matters"
     # An unordered runtime has a longer grace period.
     for version, young in (("1.6.8", State.CANDIDATE), ("1.6.9", State.LEAKED)):
         ordered = replace(OF_CONTAINERD, version=version)
@@ -120,7 +120,7 @@ def test_a_list_without_a_sandbox_needs_evidence_that_the_runtime_is_that_of_the
         ([], "the container runtime"),
     ):
         stopped = with_runtimes(node(reservation(OLD), containers=[]), *asked, named="")
-        assert crosscheck.runtime(stopped) == Unavailable(
+        assert crosscheck.list_of_kubelet_runtime(SnapshotIndex(stopped)) == Unavailable(
             "containers",
             f"no running pod sandbox is in the list of {names}, and neither the kubelet's flags and configuration nor "
             "its Node names its runtime: the pods of this node may belong to another one",
@@ -129,7 +129,10 @@ def test_a_list_without_a_sandbox_needs_evidence_that_the_runtime_is_that_of_the
         stopped = with_runtimes(
             node(reservation(OLD), containers=[], checkpoints=[]), chosen, named=None
         )
-        assert isinstance(crosscheck.runtime(stopped), Known if expected else Unavailable)
+        assert isinstance(
+            crosscheck.list_of_kubelet_runtime(SnapshotIndex(stopped)),
+            Known if expected else Unavailable,
+        )
     # An endpoint that was chosen needs no other evidence, as with k3s and --api=off.
     stopped = with_runtimes(
         node(reservation(OLD), containers=[], checkpoints=MISSING, pods=[]), CHOSEN, named=""
@@ -148,12 +151,12 @@ def test_two_containerds_that_were_both_asked_are_judged_together() -> None:
     seen = crosscheck.all_sources(both)
     assert seen.containers == both.containers
     assert seen.checkpoints == NotRequested("checkpoints", "a kubelet with containerd has none")
-    assert (kubelet_runtime.name_of(both), kubelet_runtime.unordered(both)) == (
+    assert (kubelet_runtime(both).name, kubelet_runtime(both).without_record_order) == (
         CONTAINERD,
         (beside,),
     )
     assert (
-        kubelet_runtime.not_asked(replace(both, runtimes=Known((OF_DOCKER, OF_CRI_O))))
+        kubelet_runtime(replace(both, runtimes=Known((OF_DOCKER, OF_CRI_O)))).not_asked
         == "containerd://1.7.23-k3s2"
     )
     # That of the kubelet is down, and another one lists a container of its own.

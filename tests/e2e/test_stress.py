@@ -33,11 +33,16 @@ def test_nodeleak_reclaims_every_leak_and_takes_no_address_from_its_holder(tmp_p
 def test_restorations_that_are_killed_lose_no_address_and_halt_nothing(tmp_path: Path) -> None:
     """A cleanup that halts reclaims nothing more."""
     commands = ("--cleaner=nodeleak", "--cleaner=restore", "--daemon=nodeleak")
-    code, output, report = stress(tmp_path / "report.json", *commands, "--seconds=40")
-    (codes,) = (cleaner["codes"] for cleaner in report["cleaners"] if cleaner["name"] == "restore")
-
-    assert (code, report["violations"]) == (0, []), output
-    assert codes.keys() >= {"0", "137"}, output
+    codes = set[str]()
+    for _ in range(5):  # a busy machine finishes few restorations in a run
+        code, output, report = stress(tmp_path / "report.json", *commands, "--seconds=40")
+        assert (code, report["violations"]) == (0, []), output
+        for cleaner in report["cleaners"]:
+            if cleaner["name"] == "restore":
+                codes |= cleaner["codes"].keys()
+        if codes >= {"0", "137"}:
+            return
+    pytest.fail(f"exit codes of restorations: {sorted(codes)}; the last run:\n{output}")
 
 
 def test_the_common_one_liner_releases_addresses_in_use(tmp_path: Path) -> None:

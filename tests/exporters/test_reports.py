@@ -10,6 +10,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.checks import engine
+from agent.checks.registry import DETECTORS
 from agent.exporters.json.status import checked
 from agent.kube_events.messages import event_specs
 from agent.model.documents import Recording, dumps
@@ -42,7 +43,7 @@ def report_with(*findings: Finding) -> Report:
     return replace(scanned(node()), findings=tracked)
 
 
-FULL = Finding("exhausted_range", "kubenet", "full", Severity.CRITICAL, "kubenet")
+FULL = Finding("exhausted_range", "kubenet", "full", severity=Severity.CRITICAL, network="kubenet")
 SHARED = Finding("shared_ip", "a", "m")
 HALTED = cleaning(halted="released container 950b reappeared")
 FAILED = replace(scanned(node()), gaps=(SkippedCheck("shared_ip", "KeyError", broken=True),))
@@ -51,11 +52,13 @@ FAILED = replace(scanned(node()), gaps=(SkippedCheck("shared_ip", "KeyError", br
 def test_the_headline_is_the_worst_that_is_known_and_never_good_about_what_was_not_read() -> None:
     leak_of_one = "Warning: 1 leaked pod address on worker-1"
     halted = f"Critical: cleanup halted: {HALTED.halted}"
-    volume = Finding("detached_volume", "v", "m", Severity.CRITICAL)
+    volume = Finding("detached_volume", "v", "m", severity=Severity.CRITICAL)
     full = "Critical: only 251 free pod addresses left (0 of 253 leaked)"
     taken = node(*(reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(4, 255)))
     first_sync, _ = engine.run(taken, None, grace=GRACE, confirm_after=timedelta(0))
-    registered = {one: report_with(Finding("unregistered_node", "n", "m", one)) for one in Severity}
+    registered = {
+        one: report_with(Finding("unregistered_node", "n", "m", severity=one)) for one in Severity
+    }
     unregistered = "this node is not registered correctly"
     deleted = f"Critical: {unregistered}: the cluster-autoscaler may delete the instance"
     for report, state, headline in (
@@ -65,14 +68,14 @@ def test_the_headline_is_the_worst_that_is_known_and_never_good_about_what_was_n
         (
             scanned(dark_node()),
             "incomplete",
-            "Incomplete: 17 of 17 checks could not run: it gave no word",
+            f"Incomplete: {len(DETECTORS)} of {len(DETECTORS)} checks could not run: it gave no word",
         ),
         (
             scanned(without(node(), "node")),
             "incomplete",
-            "Incomplete: 5 of 17 checks could not run: it gave no word",
+            f"Incomplete: 5 of {len(DETECTORS)} checks could not run: it gave no word",
         ),
-        (FAILED, "incomplete", "Incomplete: 1 of 17 checks could not run: shared_ip: KeyError"),
+        (FAILED, "incomplete", f"Incomplete: 1 of {len(DETECTORS)} checks could not run: shared_ip: KeyError"),
         (scanned(without(node(LOST), "device_plugins")), "findings", leak_of_one),
         (replace(scanned(node()), cleaning=HALTED), "findings", halted),
         (replace(report_with(leak(1)), cleaning=HALTED), "findings", halted),

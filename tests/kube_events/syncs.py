@@ -48,7 +48,7 @@ def leak(
         "leaked_reservation",
         f"{network}/{ip}",
         message or f"{ip} leaked",
-        severity,
-        network,
+        severity=severity,
+        network=network,
         identity=("9" * 64,),
     )

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, Final
 
 from agent.cleanup.journal import RESERVATION, Entry, FileImage, Journal
+from agent.model.clocks import Moment
 from agent.model.snapshot import (
     Address,
     Checkpoint,
@@ -17,7 +18,6 @@ from agent.model.snapshot import (
     Reservation,
     Unavailable,
 )
-from agent.sources.collector import Moment
 from agent.sources.source_error import SourceError
 from tests.proof.world import File, World, made, spent, without
 

@@ -23,12 +23,13 @@ from agent.cleanup.recheck import Recheck
 from agent.cleanup.restore import RestoreError, recover_and_restore
 from agent.cleanup.run import Cleaner
 from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles
+from agent.model.clocks import Moment
 from agent.model.ranges import subnet_range
 from agent.model.release import Limits, ProbeResult, Reason
 from agent.model.report import Report
 from agent.model.runtime import DOCKER, ContainerRuntime
 from agent.model.snapshot import CniResult, Known, Node, NotRequested, Reservation, Snapshot
-from agent.sources.collector import Moment, Sources, take_snapshot
+from agent.sources.collector import Sources, take_snapshot
 from tests.cleanup.recheck import recheck
 from tests.proof.operations import START, UPTIME, Answer, Question
 from tests.proof.world import NETWORK
@@ -387,9 +388,11 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
     if _needs_second_snapshot(snapshots[0], setup.grace):
         _, memory = _assess(snapshots[0], None, grace=setup.grace, confirm_after=setup.confirm)
         runtime_history = RuntimeHistory().after(snapshots[0])
-        found, pods = frozenset(memory.observations.items()), frozenset(memory.pods.items())
+        found, pods = frozenset(memory.observations.items()), frozenset(memory.memory.pods.items())
         owned = frozenset(
-            entry.entry for entry in memory.assessment.reservations if entry.state in engine.OWNED
+            reservation
+            for reservation, remembered in memory.memory.reservations.items()
+            if remembered.owned_at
         )
         observed = snapshots[0].taken_at, snapshots[0].uptime, found, owned, pods
         # Whether a released container reappeared depends on the whole snapshot.

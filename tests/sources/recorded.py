@@ -5,8 +5,9 @@ from functools import partial
 from itertools import count
 from typing import Any, Final
 
+from agent.model.clocks import Moment
 from agent.model.snapshot import SOURCES, Snapshot
-from agent.sources.collector import Moment, Sources, take_snapshot
+from agent.sources.collector import Sources, take_snapshot
 from agent.sources.source_error import SourceError
 
 NOW: Final = Moment(datetime(2026, 3, 26, 20, 0, tzinfo=UTC), timedelta(days=3))

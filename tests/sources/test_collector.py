@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import pytest
 
-from agent.checks.devices.state import with_history
 from agent.model.assessment import State
 from agent.model.devices import TransitionKind
 from agent.model.documents import dumps, loads
@@ -95,7 +94,7 @@ def test_the_snapshot_contains_what_was_read_once_and_how_long_it_took() -> None
         == sorted(SOURCES)
     )
     assert {seconds for _, seconds in snapshot.timings} == {1.0}
-    expected = with_history(replace(ALL_SOURCES_NEEDED, uptime=NOW.uptime))
+    expected = replace(ALL_SOURCES_NEEDED, uptime=NOW.uptime)
     assert list(snapshot.readings()) == list(expected.readings())
     assert (snapshot.node_name, snapshot.taken_at, snapshot.uptime) == (
         "worker-1",
@@ -224,16 +223,18 @@ def test_a_bug_where_readings_are_compared_makes_what_it_judges_unavailable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     judged = {
-        "agent.checks.kubelet_runtime.contradiction": {"containers", "networks", "checkpoints"},
-        "agent.checks.kubelet_runtime.keeps_checkpoints": {"checkpoints"},
+        "agent.checks.readings.crosscheck.kubelet_runtime": {
+            "containers",
+            "networks",
+            "checkpoints",
+        },
         "agent.checks.readings.crosscheck.attributed": {"reservations"},
-        "agent.checks.readings.crosscheck.of_pods": {"networks"},
+        "agent.checks.readings.crosscheck.pod_networks": {"networks"},
         "agent.checks.readings.crosscheck.is_missing": {
             "checkpoints",
             "cni_results",
             "device_plugins",
         },
-        "agent.checks.devices.state.derive": {"device_plugins"},
         "agent.checks.cluster.detached_volume.missing": {"mounts", "attachments"},
         "agent.sources.collector.named_sandboxes": {"mounted_namespaces"},
     }

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agent.checks import engine
-from agent.checks.devices.state import derive, with_history
+from agent.checks.devices import history
 from agent.model.devices import DevicePlugins, DeviceTransition
 from agent.model.documents import StoredHistory, dump_history, load_history
 from agent.model.report import Report
@@ -34,9 +34,12 @@ SEEN = node(
 
 
 def report(snapshot: Snapshot) -> Report:
-    return engine.run(with_history(snapshot), None, grace=timedelta(0), confirm_after=timedelta(0))[
-        0
-    ]
+    now = history.with_history(snapshot)
+    return engine.run(now, None, grace=timedelta(0), confirm_after=timedelta(0))[0]
+
+
+def advanced(snapshot: Snapshot) -> tuple[DeviceTransition, ...]:
+    return history.advance(snapshot.device_plugins.known().history, snapshot)
 
 
 def read_back(snapshot: Snapshot, path: Path) -> Snapshot:
@@ -68,13 +71,13 @@ def stored(path: Path) -> tuple[DeviceTransition, ...]:
 def test_a_private_file_is_read_once_after_a_start_and_no_temporary_file_is_left(
     path: Path, tmp_path: Path
 ) -> None:
-    assert derive(read_back(SEEN, path)) == derive(SEEN) == stored(path)
+    assert advanced(read_back(SEEN, path)) == advanced(SEEN) == stored(path)
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     assert os.listdir(path.parent) == [path.name]
     assert DeviceHistoryStore(tmp_path / "none").read() == StoredHistory()
     following = DeviceHistoryStore(path.parent)
     for _ in range(2):
-        assert following.read() == StoredHistory(derive(SEEN))
+        assert following.read() == StoredHistory(advanced(SEEN))
         path.unlink(missing_ok=True)
 
 
@@ -84,12 +87,11 @@ def test_a_stored_time_that_cannot_be_costs_one_entry_and_no_sync(path: Path) ->
     tree["transitions"][-1]["uptime"] = 86400.0 * 999999999
     path.write_text(json.dumps(tree))
     found = DeviceHistoryStore(path.parent).read()
-    assert found.transitions == derive(SEEN)[:-1]
+    assert found.transitions == advanced(SEEN)[:-1]
     assert f"transitions[{len(found.transitions)}].uptime: " in found.trouble
     assert "is out of range" in found.trouble
     devices = replace(SEEN.device_plugins.known(), history=found.transitions, trouble=found.trouble)
-    following = with_history(replace(SEEN, device_plugins=Known(devices)))
-    assert following.device_plugins.known().history == derive(SEEN)
+    assert advanced(replace(SEEN, device_plugins=Known(devices))) == advanced(SEEN)
 
 
 def test_only_changes_replace_the_file_and_without_a_kubelet_none_is_written(
@@ -155,10 +157,10 @@ def test_an_unwritable_state_directory_is_logged_once_and_loses_nothing_while_th
     for _ in range(2):
         store.export(report(SEEN), 0.1)
     assert reasons == [f"{in_the_way}: File exists"]
-    assert store.read().transitions == derive(SEEN)
+    assert store.read().transitions == advanced(SEEN)
     in_the_way.unlink()
     store.export(report(SEEN), 0.1)
-    assert DeviceHistoryStore(in_the_way).read().transitions == derive(SEEN)
+    assert DeviceHistoryStore(in_the_way).read().transitions == advanced(SEEN)
 
 
 def test_on_a_full_disk_the_old_file_stays_and_no_temporary_file_is_left(
@@ -174,14 +176,14 @@ def test_on_a_full_disk_the_old_file_stays_and_no_temporary_file_is_left(
     assert (store.write_error or "").endswith(": File too large")
     assert (path.read_text(), os.listdir(path.parent)) == (before, [path.name])
     store.export(report(news), 0.1)
-    assert stored(path) == derive(news)
+    assert stored(path) == advanced(news)
 
 
 def test_a_history_that_cannot_be_read_is_empty_reported_and_replaced(path: Path) -> None:
     path.parent.mkdir()
     makes: tuple[tuple[Callable[[], object], str], ...] = (
         (lambda: path.write_bytes(b""), f"{path}: not JSON"),
-        (lambda: path.write_text(dump_history(derive(SEEN))[:-3]), f"{path}: not JSON"),
+        (lambda: path.write_text(dump_history(advanced(SEEN))[:-3]), f"{path}: not JSON"),
         (
             lambda: path.write_bytes(b"{}"),
             f"{path}: its schema is not 'nodeleak.device-plugins/v1'",
@@ -203,7 +205,9 @@ def test_a_history_that_cannot_be_read_is_empty_reported_and_replaced(path: Path
                 found.trouble.removeprefix("cannot read ").startswith(why),
             ) == ((), True)
         store.export(report(SEEN), 0.1)
-        assert store.read() == DeviceHistoryStore(path.parent).read() == StoredHistory(derive(SEEN))
+        assert (
+            store.read() == DeviceHistoryStore(path.parent).read() == StoredHistory(advanced(SEEN))
+        )
         path.unlink()
     path.touch()
     assert (
@@ -212,7 +216,7 @@ def test_a_history_that_cannot_be_read_is_empty_reported_and_replaced(path: Path
     )
     with open_directory() as directory:
         secret = directory / path.name
-        secret.write_text(dump_history(derive(SEEN)))
+        secret.write_text(dump_history(advanced(SEEN)))
         secret.chmod(0o600)
         with as_nobody():
             why = f"cannot read {secret}: permission denied (run as root)"

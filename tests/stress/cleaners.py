@@ -29,10 +29,15 @@ NONE: Final = "none"
 AT_ONCE: Final = ("--grace=0s", "--confirm-after=0s", "--settle=0s", "--max-share=100%")
 """No waiting periods and no share limit: only the read order and the lock protect an address then."""
 WITHOUT_CAPS: Final = ("--max-per-sync=1000", "--max-per-hour=1000000")
-_RESTORE_AND_DIE: Final = """
-timeout --signal=KILL "$(shuf -n 1 -e 0.2 0.3 0.4 0.6 30 30)" {restore}
-code=$?  # what was restored is released by name only
+_CLEAN: Final = ("clean", "--apply", "--output=json", "--cleanup-network=auto", *AT_ONCE)
+_RELEASE_BY_NAME: Final = """
 {clean} $(ls "$NODELEAK_CNI_NETWORKS_DIR"/* | sed -n 's/^[0-9.]*$/--ip=&/p')
+"""
+"""Names every address: what was restored is released by name only."""
+_RESTORE_AND_DIE: Final = f"""
+timeout --signal=KILL "$(shuf -n 1 -e 0.2 0.3 0.4 0.6 30 30)" {{restore}}
+code=$?
+{_RELEASE_BY_NAME}
 [ $code -eq 2 ] || exit $code  # 2: nothing is released yet
 """
 _FATAL: Final = {
@@ -55,9 +60,7 @@ def nodeleak() -> str:
 
 def loop_command(text: str) -> str:
     """Return the shell command that is run in a loop beside docker."""
-    clean = shlex.join(
-        [nodeleak(), "clean", "--apply", "--output=json", "--cleanup-network=auto", *AT_ONCE]
-    )
+    clean = shlex.join([nodeleak(), *_CLEAN])
     named = {
         NODELEAK: clean,
         ONE_LINER: shlex.join(["bash", str(Path(__file__).with_name("one_liner.sh"))]),
@@ -140,10 +143,15 @@ class _Process(Cleaner):
 
 
 class Loop(_Process):
-    """A command that runs again and again. That of `restore` ends with the churn: it makes leaks."""
+    """A command that runs again and again.
+
+    That of `restore` ends with the churn, because it makes leaks. What it restored last may still
+    have been refused in the churn; from then on, it is released by name.
+    """
 
     _may_run = True
     _thread: Thread | None = None
+    _after_churn: "Loop | None" = None
 
     def start(self) -> None:
         self._thread = Thread(target=self._work, daemon=True)
@@ -153,11 +161,21 @@ class Loop(_Process):
         if self.name == RESTORE and self._thread:
             self._may_run = False
             self._thread.join()
+            self._after_churn = Loop(
+                name="release by name",
+                shell=_RELEASE_BY_NAME.format(clean=shlex.join([nodeleak(), *_CLEAN])),
+                env=self.env,
+                logs=self.logs,
+                state=self.state,
+            )
+            self._after_churn.start()
 
     def end(self) -> None:
         self.state.end()
         if self._thread:
             self._thread.join()
+        if self._after_churn:
+            self._after_churn.end()
 
     def _work(self) -> None:
         while self._may_run and not self.state.over.is_set():

@@ -1,1 +1,1 @@
-"""Addresses that host-local reserved: what each reservation is, and the detectors that judge them."""
+"""Addresses that host-local reserved: the state of each reservation, and detectors."""

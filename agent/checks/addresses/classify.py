@@ -1,67 +1,73 @@
-"""Classifies every reservation. Pure: a snapshot and a grace period in, an assessment out.
+"""Classifies every reservation: a snapshot and a grace period in, an assessment out. Pure.
 
-Evidence of ownership is checked first. A source that could not be read makes the state `unknown`, never `leaked`.
+Evidence of ownership is checked first. A source that could not be read makes the state `unknown`,
+never `leaked`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from agent.checks import kubelet_runtime as runtimes
+from agent.checks.kubelet_runtime import kubelet_runtime
 from agent.model.assessment import KUBENET, Assessment, ClassifiedReservation, State
+from agent.model.clocks import FILE_AHEAD
 from agent.model.index import SnapshotIndex
+from agent.model.memory import NO_MEMORY, Memory
 from agent.model.snapshot import (
     InsufficientData,
     Reservation,
     Snapshot,
-    known_or,
     require_available,
 )
 from agent.model.text import format_age
 
-CLOCK_SLACK = timedelta(seconds=10)
-"""A file written during the snapshot is a moment newer than it; a larger difference means that a clock was set."""
-UNORDERED_GRACE = timedelta(minutes=15)
-"""A runtime may hold an address for so long before it lists the sandbox: 12 minutes, and some to spare.
+UNORDERED_GRACE: Final = timedelta(minutes=15)
+"""A runtime may hold an address for so long before it lists the sandbox: 12 minutes, and some more.
 
-The kubelet's and the runtime's time limits for one RunPodSandbox and for its cleanup add up to them.
+The kubelet's and the runtime's time limits for one RunPodSandbox and for its cleanup add up to
+that.
 """
 
-_TAKEN = "; host-local cannot give out the address"
 StateAndReason: TypeAlias = tuple[State, str]
 
+_PROTECTING: Final = (State.CANDIDATE, State.UNKNOWN, State.UNMANAGED)
+"""A state that protects one address of a sandbox protects all of them; the strongest comes last."""
 
-def classify(
-    snapshot: Snapshot, grace: timedelta, remembered: Mapping[str, str] | None = None
-) -> Assessment:
-    """Return the state of every entry; the engine confirms what is `leaked`. `remembered`: pods by container ID."""
-    if runtimes.unordered(snapshot):
+
+def classify(snapshot: Snapshot, grace: timedelta, memory: Memory = NO_MEMORY) -> Assessment:
+    """Return the state of every entry. The engine confirms what is `leaked`."""
+    index = SnapshotIndex(snapshot)
+    runtime = kubelet_runtime(snapshot)
+    if runtime.without_record_order:
         grace = max(grace, UNORDERED_GRACE)
-    index, keeps_checkpoints = SnapshotIndex(snapshot), runtimes.keeps_checkpoints(snapshot)
-    reservations = [
-        entry for store in snapshot.reservations for entry in known_or(store.reading, ())
+    pods = {**memory.pods, **index.pods}
+    states = [
+        _state(reservation, index, runtime.keeps_checkpoints, grace)
+        for reservation in index.reservations
     ]
-    single = [_state(reservation, index, keeps_checkpoints, grace) for reservation in reservations]
-    pods = {**(remembered or {}), **index.pods}
-    pairs = zip(reservations, _whole_sandboxes(reservations, single), strict=True)
+    states = _protect_sandboxes(index.reservations, states)
     classified = [
-        ClassifiedReservation(entry, *state, pods.get(entry.container_id, ""))
-        for entry, state in pairs
+        ClassifiedReservation(reservation, state, reason, pods.get(reservation.container_id, ""))
+        for reservation, (state, reason) in zip(index.reservations, states, strict=True)
     ]
-    odd = (entry for store in snapshot.reservations for entry in store.unrecognized)
-    classified += [
-        ClassifiedReservation(entry, State.UNRECOGNIZED, entry.why + _TAKEN * entry.blocks)
-        for entry in odd
-    ]
-    return Assessment(index, tuple(classified))
+    for store in snapshot.reservations:
+        for entry in store.unrecognized:
+            reason = entry.why
+            if entry.blocks:
+                reason += "; host-local cannot give out the address"
+            classified.append(ClassifiedReservation(entry, State.UNRECOGNIZED, reason))
+    return Assessment(index, runtime, tuple(classified))
 
 
 def _state(
     reservation: Reservation, index: SnapshotIndex, keeps_checkpoints: bool, grace: timedelta
 ) -> StateAndReason:
     try:
-        owned = _recorded(reservation, index, keeps_checkpoints) or _in_use(reservation, index)
-        return owned or _without_owner(reservation, index.snapshot.taken_at, grace)
+        return (
+            _recorded(reservation, index, keeps_checkpoints)
+            or _in_use(reservation, index)
+            or _without_owner(reservation, index.snapshot.taken_at, grace)
+        )
     except InsufficientData as missing:
         return State.UNKNOWN, str(missing)
 
@@ -69,63 +75,62 @@ def _state(
 def _recorded(
     reservation: Reservation, index: SnapshotIndex, keeps_checkpoints: bool
 ) -> StateAndReason | None:
-    """Return what the runtime and the kubelet have of the sandbox."""
+    """Return the state if the runtime or the kubelet has a record of the sandbox."""
     if not reservation.container_id:
         return None
     index.snapshot.containers.known()
     if container := index.containers.get(reservation.container_id):
-        return (
-            State.IN_USE if container.running else State.NOT_READY
-        ), f"its container is {container.state}"
+        state = State.IN_USE if container.running else State.NOT_READY
+        return state, f"its container is {container.state}"
     if keeps_checkpoints:
         index.snapshot.checkpoints.known()
-    # A process that has the address, and is of no pod of another network, shows that the runtime lost the container.
-    lost = reservation.ip in index.holders and not index.accounts_for(reservation.ip)
-    if reservation.container_id in index.checkpoints and not lost:
-        return (
-            State.TEARDOWN_PENDING,
-            "its container is gone, but its checkpoint remains: its teardown is incomplete",
-        )
-    return None
+    if reservation.container_id not in index.checkpoints:
+        return None
+    # If a process has the address and no other network's pod explains it, the runtime has lost
+    # this container.
+    if reservation.ip in index.holders and not index.explaining_networks(reservation.ip):
+        return None
+    reason = "its container is gone, but its checkpoint remains: its teardown is incomplete"
+    return State.TEARDOWN_PENDING, reason
 
 
 def _in_use(reservation: Reservation, index: SnapshotIndex) -> StateAndReason | None:
-    """Return who uses the address without a container that the runtime knows."""
+    """Return the state if anything uses the address without a container that the runtime knows."""
     snapshot = index.snapshot
-    if holder := _in_namespace(reservation, index):
-        return State.UNMANAGED, f"the runtime does not know its container, but {holder}"
-    # Pod status can only prove use. Not requested (no credentials), the other evidence decides; unavailable, none does.
+    if user := _user_of_namespace(reservation, index):
+        return State.UNMANAGED, f"the runtime does not know its container, but {user}"
+    # Pod status can only prove use. If it is not requested (no credentials), the other evidence
+    # decides; if it is unavailable, nothing does.
     require_available(snapshot.pods)
-    if claimant := index.claims.get(reservation.ip):
-        return (
-            State.UNMANAGED,
-            f"the runtime does not know its container, but pod {claimant} has the address",
-        )
+    if pod := index.claims.get(reservation.ip):
+        reason = f"the runtime does not know its container, but pod {pod} has the address"
+        return State.UNMANAGED, reason
     if reservation.container_id:
         # A sandbox is classified whole, and it may be in use in a network that could not be read.
         require_available(*(store.reading for store in snapshot.reservations))
-    results = index.results.get(reservation.container_id, ())
-    own = (result for result in results if result.network == reservation.network != KUBENET)
-    if any(result.pod == "" for result in own):
-        return (
-            State.UNKNOWN,
-            "libcni's cache names no pod of its sandbox, which may be another program's",
-        )
+    if reservation.network == KUBENET:
+        return None  # which gives libcni no names of pods
+    for result in index.results.get(reservation.container_id, ()):
+        if result.network == reservation.network and result.pod == "":
+            reason = "libcni's cache names no pod of its sandbox, which may be another program's"
+            return State.UNKNOWN, reason
     return None
 
 
-def _in_namespace(reservation: Reservation, index: SnapshotIndex) -> str:
-    """Say who has the address in a network namespace; empty if nobody has."""
-    snapshot, container_id = index.snapshot, reservation.container_id
+def _user_of_namespace(reservation: Reservation, index: SnapshotIndex) -> str | None:
+    """Say who has the address in a network namespace."""
+    snapshot = index.snapshot
+    container_id = reservation.container_id
     snapshot.addresses.known()
     if holders := index.holders.get(reservation.ip):
-        owners = " and ".join(index.accounts_for(reservation.ip))
-        owner = f", which {owners} reserves for a container that the runtime has" if owners else ""
-        return (
-            f"{' and '.join(holders)} {'has' if len(holders) == 1 else 'have'} the address{owner}"
-        )
+        has = "has" if len(holders) == 1 else "have"
+        user = f"{' and '.join(holders)} {has} the address"
+        if networks := index.explaining_networks(reservation.ip):
+            owner = " and ".join(networks)
+            user += f", which {owner} reserves for a container that the runtime has"
+        return user
     if not container_id:
-        return ""
+        return None
     snapshot.cni_results.known()
     if file := index.too_large.get(container_id):
         raise InsufficientData(
@@ -133,49 +138,44 @@ def _in_namespace(reservation: Reservation, index: SnapshotIndex) -> str:
         )
     if any(result.namespace for result in index.results.get(container_id, ())):
         snapshot.mounted_namespaces.known()
-    path = index.mounted_namespaces.get(container_id)
-    return f"its network namespace is still mounted, without a process: {path}" if path else ""
+    if path := index.mounted_namespaces.get(container_id):
+        return f"its network namespace is still mounted, without a process: {path}"
+    return None
 
 
 def _without_owner(reservation: Reservation, now: datetime, grace: timedelta) -> StateAndReason:
     age = now - reservation.mtime
-    if age < -CLOCK_SLACK:
-        return (
-            State.UNKNOWN,
-            f"its file is {format_age(-age)} newer than this snapshot: the clock was changed",
-        )
+    if age < -FILE_AHEAD:
+        reason = f"its file is {format_age(-age)} newer than this snapshot: the clock was changed"
+        return State.UNKNOWN, reason
     if age < grace:
-        why = f"no owner of any kind, but its file is younger than the grace period ({format_age(grace)})"
-        return State.CANDIDATE, why
+        reason = "no owner of any kind, but its file is younger than the grace period"
+        return State.CANDIDATE, f"{reason} ({format_age(grace)})"
     if not reservation.container_id:
-        return (
-            State.LEAKED,
-            "its file is empty and no process has the address: nothing will ever release it",
-        )
+        reason = "its file is empty and no process has the address: nothing will ever release it"
+        return State.LEAKED, reason
     return State.LEAKED, "its container is gone, and nothing on the node will ever release it"
 
 
-_PROTECTING = (State.CANDIDATE, State.UNKNOWN, State.UNMANAGED)
-"""A state that protects one address of a sandbox protects all of them; the strongest comes last."""
-
-
-def _whole_sandboxes(
-    reservations: Sequence[Reservation], single: Sequence[StateAndReason]
-) -> Iterable[StateAndReason]:
-    """Yield the state of each reservation, with the addresses of a sandbox classified together."""
+def _protect_sandboxes(
+    reservations: Sequence[Reservation], states: Sequence[StateAndReason]
+) -> list[StateAndReason]:
+    """Return the state of each reservation, with the addresses of a sandbox classified together."""
     strongest: dict[str, tuple[Reservation, StateAndReason]] = {}
-    for reservation, (state, why) in zip(reservations, single, strict=True):
-        if reservation.container_id and state in _PROTECTING:
-            _, (known, _) = strongest.setdefault(
-                reservation.container_id, (reservation, (state, why))
-            )
-            if _PROTECTING.index(state) > _PROTECTING.index(known):
-                strongest[reservation.container_id] = reservation, (state, why)
-    for reservation, (state, why) in zip(reservations, single, strict=True):
-        other, (protecting, reason) = strongest.get(
-            reservation.container_id, (reservation, (state, why))
-        )
-        if protecting is not state and state in {State.LEAKED, *_PROTECTING}:
-            yield protecting, f"same sandbox as {other.ip}: {reason}"
-        else:
-            yield state, why
+    for reservation, (state, reason) in zip(reservations, states, strict=True):
+        if not reservation.container_id or state not in _PROTECTING:
+            continue
+        found = strongest.get(reservation.container_id)
+        if found is None or _PROTECTING.index(state) > _PROTECTING.index(found[1][0]):
+            strongest[reservation.container_id] = reservation, (state, reason)
+
+    protected: list[StateAndReason] = []
+    for reservation, (state, reason) in zip(reservations, states, strict=True):
+        found = strongest.get(reservation.container_id)
+        if found is not None and state in {State.LEAKED, *_PROTECTING}:
+            protecting, (strongest_state, its_reason) = found
+            if strongest_state is not state:
+                state = strongest_state  # noqa: PLW2901
+                reason = f"same sandbox as {protecting.ip}: {its_reason}"  # noqa: PLW2901
+        protected.append((state, reason))
+    return protected

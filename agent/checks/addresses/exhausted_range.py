@@ -1,26 +1,26 @@
 """A network has no free address, or fewer than the number of pods that the node may still get.
 
-The scheduler counts pods and not addresses: it sends the node as many pods as the kubelet accepts. Pods beyond the
-last address stay in `ContainerCreating` with `no IP addresses available in range set`.
+The scheduler counts pods and not addresses: it sends the node as many pods as the kubelet accepts.
+Pods beyond the last address stay in `ContainerCreating` with `no IP addresses available in range
+set`.
 
-Means: no address is free, or fewer than `allocatable.pods` minus the pods on the node, and the node is not cordoned.
+Means: no address is free, or fewer than `allocatable.pods` minus the pods on the node, and the node
+is not cordoned.
 Severity info: no address is free, but no more pods can be assigned, no pod waits, and no address
 may be leaked. Or no pod waits for a secondary network, such as one of Multus, and no address of it
 may be leaked: other pods do not need it. (If the pods are unknown, this is a warning.) Or the whole
 range is smaller than the number of pods that the node accepts: the warning then begins when less
 than 10%, or fewer than 3, of its addresses are free.
-Do: while no address is free, keep new pods away (`kubectl cordon NODE`). Release what is leaked (`nodeleak clean`).
-Where nothing is leaked, the states of the reservations show what fills the range. Where pods fill it, lower the
-kubelet's `--max-pods`, or give the node a larger pod CIDR.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
+from agent.checks.detector import Noun, Remedy, Step
 from agent.checks.waiting_pods import is_about, recent_exhaustion, waiting_pods
 from agent.model.assessment import PRIMARY, Assessment, State, or_none
 from agent.model.finding import Finding, Severity
-from agent.model.ranges import serves, usable
+from agent.model.ranges import begin_within, usable
 from agent.model.snapshot import (
     InsufficientData,
     Known,
@@ -33,69 +33,108 @@ from agent.model.snapshot import (
 
 NAME = "exhausted_range"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
+NOUN: Final = Noun("range with too few free addresses", "ranges with too few free addresses")
+REMEDY: Final = Remedy(
+    steps=(
+        Step("While no address is free, keep new pods away:", commands=("kubectl cordon NODE",)),
+        Step("Release what is leaked:", commands=("nodeleak clean",)),
+        Step("Where nothing is leaked, the states of the reservations show what fills the range."),
+        Step(
+            "Where pods fill it, lower the kubelet's `--max-pods`, or give the node a larger pod "
+            "CIDR."
+        ),
+    ),
+    runbook="Ranges.md#nodeleakrangetoosmall",
+)
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     gap: InsufficientData | None = None
     for network in assessment.networks:
         try:
-            yield from _in_network(assessment, network)
+            if finding := _in_network(assessment, network):
+                yield finding
         except InsufficientData as missing:
             gap = missing
-    # After the findings: a network that cannot be assessed must not hide that another network is full.
+    # After the findings: a network that cannot be assessed must not hide that another one is full.
     if gap is not None:
         raise gap
     require_available(assessment.snapshot.networks)
 
 
-def few(size: int) -> float:
-    """Return below how many free addresses it is urgent. NodeleakRangeNearlyExhausted has the limit of large ranges."""
+def low_watermark(size: int) -> float:
+    """Return the number of free addresses below which to warn about a range of this size.
+
+    The alert NodeleakRangeNearlyExhausted has the limit of large ranges.
+    """
     return max(3, size / 10)
 
 
-def _in_network(assessment: Assessment, network: str) -> Iterator[Finding]:
-    entries = assessment.of(network)
-    if not entries and not _may_have_range(assessment, network):
-        return  # whatever the range is, all of it is free
-    size, left = usable(assessment.ranges(network)), assessment.free(network)
-    leaked, unknown = (assessment.taken(network, state) for state in (State.LEAKED, State.UNKNOWN))
-    without_container = f"{leaked} leaked" + (f", {unknown} unknown" if unknown else "")
-    reserved = f"{size - left} of {size} addresses are reserved ({without_container})"
-    if not left:
-        yield _full(assessment, network, reserved)
-    elif demand := _demand(assessment, network):
-        more, limit = demand
-        if left < min(more, few(size) if size < limit else more):
-            message = f"{network}: {left} free addresses for {more} more pods; {reserved}"
-            yield Finding(NAME, network, message, Severity.WARNING, network)
-        elif size < limit:
-            message = f"{network}: {size} addresses for up to {limit} pods: the range is smaller than --max-pods"
-            yield Finding(NAME, network, message, Severity.INFO, network, identity=("size",))
+def _in_network(assessment: Assessment, network: str) -> Finding | None:
+    if not assessment.entries(network) and not _may_have_range(assessment, network):
+        return None  # whatever the range is, all of it is free
+    size = usable(assessment.ranges(network))
+    free = assessment.free(network)
+    unknown = assessment.taken(network, State.UNKNOWN)
+    without_container = f"{assessment.taken(network, State.LEAKED)} leaked"
+    if unknown:
+        without_container += f", {unknown} unknown"
+    reserved = f"{size - free} of {size} addresses are reserved ({without_container})"
+    if not free:
+        return _full(assessment, network, reserved)
+
+    demand = _demand(assessment, network)
+    if demand is None:
+        return None
+    is_small = size < demand.max_pods
+    limit = min(demand.more, low_watermark(size)) if is_small else demand.more
+    if free < limit:
+        message = f"{free} free addresses for {demand.more} more pods; {reserved}"
+        return _finding(network, message, Severity.WARNING)
+    if is_small:
+        message = (
+            f"{size} addresses for up to {demand.max_pods} pods: the range is smaller than "
+            "--max-pods"
+        )
+        return _finding(network, message, Severity.INFO, "size")
+    return None
+
+
+def _finding(network: str, message: str, severity: Severity, *identity: str) -> Finding:
+    return Finding(
+        NAME,
+        network,
+        f"{network}: {message}",
+        severity=severity,
+        network=network,
+        identity=identity,
+    )
 
 
 def _may_have_range(assessment: Assessment, network: str) -> bool:
-    """Return whether there is a range. A source that is unavailable may hide a range that is too small."""
-    unavailable = Unavailable in {
-        type(assessment.snapshot.node),
-        type(assessment.snapshot.cni_results),
-    }
-    return unavailable or or_none(assessment.ranges, network) is not None
+    """Return whether there is a range. An unavailable source may hide one that is too small."""
+    snapshot = assessment.snapshot
+    if isinstance(snapshot.node, Unavailable) or isinstance(snapshot.cni_results, Unavailable):
+        return True
+    return or_none(assessment.ranges, network) is not None
 
 
 def _full(assessment: Assessment, network: str, reserved: str) -> Finding:
-    """Return an info where no pod can need an address, and none of them may be leaked."""
-    critical = Finding(
-        NAME, network, f"{network}: no free addresses; {reserved}", Severity.CRITICAL, network
-    )
-    if _may_leak(assessment, network) or _is_missed(assessment, network):
+    """Return an info if no pod can need an address, and none of them may be leaked."""
+    critical = _finding(network, f"no free addresses; {reserved}", Severity.CRITICAL)
+    doubtful = (State.LEAKED, State.UNKNOWN, State.CANDIDATE)
+    if any(assessment.taken(network, state) for state in doubtful):
+        return critical
+    ranges = assessment.ranges(network)
+    if any(is_about(failure, ranges) for failure in recent_exhaustion(assessment.snapshot)):
         return critical
     if is_secondary(assessment, network):
         return _full_secondary(assessment, network, reserved) or critical
     demand = or_none(lambda network: _demand(assessment, network), network)
-    if demand is None or demand[0] or any(_pods_without_sandbox(assessment)):
+    if demand is None or demand.more or any(_pods_without_sandbox(assessment)):
         return critical
-    message = f"{network}: full, and no more pods can be assigned; {reserved}"
-    return Finding(NAME, network, message, Severity.INFO, network, identity=("full",))
+    message = f"full, and no more pods can be assigned; {reserved}"
+    return _finding(network, message, Severity.INFO, "full")
 
 
 def _full_secondary(assessment: Assessment, network: str, reserved: str) -> Finding | None:
@@ -106,35 +145,24 @@ def _full_secondary(assessment: Assessment, network: str, reserved: str) -> Find
     """
     snapshot = assessment.snapshot
     if not isinstance(snapshot.pods, Known):
-        message = f"{network}: no free addresses, and it is unknown whether a pod waits; {reserved}"
-        return Finding(NAME, network, message, Severity.WARNING, network)
+        message = f"no free addresses, and it is unknown whether a pod waits; {reserved}"
+        return _finding(network, message, Severity.WARNING)
     if waiting_pods(snapshot) or any(pod.ips for pod in _pods_without_sandbox(assessment)):
         return None
-    message = f"{network}: full, and no pod waits for an address; {reserved}"
-    return Finding(NAME, network, message, Severity.INFO, network, identity=("full",))
-
-
-def _may_leak(assessment: Assessment, network: str) -> bool:
-    doubtful = (State.LEAKED, State.UNKNOWN, State.CANDIDATE)
-    return any(assessment.taken(network, state) for state in doubtful)
-
-
-def _is_missed(assessment: Assessment, network: str) -> bool:
-    """Return whether an Event says that a pod got no address from this range."""
-    ranges = assessment.ranges(network)
-    return any(is_about(failure, ranges) for failure in recent_exhaustion(assessment.snapshot))
+    message = f"full, and no pod waits for an address; {reserved}"
+    return _finding(network, message, Severity.INFO, "full")
 
 
 def is_secondary(assessment: Assessment, network: str) -> bool:
     """Return whether it is certain that a pod may do without an address of this network.
 
     The runtime attaches every pod to its own networks. Others, such as those of Multus, give an
-    `eth0` if they stand in for one of these, and otherwise a further interface.
+    `eth0` if they stand in for one of these, and otherwise a secondary interface.
     """
     networks = assessment.snapshot.networks
-    if not isinstance(networks, Known) or network in {known.name for known in networks.value}:
+    if not isinstance(networks, Known) or network in {each.name for each in networks.value}:
         return False
-    interfaces = {entry.ifname for entry in assessment.of(network) if entry.container_id}
+    interfaces = {entry.ifname for entry in assessment.entries(network) if entry.container_id}
     return bool(interfaces) and interfaces.isdisjoint(PRIMARY)
 
 
@@ -146,14 +174,23 @@ def _pods_without_sandbox(assessment: Assessment) -> Iterator[Pod]:
             yield pod
 
 
-def _demand(assessment: Assessment, network: str) -> tuple[int, int] | None:
-    """Return how many more pods with an address may be assigned to the node, and how many it may have.
+class _Demand(NamedTuple):
+    """Pods on the pod network."""
 
-    None: its pods do not use this network, or that is not known. Only the network that gives this node's pods their
-    addresses fills up with pods; a secondary network need not.
+    more: int
+    """How many more may be assigned to the node."""
+    max_pods: int
+    """How many it may have."""
+
+
+def _demand(assessment: Assessment, network: str) -> _Demand | None:
+    """Return how many pods may need an address; None: pods do not use it, or that is unknown.
+
+    Only the network that gives this node's pods their addresses fills up with pods; a secondary
+    network need not. Raises InsufficientData.
     """
     snapshot = assessment.snapshot
-    if NotRequested in {type(snapshot.node), type(snapshot.pods)}:
+    if isinstance(snapshot.node, NotRequested) or isinstance(snapshot.pods, NotRequested):
         return None
     node = snapshot.node.known()
     if node is None or not _serves_pods(assessment, network):
@@ -161,17 +198,19 @@ def _demand(assessment: Assessment, network: str) -> tuple[int, int] | None:
     if node.max_pods is None:
         raise InsufficientData("node: it has no allocatable.pods")
     pods = [pod for pod in snapshot.pods.known() if pod.live]
+    on_host = sum(pod.host_network for pod in pods)
     more = 0 if node.unschedulable else max(0, node.max_pods - len(pods))
-    return more, node.max_pods - sum(pod.host_network for pod in pods)
+    return _Demand(more, node.max_pods - on_host)
 
 
 def _serves_pods(assessment: Assessment, network: str) -> bool:
-    attached = {configured.name for configured in known_or(assessment.snapshot.networks, ())}
-    running, node = assessment.index.running_sandboxes, known_or(assessment.snapshot.node, None)
-    if network in attached and any(
-        entry.container_id in running for entry in assessment.of(network)
-    ):
-        return True
-    return bool(node and node.pod_cidrs) and serves(
-        assessment.ranges(network), assessment.pod_ranges
-    )
+    for configured in known_or(assessment.snapshot.networks, ()):
+        running = assessment.index.running_sandboxes
+        if configured.name == network and any(
+            entry.container_id in running for entry in assessment.entries(network)
+        ):
+            return True
+    node = known_or(assessment.snapshot.node, None)
+    if node is None or not node.pod_cidrs:
+        return False
+    return begin_within(assessment.ranges(network), assessment.pod_ranges)

@@ -1,17 +1,16 @@
-"""The ports of the node that rules in iptables or nftables may still forward to an address, after its pod is gone.
+"""The ports of the node that firewall rules may still forward to an address whose pod is gone.
 
-A CNI plugin forwards what libcni's cached result has. kubenet and CRI-O forward by themselves, as the pod's spec says.
+A CNI plugin forwards what libcni's cached result has. kubenet and CRI-O forward by themselves, as
+the pod's spec says.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Final
 
-from agent.checks import kubelet_runtime as runtimes
 from agent.model.assessment import Assessment
 from agent.model.index import SnapshotIndex
 from agent.model.runtime import CRI_O
-from agent.model.snapshot import Pod, PortMapping, Reservation, known_or
+from agent.model.snapshot import PortMapping, Reservation, known_or
 from agent.model.text import count_of
 
 Ports = tuple[PortMapping, ...]
@@ -19,87 +18,69 @@ Ports = tuple[PortMapping, ...]
 _NAMED: Final = 3  # ports in one sentence about several
 
 
-def in_specs(assessment: Assessment, before: Mapping[str, Ports]) -> Mapping[str, Ports]:
-    """Return the ports in the spec of the pod of each reserved container ID. `before`: what was known earlier."""
-    pods, found = (
-        {pod.name: pod for pod in known_or(assessment.snapshot.pods, ())},
-        dict[str, Ports](),
-    )
-    for reservation, entry in assessment.classified.items():
-        if entry.container_id in before:
-            found[entry.container_id] = before[entry.container_id]
-        elif (
-            (pod := pods.get(entry.pod))
-            and pod.host_ports is not None
-            and _had_address(pod, reservation, assessment)
-        ):
-            found[entry.container_id] = pod.host_ports
-    return found
-
-
-def _had_address(pod: Pod, reservation: Reservation, assessment: Assessment) -> bool:
-    """Return whether this pod had the address: the pods of a StatefulSet have their predecessors' names."""
-    if container := assessment.index.containers.get(reservation.container_id):
-        return container.pod_uid == pod.uid
-    return pod.created is not None and pod.created <= reservation.mtime
-
-
 def forwarded(
     assessment: Assessment, reservations: Iterable[Reservation]
 ) -> dict[Reservation, Ports | None]:
-    """Return the ports that may still be forwarded to each address; None: not known."""
-    snapshot, found = assessment.snapshot, dict[Reservation, Ports | None]()
-    processes, by_runtime = known_or(snapshot.processes, None), CRI_O in runtimes.names(snapshot)
-    networks = () if by_runtime else known_or(snapshot.networks, ())
-    silent = {network.name for network in networks} - {
-        network.name for network in networks if network.forwards_ports
-    }
-    # No result has what a plugin in a file of its own forwards: one without ports proves nothing.
-    incomplete = {network.name for network in networks if network.plugin_files} - silent
+    """Return the ports that may still be forwarded to each address; None: unknown."""
+    processes = known_or(assessment.snapshot.processes, None)
+    booted = processes.booted if processes else None
+    by_runtime = CRI_O in assessment.runtime.names
+    networks = () if by_runtime else known_or(assessment.snapshot.networks, ())
+    forwarding = {network.name for network in networks if network.forwards_ports}
+    silent = {network.name for network in networks} - forwarding
+    # No result has what a plugin in a file of its own forwards: without ports it proves nothing.
+    incomplete = {network.name for network in networks if network.plugin_files} & forwarding
+
+    ports: dict[Reservation, Ports | None] = {}
     for reservation in reservations:
-        unrecorded = () if reservation.network in silent else None
-        ports = assessment.host_ports.get(reservation.container_id, unrecorded)
-        # A reboot removes the rules, and an ADD that died before it wrote the file has not come to make any.
-        rebooted = processes is not None and processes.booted > reservation.mtime
-        gone = rebooted or not reservation.container_id
+        # A reboot removes the rules, and an ADD that died before it wrote the file made none.
+        rebooted = booted is not None and booted > reservation.mtime
+        if rebooted or not reservation.container_id:
+            ports[reservation] = ()
+            continue
         may_lack = by_runtime or reservation.network in incomplete
-        found[reservation] = () if gone else _cached(reservation, assessment.index, ports, may_lack)
-    return found
+        cached = _cached(reservation, assessment.index, may_lack=may_lack)
+        in_spec = assessment.memory.get(reservation).host_ports
+        if in_spec is None and reservation.network in silent:
+            in_spec = ()
+        ports[reservation] = in_spec if cached is None else cached
+    return ports
 
 
-def _cached(
-    reservation: Reservation, index: SnapshotIndex, otherwise: Ports | None, may_lack: bool
-) -> Ports | None:
-    """Return the ports in libcni's results.
+def _cached(reservation: Reservation, index: SnapshotIndex, *, may_lack: bool) -> Ports | None:
+    """Return the ports in libcni's results; None: no result tells.
 
     Those of kubenet, and of libcni before 0.8, name neither ports nor pod. `may_lack`: a result
     without ports may lack some.
     """
-    results = [
-        result
-        for result in index.results.get(reservation.container_id, ())
-        if result.network == reservation.network
-    ]
-    named = [
-        result.port_mappings
-        for result in results
-        if result.port_mappings or (result.pod and not may_lack)
-    ]
-    return tuple(dict.fromkeys(chain.from_iterable(named))) if named else otherwise
+    ports: list[PortMapping] = []
+    tells = False
+    for result in index.results.get(reservation.container_id, ()):
+        if result.network == reservation.network:
+            tells = tells or bool(result.port_mappings or (result.pod and not may_lack))
+            ports += result.port_mappings
+    return tuple(dict.fromkeys(ports)) if tells else None
 
 
 def describe(ports: str) -> str:
-    """Say what a release does not remove. `ports`: of the node, and where they lead; may be empty."""
+    """Say what a release does not remove. `ports`: of the node, and where they lead, or empty."""
     return f"; iptables or nftables rules may still forward host port {ports}" if ports else ""
 
 
 def describe_rules(ports: Mapping[str, Sequence[PortMapping] | None]) -> str:
-    """Say which rules a release leaves, and one command that shows them. `ports`: of each address; None: not known."""
-    saved = "(iptables-save -t nat; ip6tables-save -t nat; nft list ruleset) | grep -i dnat"
-    show = f"such rules would lead to the next pod; see them on the node: `{saved} | grep -wE '{_pattern(ports)}'`"
+    """Say which rules a release leaves, and one command that shows them.
+
+    `ports`: of each address; None: unknown.
+    """
+    pattern = _pattern(ports)
+    show = (
+        "such rules would lead to the next pod; see them on the node: `(iptables-save -t nat; "
+        f"ip6tables-save -t nat; nft list ruleset) | grep -i dnat | grep -wE '{pattern}'`"
+    )
     known = [f"{port} to {ip}" for ip, forwarded in ports.items() for port in forwarded or ()]
     if not known:
-        return f"rules that forward host ports to {count_of(len(ports), 'address', 'addresses')} are not known; {show}"
+        addresses = count_of(len(ports), "address", "addresses")
+        return f"rules that forward host ports to {addresses} are not known; {show}"
     more = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
     return f"{describe(', '.join(known[:_NAMED]) + more).removeprefix('; ')}; {show}"
 

@@ -8,7 +8,6 @@ it lacks nothing that anybody knows of.
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from agent.checks import kubelet_runtime as runtimes
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.ranges import usable
 from agent.model.snapshot import InsufficientData, Known, NotRequested, Pod, Snapshot
@@ -25,7 +24,7 @@ MIN_WITNESSES: Final = 4
 
 def share(assessment: Assessment, network: str) -> float:
     """Return how much of a network looks leaked, from 0 to 1. Few leaks are none."""
-    entries = assessment.of(network)
+    entries = assessment.entries(network)
     leaked = _sandboxes(entries, {State.LEAKED, State.CANDIDATE})
     if leaked < MIN_SUSPECTS:
         return 0.0
@@ -62,7 +61,7 @@ def doubt(assessment: Assessment, network: str) -> str:
     sandboxes = _running_sandboxes(snapshot)
     if missing := unlisted(snapshot.pods.value, sandboxes, _owners(assessment)):
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        name = runtimes.name_of(snapshot)
+        name = assessment.runtime.name
         return f"{name} lists no running sandbox with the address of pod {missing[0]}{others}"
     witnesses = witnesses_of(assessment, network, sandboxes)
     if witnesses >= MIN_WITNESSES:
@@ -77,7 +76,7 @@ def witnesses_of(
     assessment: Assessment, network: str, sandboxes: Mapping[str, Collection[str]]
 ) -> int:
     """Count the running pods with a reservation in the network. `sandboxes`: those of each pod."""
-    reserved = {entry.container_id for entry in assessment.of(network)}
+    reserved = {entry.container_id for entry in assessment.entries(network)}
     return sum(
         not reserved.isdisjoint(sandboxes.get(pod.uid, ()))
         for pod in assessment.snapshot.pods.known()

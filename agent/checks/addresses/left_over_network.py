@@ -1,25 +1,39 @@
-"""A directory of host-local holds reservations of an earlier setup of the node: of another runtime or network.
+"""A directory of host-local has reservations of an earlier setup: another runtime or network.
 
-A node that moved from docker to containerd, or from kubenet to another network, keeps the old directory. Nothing
-releases its files. They take no addresses from the network in use, but would if a network of that name returned.
+A node that moved from docker to containerd, or from kubenet to another network, keeps the old
+directory. Nothing releases its files. They take no addresses from the network in use, but would if
+a network of that name returned.
 
-Means: the CNI configuration does not name the network, no pod here uses the directory or waits for an address, its
-newest file is older than every running pod or than the node's start, and no runtime lists a container with its IDs.
-Do: nothing is urgent. Check on the node that no other program uses the directory (podman, a CNI configuration of that
-name), and that no process has any of its addresses. Then move the whole directory away, such as
-`mv /var/lib/cni/networks/NAME /var/tmp/`.
+Means: the CNI configuration does not name the network, no pod here uses the directory or waits for
+an address, its newest file is older than every running pod or than the node's start, and no runtime
+lists a container with its IDs.
 """
 
 from collections.abc import Iterator
 from typing import Final
 
+from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import NotRequested, from_mtime, require_available
+from agent.model.snapshot import LeftOver, NotRequested, from_mtime, require_available
 from agent.model.text import count_of, format_time
 
 NAME = "left_over_network"
 SEVERITIES: Final = (Severity.INFO,)
+NOUN: Final = Noun("left-over network directory", "left-over network directories")
+REMEDY: Final = Remedy(
+    steps=(
+        Step("Nothing is urgent."),
+        Step(
+            "Check on the node that no other program uses the directory (podman, a CNI "
+            "configuration of that name), and that no process has any of its addresses."
+        ),
+        Step(
+            "Then move the whole directory away, such as:",
+            commands=("mv /var/lib/cni/networks/NAME /var/tmp/",),
+        ),
+    ),
+)
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -28,17 +42,18 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         require_available(store.reading)
         if isinstance(store.reading, NotRequested):
             require_available(snapshot.containers)
-            if left := store.left_over:
-                files = count_of(left.files, "reservation", "reservations")
-                oldest, newest = (
-                    format_time(from_mtime(left.oldest_ns)),
-                    format_time(from_mtime(left.newest_ns)),
+            if store.left_over:
+                message = f"{_describe(store.left_over)}; not in use: {store.reading.why}"
+                yield Finding(
+                    NAME, store.network, message, severity=Severity.INFO, network=store.network
                 )
-                pods = (
-                    f", {left.pods} of them for pods according to libcni's cache"
-                    if left.pods
-                    else ""
-                )
-                had = f"{left.directory} has {files} of an earlier setup, from {oldest} to {newest}{pods}"
-                message = f"{had}; not in use: {store.reading.why}"
-                yield Finding(NAME, store.network, message, Severity.INFO, store.network)
+
+
+def _describe(left: LeftOver) -> str:
+    files = count_of(left.files, "reservation", "reservations")
+    oldest = format_time(from_mtime(left.oldest_ns))
+    newest = format_time(from_mtime(left.newest_ns))
+    text = f"{left.directory} has {files} of an earlier setup, from {oldest} to {newest}"
+    if left.pods:
+        text += f", {left.pods} of them for pods according to libcni's cache"
+    return text

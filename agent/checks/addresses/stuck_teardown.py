@@ -1,9 +1,10 @@
 """The kubelet does not complete the teardown of a sandbox, and its address stays reserved.
 
-The kubelet retries a teardown until it succeeds. It fails every time if the network plugin fails: a CNI configuration
-or plugin binary was removed, or kubenet has no pod CIDR. After a power cut, libcni's cached result of a sandbox may be
-empty: containerd before 2.0 then cannot stop the sandbox. With cri-dockerd, kubelets from 1.36 do not see a sandbox
-whose container was removed (`docker rm -f`), and never tear it down.
+The kubelet retries a teardown until it succeeds. It fails every time if the network plugin fails: a
+CNI configuration or plugin binary was removed, or kubenet has no pod CIDR. After a power cut,
+libcni's cached result of a sandbox may be empty: containerd before 2.0 then cannot stop the
+sandbox. With cri-dockerd, kubelets from 1.36 do not see a sandbox whose container was removed
+(`docker rm -f`), and never tear it down.
 
 Means: with docker, the reservation has had a checkpoint and no container for 15 minutes (severity
 info) or an hour (warning). One scan knows it if a kubelet from 1.36 has run so long with it, or if
@@ -11,35 +12,51 @@ its pod has had a newer sandbox for so long. Or the runtime has had its sandbox 
 or a day (warning), and it does not run: it has ended, its creation or removal hangs, or the runtime
 has only its record. A container in another namespace of containerd, that of docker or nerdctl, may
 run: it stays info.
-Do: find the sandbox's ID in the kubelet's log (`journalctl -u kubelet | grep ID`), and repair what its teardown fails
-on. If libcni's cached result is damaged, remove that file. The kubelet then releases the address itself. Never remove
-the sandbox with `ctr`: its address would leak. One that the runtime has recorded but does not list is unknown to the
-kubelet: restart the runtime, which loads its records again. If its creation or removal hangs, the
-runtime's log has the ID and the cause. If docker or nerdctl has the container, look there whether
-it is needed. With cri-dockerd and Kubernetes 1.36 or newer, check that no process has the address,
-move the checkpoint `/var/lib/cri-dockerd/sandbox/ID` to another directory, then release it:
-`nodeleak clean`.
 """
 
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
-from typing import Final, TypeAlias
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Final
 
-from agent.checks import kubelet_runtime as runtimes
+from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
-from agent.model.index import SnapshotIndex
-from agent.model.snapshot import ENDED, SANDBOX_OF_ANOTHER_CLIENT, Reservation, known_or
+from agent.model.memory import Since
+from agent.model.runtime import version_numbers
+from agent.model.snapshot import ENDED, SANDBOX_OF_ANOTHER_CLIENT, Reservation, Snapshot, known_or
 from agent.model.text import format_time
 
 NAME = "stuck_teardown"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
-
-Since: TypeAlias = tuple[datetime, timedelta]  # by the wall clock and by the boot clock
-_FORGOTTEN: Final = (
-    "container {}, which no longer exists; kubelets from 1.36 never tear it down: check that no process has the "
-    "address, move the checkpoint /var/lib/cri-dockerd/sandbox/{} to another directory, then run nodeleak clean"
+NOUN: Final = Noun(
+    "address of a sandbox whose teardown does not complete",
+    "addresses of sandboxes whose teardown does not complete",
 )
+REMEDY: Final = Remedy(
+    steps=(
+        Step(
+            "Find the sandbox's ID in the kubelet's log (`journalctl -u kubelet | grep ID`), and "
+            "repair what its teardown fails on."
+        ),
+        Step("If libcni's cached result is damaged, remove that file."),
+        Step("The kubelet then releases the address itself."),
+        Step("Never remove the sandbox with `ctr`: its address would leak."),
+        Step(
+            "One that the runtime has recorded but does not list is unknown to the kubelet: "
+            "restart the runtime, which loads its records again."
+        ),
+        Step("If its creation or removal hangs, the runtime's log has the ID and the cause."),
+        Step("If docker or nerdctl has the container, look there whether it is needed."),
+        Step(
+            "With cri-dockerd and Kubernetes 1.36 or newer, check that no process has the address, "
+            "move the checkpoint `/var/lib/cri-dockerd/sandbox/ID` to another directory, then "
+            "release it:",
+            commands=("nodeleak clean",),
+        ),
+    ),
+    runbook="StuckTeardown.md#nodeleakstuckteardown",
+)
+
 _HOUR: Final = timedelta(hours=1)
 _LIMITS: Final = {State.TEARDOWN_PENDING: (_HOUR / 4, _HOUR), State.NOT_READY: (_HOUR, 24 * _HOUR)}
 """When a teardown is late, and when it is stuck. It takes up to 4 minutes; it is tried each minute.
@@ -52,115 +69,84 @@ and is far longer than the creation of one takes.
 def find(assessment: Assessment) -> Iterator[Finding]:
     assessment.require_reservations()
     assessment.snapshot.containers.known()
-    if runtimes.keeps_checkpoints(assessment.snapshot):
+    if assessment.runtime.keeps_checkpoints:
         assessment.snapshot.checkpoints.known()
     for reservation, entry in assessment.classified.items():
-        if reservation in assessment.pending and entry.state in _LIMITS:
-            yield from _late(entry, reservation, assessment)
+        since = assessment.memory.get(reservation).pending_since
+        if since is not None and entry.state in _LIMITS:
+            yield from _late(entry, reservation, since, assessment)
 
 
 def _late(
-    entry: ClassifiedReservation, reservation: Reservation, assessment: Assessment
+    entry: ClassifiedReservation, reservation: Reservation, since: Since, assessment: Assessment
 ) -> Iterator[Finding]:
-    since, uptime = assessment.pending[reservation]
-    snapshot, (late, stuck) = assessment.snapshot, _LIMITS[entry.state]
-    forgotten = entry.state is State.TEARDOWN_PENDING and runtimes.forgets_checkpoints(snapshot)
-    lasted, processes = snapshot.uptime - uptime, known_or(snapshot.processes, None)
-    if (
-        forgotten and processes and processes.kubelet
-    ):  # for so long the kubelet has run with the reservation
+    snapshot = assessment.snapshot
+    late, stuck = _LIMITS[entry.state]
+    container = assessment.index.containers.get(reservation.container_id)
+    forgotten = entry.state is State.TEARDOWN_PENDING and _forgets_checkpoints(snapshot)
+    lasted = snapshot.uptime - since.uptime
+    processes = known_or(snapshot.processes, None)
+    if forgotten and processes and processes.kubelet:
+        # For so long the kubelet has run with the reservation.
         lasted = max(lasted, snapshot.taken_at - max(processes.kubelet, reservation.mtime))
     if lasted < late:
         return
-    foreign = _state_of(reservation, assessment.index) == SANDBOX_OF_ANOTHER_CLIENT
+
+    foreign = container is not None and container.state == SANDBOX_OF_ANOTHER_CLIENT
     severity = Severity.WARNING if lasted >= stuck and not foreign else Severity.INFO
+    time = format_time(since.at)
     if forgotten:
-        left = _FORGOTTEN.format(entry.container, entry.container_id)
+        owner = (
+            f"container {entry.container}, which no longer exists; kubelets from 1.36 never tear "
+            "it down: check that no process has the address, move the checkpoint "
+            f"/var/lib/cri-dockerd/sandbox/{entry.container_id} to another directory, then run "
+            "nodeleak clean"
+        )
     elif entry.state is State.NOT_READY:
-        left = _not_running(entry, _state_of(reservation, assessment.index), format_time(since))
+        owner = _not_running(entry, container.state if container else "", time)
     else:
-        unfinished = f"the kubelet has not completed its teardown since {format_time(since)}"
-        left = f"container {entry.container}, which no longer exists; {unfinished}"
+        owner = (
+            f"container {entry.container}, which no longer exists; the kubelet has not completed "
+            f"its teardown since {time}"
+        )
     if damaged := assessment.index.damaged_results.get((entry.network, entry.container_id)):
-        remedy = "remove this file below /var/lib/cni/results or /var/lib/cni/cache"
-        left += f"; likely cause: libcni's cached result {damaged.file} is damaged ({damaged.damage}); {remedy}"
-    subject, message = str(reservation.key), f"{entry.name} is reserved for {left}"
-    identity = entry.container_id, severity
+        owner += (
+            f"; likely cause: libcni's cached result {damaged.file} is damaged ({damaged.damage}); "
+            "remove this file below /var/lib/cni/results or /var/lib/cni/cache"
+        )
     yield Finding(
-        NAME, subject, message, severity, entry.network, entry.pod, since=since, identity=identity
+        NAME,
+        str(reservation.key),
+        f"{entry.name} is reserved for {owner}",
+        severity=severity,
+        network=entry.network,
+        pod=entry.pod,
+        since=since.at,
+        identity=(entry.container_id, severity),
     )
 
 
-def _state_of(reservation: Reservation, index: SnapshotIndex) -> str:
-    """Return the state of the sandbox, as the runtime calls it; empty: it does not have it."""
-    container = index.containers.get(reservation.container_id)
-    return container.state if container else ""
+def _forgets_checkpoints(snapshot: Snapshot) -> bool:
+    """Return whether the kubelet leaves a sandbox alone of which only a checkpoint is left.
+
+    From 1.36 it lists sandboxes with an empty filter, and cri-dockerd then omits these (0.4.3).
+    """
+    node = known_or(snapshot.node, None)
+    return node is not None and (version_numbers(node.kubelet) or ()) >= (1, 36)
 
 
 def _not_running(entry: ClassifiedReservation, state: str, time: str) -> str:
-    """Describe a sandbox that does not run, and say since when."""
+    """Describe a sandbox that does not run. `state`: what the runtime calls it, since `time`."""
     if state in ENDED:
         return (
             f"sandbox {entry.container}, which has not been ready since {time} and is not torn down"
         )
     if state == SANDBOX_OF_ANOTHER_CLIENT:
-        seen = f"container {entry.container}, which is {state}, seen since {time}"
-        return f"{seen}: docker or nerdctl has it, and the kubelet does not tear it down"
-    called = f"which the runtime has called `{state or 'unnamed'}` since {time}"
-    return f"sandbox {entry.container}, {called}: it does not run, and it is not torn down"
-
-
-def pending_since(
-    assessment: Assessment, earlier: Mapping[Reservation, Since]
-) -> Mapping[Reservation, Since]:
-    """Return since when each teardown is pending, which no disk says. If it cannot be checked now, it stays pending."""
-    entries, index = assessment.classified.items(), assessment.index
-    unknown = [
-        reservation
-        for reservation, entry in entries
-        if entry.state is State.UNKNOWN and reservation in earlier
-    ]
-    pending = [reservation for reservation, entry in entries if _is_pending(entry, index)]
-    return {held: earlier.get(held) or _first_seen(held, index) for held in (*pending, *unknown)}
-
-
-def _is_pending(entry: ClassifiedReservation, index: SnapshotIndex) -> bool:
-    # A runtime lists a sandbox, or has its record, until its teardown is completed. Whatever it
-    # calls the state: one that is being created runs within minutes, or is as stuck as the others.
-    container = index.containers.get(entry.container_id)
-    if entry.state is not State.NOT_READY or container is None:
-        return entry.state is State.TEARDOWN_PENDING
-    in_use = container.state == SANDBOX_OF_ANOTHER_CLIENT and entry.name in index.holders
-    return container.sandbox and not in_use
-
-
-def _first_seen(reservation: Reservation, index: SnapshotIndex) -> Since:
-    """Return now, or the boot of the node for a sandbox that a power cut ended: it has not run since.
-
-    Its time alone is no proof, because a node may create sandboxes before its clock is set.
-    """
-    snapshot, container = index.snapshot, index.containers.get(reservation.container_id)
-    processes = known_or(snapshot.processes, None)
-    damaged = (reservation.network, reservation.container_id) in index.damaged_results
-    if (
-        processes
-        and container
-        and damaged
-        and container.created < int(processes.booted.timestamp())
-    ):
-        return processes.booted, timedelta(0)
-    since = _replaced(reservation, index) or snapshot.taken_at
-    return since, snapshot.uptime - (snapshot.taken_at - since)
-
-
-def _replaced(reservation: Reservation, index: SnapshotIndex) -> datetime | None:
-    """Return since when the kubelet has run with a newer sandbox of the pod; None: the runtime has the old one."""
-    processes, now = known_or(index.snapshot.processes, None), index.snapshot.taken_at.timestamp()
-    if reservation.container_id in index.containers or not processes or not processes.kubelet:
-        return None
-    pod, made = index.pods.get(reservation.container_id), reservation.mtime.timestamp()
-    created = (
-        found.created for found in index.containers.values() if found.sandbox and found.pod == pod
+        return (
+            f"container {entry.container}, which is {state}, seen since {time}: docker or nerdctl "
+            "has it, and the kubelet does not tear it down"
+        )
+    return (
+        f"sandbox {entry.container}, which the runtime has called `{state or 'unnamed'}` since "
+        f"{time}: it does not run, and it is not torn down"
     )
-    newer = [time for time in created if made < time <= now]
-    return max(processes.kubelet, datetime.fromtimestamp(min(newer), UTC)) if newer else None

@@ -1,20 +1,20 @@
-"""A running pod uses an address that is not reserved: host-local can give the same address to the next pod.
+"""A running pod uses an address that is not reserved: host-local can give it to the next pod.
 
-This happens when someone, or a cleanup script, deletes files in host-local's directory, or when the directory is lost
-(a tmpfs, a reinstallation) while containers keep running. host-local looks only at its files.
-It also happens when the CNI configuration is replaced by that of another network with the same range.
+This happens when someone, or a cleanup script, deletes files in host-local's directory, or when the
+directory is lost (a tmpfs, a reinstallation) while containers keep running. host-local looks only
+at its files. It also happens when the CNI configuration is replaced by that of another network with
+the same range.
 
-Means: the pod's address lies in the range of a network, and there is no reservation file for it in that network.
-Without the pods of the API server: a sandbox runs, libcni's cache has its result of a network, and no file has its ID.
-A pod whose containers have ended, and wait for no restart, does not count: CRI-O frees its address first.
-Do: cordon the node first; then delete the pod, so that its controller creates a new pod with a reservation (but if
-`nodeleak journal` lists its release, see the runbook NodeleakUnreservedAddress); stop what deletes the
-files; uncordon when `nodeleak scan` shows neither this finding nor shared_ip.
+Means: the pod's address lies in the range of a network, and there is no reservation file for it in
+that network. Without the pods of the API server: a sandbox runs, libcni's cache has its result of a
+network, and no file has its ID. A pod whose containers have ended, and wait for no restart, does
+not count: CRI-O frees its address first.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.index import SnapshotIndex
@@ -23,104 +23,134 @@ from agent.model.snapshot import Container, InsufficientData, Known, known_or, r
 
 NAME = "unreserved_pod_ip"
 SEVERITIES: Final = (Severity.CRITICAL,)
+NOUN: Final = Noun("pod uses an address that is not reserved", "pods use unreserved addresses")
+REMEDY: Final = Remedy(
+    steps=(
+        Step("Cordon the node first."),
+        Step(
+            "Then delete the pod, so that its controller creates a new pod with a reservation (but "
+            "if `nodeleak journal` lists its release, see the runbook NodeleakUnreservedAddress)."
+        ),
+        Step("Stop what deletes the files."),
+        Step("Uncordon when `nodeleak scan` shows neither this finding nor shared_ip."),
+    ),
+    runbook="AddressesInUse.md#nodeleakunreservedaddress",
+)
 _EFFECT: Final = "the next pod can get the same address"
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
-    if not isinstance(assessment.snapshot.pods, Known):
-        yield from _by_result(assessment)
-    networks, pods = assessment.networks, assessment.networked_pods
-    reserved, elsewhere = _reserved(assessment), _reserved_elsewhere(assessment)
+    snapshot = assessment.snapshot
+    if not isinstance(snapshot.pods, Known):
+        yield from _without_pods(assessment)
+    networks = assessment.networks
+    pods = assessment.networked_pods
+    reserved = {
+        network: {entry.name for entry in assessment.entries(network) if entry.blocks}
+        for network in networks
+    }
+    elsewhere = _pods_of_other_networks(assessment)
     for pod, ip in pods:
         if pod.deleting or pod.name in elsewhere:
             continue
         holders = [network for network in networks if ip in reserved[network]]
-        if network := _allocating(assessment, ip, holders):
-            where = (
-                f"reserved only in {holders[0]}, not in {network}" if holders else "not reserved"
-            )
-            message = f"pod {pod.name} uses {ip}, which is {where}: {_EFFECT}"
-            subject = f"{network}/{ip} of pod {pod.name}"
-            yield Finding(
-                NAME, subject, message, Severity.CRITICAL, network, pod.name, identity=(pod.uid,)
-            )
+        network = _network_that_can_give_out(ip, holders, assessment)
+        if network is None:
+            continue
+        where = f"reserved only in {holders[0]}, not in {network}" if holders else "not reserved"
+        yield Finding(
+            NAME,
+            f"{network}/{ip} of pod {pod.name}",
+            f"pod {pod.name} uses {ip}, which is {where}: {_EFFECT}",
+            severity=Severity.CRITICAL,
+            network=network,
+            pod=pod.name,
+            identity=(pod.uid,),
+        )
     if len(networks) > 1:
-        require_available(assessment.snapshot.networks)  # which of them gives out addresses now?
+        require_available(snapshot.networks)  # which of them gives out addresses now?
 
 
-def _by_result(assessment: Assessment) -> Iterator[Finding]:
-    """Yield each running sandbox whose result of ADD is in libcni's cache, and that has no reservation.
+def _without_pods(assessment: Assessment) -> Iterator[Finding]:
+    """Yield each running sandbox whose result of ADD is in libcni's cache, without a reservation.
 
-    If its containers have ended, CRI-O may be tearing it down, or the kubelet waits before it starts them again.
+    If its containers have ended, CRI-O may be tearing it down, or the kubelet waits before it
+    starts them again: then nothing is certain.
     """
     ended = assessment.index.ended
+    unreserved = list(_unreserved(assessment))
     for container, network in sorted(
-        _unreserved(assessment), key=lambda found: ended.get(found[0].pod_uid, False)
+        unreserved, key=lambda pair: ended.get(pair[0].pod_uid, False)
     ):
-        sandbox, pod = f"sandbox {container.id[:12]}", container.pod
+        sandbox = f"sandbox {container.id[:12]}"
         if ended.get(container.pod_uid):
             raise InsufficientData(
-                f"{sandbox} of pod {pod} has no reservation, and may be torn down at this moment"
+                f"{sandbox} of pod {container.pod} has no reservation, and may be torn down at "
+                "this moment"
             )
-        known = f"pod {pod} runs with an address of {network} according to libcni's cache"
-        message = f"{known}, and {network} has no reservation of its {sandbox}: {_EFFECT}"
-        subject, identity = f"{network} of {sandbox}", (container.id,)
-        yield Finding(NAME, subject, message, Severity.CRITICAL, network, pod, identity=identity)
+        yield Finding(
+            NAME,
+            f"{network} of {sandbox}",
+            f"pod {container.pod} runs with an address of {network} according to libcni's cache, "
+            f"and {network} has no reservation of its {sandbox}: {_EFFECT}",
+            severity=Severity.CRITICAL,
+            network=network,
+            pod=container.pod,
+            identity=(container.id,),
+        )
 
 
 def _unreserved(assessment: Assessment) -> Iterator[tuple[Container, str]]:
     """Yield these sandboxes, each with its network.
 
-    Its ADD was completed long before the reservations were read. The first DEL that works removes both.
+    Their ADD was completed long before the reservations were read. The first DEL that works removes
+    both result and reservation.
     """
-    snapshot, index = assessment.snapshot, assessment.index
+    snapshot = assessment.snapshot
+    index = assessment.index
     snapshot.containers.known()
     snapshot.cni_results.known()
-    entries = (entry for network in assessment.networks for entry in assessment.of(network))
-    reserved = {entry.container_id for entry in entries if entry.ifname in PRIMARY}
-    made_before = snapshot.taken_at.timestamp() - LONGEST_ADD.total_seconds()
+    reserved = {
+        entry.container_id
+        for network in assessment.networks
+        for entry in assessment.entries(network)
+        if entry.ifname in PRIMARY
+    }
+    created_before = snapshot.taken_at.timestamp() - LONGEST_ADD.total_seconds()
     for container_id in index.running_sandboxes:
-        networks, container = _primary_networks(index, container_id), index.containers[container_id]
-        if container_id in reserved or container.created > made_before:
+        container = index.containers[container_id]
+        if container_id in reserved or container.created > created_before:
             continue
-        if set() < networks <= {*assessment.networks}:
+        networks = _primary_networks(index, container_id)
+        if networks and networks.issubset(assessment.networks):
             yield container, min(networks)
 
 
 def _primary_networks(index: SnapshotIndex, container_id: str) -> set[str]:
-    """Return the networks that a sandbox has its pod's address from, according to libcni's cache."""
-    return {
-        result.network for result in index.results.get(container_id, ()) if result.ifname == "eth0"
-    }
+    """Return the networks of a sandbox's `eth0`, according to libcni's cache."""
+    results = index.results.get(container_id, ())
+    return {result.network for result in results if result.ifname == "eth0"}
 
 
-def _reserved(assessment: Assessment) -> dict[str, set[str]]:
-    networks = assessment.networks
-    return {
-        network: {entry.name for entry in assessment.of(network) if entry.blocks}
-        for network in networks
-    }
-
-
-def _allocating(assessment: Assessment, ip: str, holders: Sequence[str]) -> str:
-    """Return the network that can give out an address again; empty: a network that gives out addresses reserves it."""
+def _network_that_can_give_out(
+    ip: str, holders: Sequence[str], assessment: Assessment
+) -> str | None:
+    """Return the network that can give out an address again. `holders`: those that reserve it."""
     configured = {network.name for network in known_or(assessment.snapshot.networks, ())}
     if configured.intersection(holders):
-        return ""
-    allocating = (
-        network for network in assessment.networks if network in configured or not holders
-    )
-    return next((network for network in allocating if covers(assessment.ranges(network), ip)), "")
+        return None
+    for network in assessment.networks:
+        allocates = network in configured or not holders
+        if allocates and covers(assessment.ranges(network), ip):
+            return network
+    return None
 
 
-def _reserved_elsewhere(assessment: Assessment) -> set[str]:
-    """Return the pods that have their address from a network that is not checked, according to libcni's cache."""
-    running, index = assessment.index.running_sandboxes, assessment.index
-    primary = [
-        (pod, network)
-        for sandbox, pod in running.items()
-        for network in _primary_networks(index, sandbox)
-    ]
-    return {pod for pod, _ in primary} - {
-        pod for pod, network in primary if network in assessment.networks
-    }
+def _pods_of_other_networks(assessment: Assessment) -> set[str]:
+    """Return the pods with an address of a network that is not checked, by libcni's cache."""
+    checked: set[str] = set()
+    others: set[str] = set()
+    for container_id, pod in assessment.index.running_sandboxes.items():
+        for network in _primary_networks(assessment.index, container_id):
+            (checked if network in assessment.networks else others).add(pod)
+    return others - checked

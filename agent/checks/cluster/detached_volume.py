@@ -6,10 +6,6 @@ the volume, `status.volumesAttached` does not, and the kubelet logs `Volume not 
 Means: confirmed: the VolumeAttachment says attached and a pod has waited for 2 minutes. Probable: a pod has waited for
 10 minutes and the cluster reports no attach error. Mounted: it is in use, and the controller may detach it under a pod.
 A volume that the kubelet names in-tree and the controller by its CSI driver, or the other way, is the same, or unknown.
-Do: first check that no other node has the volume. If it is mounted, restart the leader of the kube-controller-manager,
-which attaches it again, and tell the owner of the storage. Otherwise cordon the node, delete the waiting pods, and
-uncordon when the volume has left both lists of the node's status and its VolumeAttachment is gone; if that takes more
-than ten minutes, restart that leader. Kubernetes 1.26 and later (1.25.1, 1.24.5, 1.23.11, 1.22.14) restores the entry.
 """
 
 import re
@@ -18,6 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.runtime import is_since
@@ -27,6 +24,27 @@ from agent.model.volumes import MIGRATED, Attachment, Attachments, Confidence
 
 NAME = "detached_volume"
 SEVERITIES: Final = (Severity.WARNING, Severity.CRITICAL)
+NOUN: Final = Noun(
+    "volume missing from the node's volumesAttached",
+    "volumes missing from the node's volumesAttached",
+)
+REMEDY: Final = Remedy(
+    steps=(
+        Step("First check that no other node has the volume."),
+        Step(
+            "If it is mounted, restart the leader of the kube-controller-manager, which attaches "
+            "it again, and tell the owner of the storage."
+        ),
+        Step(
+            "Otherwise cordon the node, delete the waiting pods, and uncordon when the volume has "
+            "left both lists of the node's status and its VolumeAttachment is gone; if that takes "
+            "more than ten minutes, restart that leader."
+        ),
+        Step("Kubernetes 1.26 and later (1.25.1, 1.24.5, 1.23.11, 1.22.14) restores the entry."),
+    ),
+    runbook="VolumeLost.md#nodeleakvolumelost",
+    in_messages=True,
+)
 
 FIXED: Final = ((1, 22, 14), (1, 23, 11), (1, 24, 5), (1, 25, 1), (1, 26, 0))
 """The first releases of Kubernetes that restore the entry when a detach fails."""
@@ -49,12 +67,10 @@ _PROBLEMS: Final = {
     Confidence.PROBABLE: "{volume} is in the node's volumesInUse but missing from volumesAttached{whose}",
 }
 
-SETTLED: Final = timedelta(
-    minutes=2
-)  # a kubelet that started more recently has not reported all volumes in use yet
-_LATE: Final = timedelta(
-    minutes=2
-)  # a volume whose VolumeAttachment says attached is in the status within seconds
+SETTLED: Final = timedelta(minutes=2)
+"""A kubelet that started more recently has not reported all volumes in use yet."""
+_LATE: Final = timedelta(minutes=2)
+"""A volume whose VolumeAttachment says attached is in the status within seconds."""
 LOST: Final = timedelta(minutes=10)
 """As long as the kubelet itself waits for an attach; longer than a mount (2 min 3 s), the longest back-off
 (2 min 2 s) and the wait for another node (6 min)."""
@@ -252,7 +268,7 @@ def _finding(
         NAME,
         f"volume {volume}",
         f"{confidence.value}: {problem}; {_version(snapshot.server_version)}; {remedy}",
-        Severity.WARNING if confidence is Confidence.PROBABLE else Severity.CRITICAL,
+        severity=Severity.WARNING if confidence is Confidence.PROBABLE else Severity.CRITICAL,
         pod=users[0].name if exact and len(users) == 1 else "",
         since=min(scheduled, default=None),
         confidence=confidence,

@@ -6,14 +6,12 @@ new: an existing object is added and deleted once more. Controllers then delete 
 
 Means: the API server sent the daemon an event older than what its watch had received or was started from. The daemon
 itself never adopts a lower version. The finding ends an hour after the last such event.
-Do: upgrade the API server to 1.8.8, 1.9.3 or later. Until then, restart kube-controller-manager, or change any object
-of that kind (a label will do), so that the last event has a high version again. If all API servers are newer, check
-whether etcd was restored from a backup: then restart them, so that their caches are rebuilt.
 """
 
 from collections.abc import Iterator
 from typing import Final
 
+from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.runtime import is_since
@@ -23,6 +21,25 @@ from agent.model.watches import LASTS, Evidence
 
 NAME = "replayed_watch"
 SEVERITIES: Final = (Severity.WARNING,)
+NOUN: Final = Noun(
+    "watch that sends outdated events",
+    "watches that send outdated events",
+    headline="the API server sends outdated watch events",
+)
+REMEDY: Final = Remedy(
+    steps=(
+        Step("Upgrade the API server to 1.8.8, 1.9.3 or later."),
+        Step(
+            "Until then, restart kube-controller-manager, or change any object of that kind (a "
+            "label will do), so that the last event has a high version again."
+        ),
+        Step(
+            "If all API servers are newer, check whether etcd was restored from a backup: then "
+            "restart them, so that their caches are rebuilt."
+        ),
+    ),
+    runbook="WatchReplayed.md#nodeleakwatchreplayed",
+)
 
 _FIXED: Final = ((1, 8, 8), (1, 9, 3))
 _ALTHOUGH_FIXED: Final = (
@@ -32,7 +49,9 @@ _SHOWN: Final = {
     Evidence.DELETED_BELOW: "a DELETED event with version {} after {} on the same watch",
     Evidence.REPLAYED: "an old ADDED or MODIFIED event, version {}, to a watch that had reached {}",
 }
-"""Proof against the server. Lists have other explanations: a server that lags, or a restored etcd."""
+"""Proof against the server. Lists have other explanations: a server that lags, or a restored etcd.
+
+"""
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:

@@ -10,46 +10,76 @@ Warning: the same after an hour in which nothing deleted the instance; or it has
 another ID than before, or was deleted while it was cordoned.
 Info: it was removed on purpose (drained within a day, or marked by the autoscaler), or the autoscaler removes it or
 considers that.
-Do: if the Node was removed on purpose, stop the kubelet: nothing else is to be done. Otherwise pause the autoscaler, or
-protect the instance from deletion, before anything else. If the Node is gone, restart the kubelet
-(`systemctl restart kubelet`), which registers it again. If the ID is missing, repair the cloud-controller-manager, or
-set it (`kubectl patch node NODE -p '{"spec":{"providerID":"…"}}'`), which is possible once; the kubelet's --provider-id
-has an effect only when it registers. If the ID has changed, compare it with the machine's ID at the cloud provider: if
-it is wrong, tell the owner of the cloud-controller-manager. Once the Node is right, undo the pause or the protection.
-On bare metal, or where nothing deletes instances, `--provider-id=ignored` disables the check for a missing ID.
 """
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
+from agent.checks.cluster.registration import evidence_of_cloud, evidence_of_node
+from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.registration import (
     DELETION_CANDIDATE,
-    REMOVED_AFTER,
     TO_BE_DELETED,
     Expected,
     LastSeen,
     Registration,
     Removal,
-    evidence_of_cloud,
-    evidence_of_node,
 )
 from agent.model.snapshot import InsufficientData, Node, Snapshot, known_or
 from agent.model.text import count_of, format_time
 
 NAME = "unregistered_node"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
+NOUN: Final = Noun(
+    "node that is not registered correctly",
+    "nodes that are not registered correctly",
+    headline="this node is not registered correctly",
+    critical_headline="this node is not registered correctly: the cluster-autoscaler may delete the "
+    "instance",
+)
+REMEDY: Final = Remedy(
+    steps=(
+        Step("If the Node was removed on purpose, stop the kubelet: nothing else is to be done."),
+        Step(
+            "Otherwise pause the autoscaler, or protect the instance from deletion, before "
+            "anything else."
+        ),
+        Step(
+            "If the Node is gone, restart the kubelet (`systemctl restart kubelet`), which "
+            "registers it again."
+        ),
+        Step(
+            "If the ID is missing, repair the cloud-controller-manager, or set it (`kubectl patch "
+            'node NODE -p \'{"spec":{"providerID":"…"}}\'`), which is possible once; the kubelet\'s '
+            "--provider-id has an effect only when it registers."
+        ),
+        Step(
+            "If the ID has changed, compare it with the machine's ID at the cloud provider: if it "
+            "is wrong, tell the owner of the cloud-controller-manager."
+        ),
+        Step("Once the Node is right, undo the pause or the protection."),
+        Step(
+            "On bare metal, or where nothing deletes instances, `--provider-id=ignored` disables "
+            "the check for a missing ID."
+        ),
+    ),
+    runbook="NodeUnregistered.md#nodeleaknodeunregistered",
+    in_messages=True,
+)
 
-REGISTERS_WITHIN: Final = timedelta(
-    seconds=60
-)  # how long a kubelet may take from its start to its registration
+REGISTERS_WITHIN: Final = timedelta(seconds=60)
+"""How long a kubelet may take from its start to its registration."""
+REMOVED_AFTER: Final = timedelta(minutes=15)
+"""The default of the autoscaler's `--max-node-provision-time`: how long an instance may have no
+Node."""
 _WARNING_AFTER, _CRITICAL_AFTER = timedelta(minutes=3), timedelta(minutes=8)
-"""Without a provider ID: a cloud controller sets it within seconds, and the autoscaler acts after 15 minutes."""
-ACTED_WITHIN: Final = timedelta(
-    hours=1
-)  # by then the cloud's controllers and the autoscaler have acted, if at all
+"""Without a provider ID: a cloud controller sets it within seconds, and the autoscaler acts after
+15 minutes."""
+ACTED_WITHIN: Final = timedelta(hours=1)
+"""By then the cloud's controllers and the autoscaler have acted, if at all."""
 _REMOVALS: Final = {
     TO_BE_DELETED: "is being removed by the cluster-autoscaler in a scale-down",
     DELETION_CANDIDATE: "is a candidate for removal by the cluster-autoscaler, which considers it unneeded",
@@ -67,7 +97,11 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             since = "" if taint.at is None else f", since {format_time(taint.at)}"
             message = f"the Node {node.name} {_REMOVALS[taint.key]}{since} (taint {taint.key})"
             yield Finding(
-                NAME, f"{taint.key} of {node.name}", message, Severity.INFO, since=taint.at
+                NAME,
+                f"{taint.key} of {node.name}",
+                message,
+                severity=Severity.INFO,
+                since=taint.at,
             )
     yield from _changed(node, registration, snapshot.taken_at)
     yield from _without_id(node, registration, snapshot)
@@ -92,7 +126,12 @@ def _gone(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
     since = last.at if last is not None else started
     # Urgent: its pods are deleted 40 s later, and the agent is among them.
     yield Finding(
-        NAME, f"Node {name}", f"the Node {name} was {message}", severity, since=since, urgent=True
+        NAME,
+        f"Node {name}",
+        f"the Node {name} was {message}",
+        severity=severity,
+        since=since,
+        urgent=True,
     )
 
 
@@ -170,7 +209,7 @@ def _without_id(node: Node, registration: Registration, snapshot: Snapshot) -> I
         NAME,
         f"provider ID of {node.name}",
         message,
-        severity,
+        severity=severity,
         since=node.created,
         identity=identity,
     )

@@ -1,1 +1,1 @@
-"""Device plugins of the node: their history, the state of each resource, and the pods that were rejected. Pure."""
+"""Device plugins of the node: their history, resources, and the pods that it rejected. Pure."""

@@ -4,23 +4,15 @@ When the kubelet starts, it knows no plugin and removes their sockets. Each plug
 and register. Until then the kubelet has none of its devices, although the node's status may still list some.
 
 Means: the kubelet started a minute or more ago, it should offer this resource, and it has no device of it.
-Do: check the plugin's pod on this node: does it run, and does its version notice a kubelet restart? If not, restart the
-pod. If the plugin was removed on purpose, silence the alert; do not restart the kubelet for it, which can leak
-addresses. If the plugin offers its devices under another name, change the pods that request the old name: the finding
-ends when the kubelet has dropped it and no pod requests it.
 """
 
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
-from agent.checks.devices.state import (
-    DeviceView,
-    kubelet_up_for,
-    last_by_resource,
-    optional_resources,
-    resource_states,
-)
+from agent.checks.detector import Noun, Remedy, Step
+from agent.checks.devices.resources import optional_resources, resource_states
+from agent.checks.devices.view import DeviceView, last_by_resource
 from agent.model.assessment import Assessment
 from agent.model.devices import (
     ENDPOINT_GRACE,
@@ -35,6 +27,24 @@ from agent.model.text import format_age, format_time
 
 NAME = "late_device_plugin"
 SEVERITIES: Final = (Severity.WARNING,)
+NOUN: Final = Noun("device plugin not registered", "device plugins not registered")
+REMEDY: Final = Remedy(
+    steps=(
+        Step(
+            "Check the plugin's pod on this node: does it run, and does its version notice a "
+            "kubelet restart? If not, restart the pod."
+        ),
+        Step(
+            "If the plugin was removed on purpose, silence the alert; do not restart the kubelet "
+            "for it, which can leak addresses."
+        ),
+        Step(
+            "If the plugin offers its devices under another name, change the pods that request the "
+            "old name: the finding ends when the kubelet has dropped it and no pod requests it."
+        ),
+    ),
+    runbook="Devices.md#nodeleaklatedeviceplugin",
+)
 
 GRACE: Final = timedelta(seconds=60)
 
@@ -42,10 +52,12 @@ GRACE: Final = timedelta(seconds=60)
 def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
     view = DeviceView.of(snapshot)
-    start, up, optional = view.start, kubelet_up_for(view), optional_resources(view)
+    start = view.start
+    up = view.kubelet_up_for
+    optional = optional_resources(view)
     unclear = {resource for resource, requested in optional.items() if requested is None}
     if up is not None and start is not None:
-        for state in resource_states(snapshot):
+        for state in resource_states(view):
             if state.registered is False and state.resource not in unclear:
                 yield from _late(state, start, up, view)
     # Last: the node's status may name a resource that no file here has.

@@ -8,17 +8,14 @@ devices, and rejects pods that request one.
 Means: the directory has no `kubelet.sock`, and it is that of the running kubelet. A snapshot saw
 this kubelet's socket in it, or this kubelet wrote the checkpoint there, or it still listens on the
 removed socket.
-Do: if the kubelet is older than 1.28 (or 1.27.6), drain the node first, because after a restart it
-may reject running pods that use devices. Restart the kubelet (`systemctl restart kubelet`), which
-creates the socket again. With docker a restart can leak addresses: run `nodeleak scan` afterwards.
-A plugin that does not notice the restart needs a restart of its own pod. Then find out what removed
-the file.
 """
 
 from collections.abc import Iterator
 from typing import Final
 
-from agent.checks.devices.state import DeviceView, resource_states
+from agent.checks.detector import Noun, Remedy, Step
+from agent.checks.devices.resources import resource_states
+from agent.checks.devices.view import DeviceView
 from agent.model.assessment import Assessment
 from agent.model.devices import KUBELET_SOCKET
 from agent.model.finding import Finding, Severity
@@ -26,6 +23,24 @@ from agent.model.text import format_time
 
 NAME = "missing_kubelet_socket"
 SEVERITIES: Final = (Severity.WARNING,)
+NOUN: Final = Noun(
+    "kubelet without its socket for device plugins",
+    "kubelets without their sockets for device plugins",
+    headline="no device plugin can register, because kubelet.sock was removed",
+)
+REMEDY: Final = Remedy(
+    steps=(
+        Step(
+            "If the kubelet is older than 1.28 (or 1.27.6), drain the node first, because after a "
+            "restart it may reject running pods that use devices."
+        ),
+        Step("Restart the kubelet (`systemctl restart kubelet`), which creates the socket again."),
+        Step("With docker a restart can leak addresses: run `nodeleak scan` afterwards."),
+        Step("A plugin that does not notice the restart needs a restart of its own pod."),
+        Step("Then find out what removed the file."),
+    ),
+    runbook="Devices.md#nodeleakmissingkubeletsocket",
+)
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -35,8 +50,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     processes = assessment.snapshot.processes.known()
     if processes.kubelet is None or not view.is_of_running_kubelet:
         return
-    states = resource_states(assessment.snapshot)
-    missing = [state.resource for state in states if state.registered is False]
+    missing = [state.resource for state in resource_states(view) if state.registered is False]
     message = (
         f"no device plugin can register: {KUBELET_SOCKET} was removed, and the kubelet, which has "
         f"been running since {format_time(processes.kubelet)}, creates it only when it starts"

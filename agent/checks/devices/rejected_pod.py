@@ -5,10 +5,6 @@ After a restart, a kubelet admits pods before the device plugins have registered
 
 Means: the kubelet rejected the pod, which is Failed. The message gives the cause, by the times of the rejection and of
 the plugin's registration; `unverified` if they do not prove it. Five pods of one controller in ten minutes share one.
-Do: if nothing replaces the pod, save its manifest, and delete it when the devices are healthy again (`kubectl delete
-pod`); never with --force, which can leak the address of a pod that had run. If its controller replaces it, delete the
-leftover at your convenience. To prevent it, give the plugin the priority class system-node-critical, taint nodes until
-their devices are registered, and run kubelet 1.27.6, 1.28 or later.
 """
 
 from collections import Counter, defaultdict
@@ -19,8 +15,11 @@ from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
-from agent.checks.devices.state import PROMPTLY, DeviceView, KubeletRun, resource_states
+from agent.checks.detector import Noun, Remedy, Step
+from agent.checks.devices.resources import resource_states
+from agent.checks.devices.view import REGISTERS_WITHIN, DeviceView, KubeletRun
 from agent.model.assessment import Assessment
+from agent.model.clocks import SKEW_ERROR, STATUS_DELAY, WHOLE_SECOND
 from agent.model.devices import (
     ENDPOINT_GRACE,
     SURELY_DROPPED_AFTER,
@@ -30,10 +29,29 @@ from agent.model.devices import (
 from agent.model.finding import Finding, Severity
 from agent.model.rejections import PodOutcome, RejectedPod, Rejection, RejectionCause, RejectionKind
 from agent.model.snapshot import Known, Pod, Snapshot
-from agent.model.text import format_time
+from agent.model.text import format_time, join_names
 
 NAME = "rejected_pod"
 SEVERITIES: Final = (Severity.WARNING,)
+NOUN: Final = Noun(
+    "pod rejected by the kubelet for a device", "pods rejected by the kubelet for a device"
+)
+REMEDY: Final = Remedy(
+    steps=(
+        Step(
+            "If nothing replaces the pod, save its manifest, and delete it when the devices are "
+            "healthy again (`kubectl delete pod`); never with --force, which can leak the address "
+            "of a pod that had run."
+        ),
+        Step("If its controller replaces it, delete the leftover at your convenience."),
+        Step(
+            "To prevent it, give the plugin the priority class system-node-critical, taint nodes "
+            "until their devices are registered, and run kubelet 1.27.6, 1.28 or later."
+        ),
+    ),
+    runbook="Devices.md#nodeleakrejectedpods",
+    in_messages=True,
+)
 
 STORM_PODS: Final = 5
 STORM_WITHIN: Final = timedelta(minutes=10)
@@ -45,30 +63,23 @@ REPLACED_WITHIN: Final = {
     "StatefulSet": timedelta(minutes=2),
     "DaemonSet": timedelta(minutes=16),
 }
-"""Controllers that replace failed pods. The last two delete the pod first, so an older pod is stuck."""
+"""Controllers that replace failed pods. The last two delete the pod first, so an older pod is
+stuck."""
 
 NO_FORCE: Final = "never use --force, which can leak the address of a pod that had run"
 _LEFTOVER: Final = f"delete the failed pod at your convenience; {NO_FORCE}"
 
-CLOCK_RESOLUTION: Final = timedelta(
-    seconds=1
-)  # the kubelet and the API server write times in whole seconds
-API_DELAY: Final = timedelta(
-    seconds=5
-)  # a pod's status reaches the API server this much later, at most
-SKEW_ERROR: Final = timedelta(seconds=2.5)
-"""The error of a measured skew, at most. A smaller skew counts as none: it changes with every snapshot."""
-BETWEEN_SNAPSHOTS: Final = timedelta(
-    seconds=60
-)  # what a snapshot saw first may have happened this much earlier
-BOOTING: Final = timedelta(
-    minutes=15
-)  # a kubelet that starts this soon after the node was started by its boot
+BETWEEN_SNAPSHOTS: Final = timedelta(seconds=60)
+"""What a snapshot saw first may have happened this much earlier."""
+BOOTING: Final = timedelta(minutes=15)
+"""A kubelet that starts this soon after the node was started by its boot."""
 
 _YEARS: Final = range(1970, 9001)  # nearer to the end of the calendar no span can be added
 _COMPARABLE: Final = timedelta(days=365)  # clocks that differ by more tell nothing of each other
 _NODE_FULL: Final = "enough resource:"
-"""Said by the scheduler predicate, which counts the node's capacity, and not by the device manager."""
+"""Said by the scheduler predicate, which counts the node's capacity, and not by the device manager.
+
+"""
 _SINCE_1_26: Final = "Pod was rejected: "
 _NOT_SEEN: Final = "no snapshot saw when the resource was registered"
 
@@ -130,7 +141,7 @@ class _Case:
             list[DeviceTransition](),
             list[DeviceTransition](),
         )
-        for previous, change in pairwise((self.run.start, *self.run.of(self.resource))):
+        for previous, change in pairwise((self.run.start, *self.run.changes(self.resource))):
             window = self._window(change, previous)
             is_before, is_after = (
                 window.latest <= self.window.earliest,
@@ -148,7 +159,7 @@ class _Case:
                 previous.at if seen_together else change.at - BETWEEN_SNAPSHOTS, change.at
             )
         bound = self.view.socket_bound(self.run, self.resource, previous.at, change.at)
-        if change.exact and (bound is None or change.at - bound > PROMPTLY):
+        if change.exact and (bound is None or change.at - bound > REGISTERS_WITHIN):
             bound = change.at
         return Window(bound or min(change.at, previous.at), change.at)
 
@@ -174,7 +185,8 @@ class _Case:
         since_start = self.window.earliest - self.run.start.at
         before = registration is None or self.window.latest <= registration.at
         if before and not self.no_device_known and since_start >= SURELY_DROPPED_AFTER:
-            # If it had not been registered, the kubelet would have dropped it, and its message would say so.
+            # If it had not been registered, the kubelet would have dropped it, and its message
+            # would say so.
             return _NOT_SEEN
         if registration is None:
             return ""
@@ -273,14 +285,15 @@ def explain(view: DeviceView | None, pod: Pod, rejection: Rejection, resource: s
 def _by_time(
     view: DeviceView, pod: Pod, rejection: Rejection, resource: str, at: datetime
 ) -> Explanation:
-    window = Window(at, at + CLOCK_RESOLUTION)
+    window = Window(at, at + WHOLE_SECOND)
     if rejection.by_api:  # when it was by the node's clock, as the files' times are
         off = abs(view.snapshot.api_skew or timedelta(0))
         if off > _COMPARABLE:
             return _unverified("the clocks of the node and of the API server cannot be compared")
-        slack = API_DELAY + (off if off > SKEW_ERROR else timedelta(0))
+        slack = STATUS_DELAY + (off if off > SKEW_ERROR else timedelta(0))
         window = Window(window.earliest - slack, window.latest + slack)
-    # A kubelet needs more than a second to start: in that second, no earlier kubelet was there to reject a pod.
+    # A kubelet needs more than a second to start: in that second, no earlier kubelet was there to
+    # reject a pod.
     run = view.run_before(window.latest)
     if run is None:
         return _unverified(f"at {format_time(at)}, before the oldest known start of the kubelet")
@@ -333,14 +346,15 @@ def rejected_pods(snapshot: Snapshot) -> Iterator[RejectedPod]:
     if isinstance(snapshot.device_plugins, Known):
         view = DeviceView.of(snapshot)
         by_socket = {socket: resource for resource, socket in view.sockets.items()}
-        healthy = {state.resource for state in resource_states(snapshot) if state.registered}
+        healthy = {state.resource for state in resource_states(view) if state.registered}
     for pod in snapshot.pods.known():
         if (
             pod.phase == "Failed"
             and pod.rejection
             and (not pod.deleting or _overdue(pod, snapshot))
         ):
-            # If the message names a socket and no resource, the rejection's resource is a guess from the spec.
+            # If the message names a socket and no resource, the rejection's resource is a guess
+            # from the spec.
             rejection, resource = (
                 pod.rejection,
                 by_socket.get(pod.rejection.socket, pod.rejection.resource),
@@ -421,10 +435,26 @@ def _finding(pods: Sequence[RejectedPod]) -> Finding:
         cause=typical.cause,
         since=pods[0].at,
         identity=(typical.uid,) if single else (),
+        group=_group(typical) if single else None,
         resource=typical.resource,
         pod_outcome=typical.pod_outcome,
         rejected_pods=tuple(pods),
     )
+
+
+def _group(pod: RejectedPod) -> tuple[object, ...] | None:
+    # Each pod that cannot end has its own advice.
+    if pod.pod_outcome is PodOutcome.TERMINATING_STUCK:
+        return None
+    return pod.resource, pod.cause, pod.pod_outcome
+
+
+def describe_group(findings: Sequence[Finding], _assessment: Assessment) -> str:
+    """Describe several pods that were rejected for one resource and cause."""
+    first = findings[0].rejected_pods[0]
+    pods = join_names([finding.pod for finding in findings])
+    rejected = f"{len(findings)} pods were rejected for {first.resource or 'a device'} ({pods})"
+    return f"{rejected}; for the first of them: {first.why}; {first.do}"
 
 
 def _storms(rejected: Iterable[RejectedPod]) -> Iterator[tuple[RejectedPod, ...]]:

@@ -4,25 +4,34 @@ A kubelet that does not know a resource ignores the request and starts the pod. 
 devices were allocated before. The pod runs without a device, or with a device that the next pod is given too.
 
 Means: the pod started after the kubelet and before the resource was registered, and the checkpoint lists no device.
-Do: delete the pod, so that its replacement is admitted properly. Kubelet 1.28 (1.27.6) and later checks the devices
-first; for older ones, taint the node until the resource is registered.
 """
 
 from collections.abc import Iterable, Iterator
 from datetime import MAXYEAR, datetime, timedelta
 from typing import Final
 
-from agent.checks.devices.state import DeviceView
+from agent.checks.detector import Noun, Remedy, Step
+from agent.checks.devices.view import DeviceView
 from agent.model.assessment import Assessment
+from agent.model.clocks import CONTAINER_START
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import Pod
 from agent.model.text import format_time
 
 NAME = "started_without_device"
 SEVERITIES: Final = (Severity.WARNING,)
-
-CLOCK_RESOLUTION: Final = timedelta(seconds=2)
-"""Start times are whole seconds, and a container starts a moment after the kubelet admitted its pod."""
+NOUN: Final = Noun("pod started without its device", "pods started without their devices")
+REMEDY: Final = Remedy(
+    steps=(
+        Step("Delete the pod, so that its replacement is admitted properly."),
+        Step(
+            "Kubelet 1.28 (1.27.6) and later checks the devices first; for older ones, taint the "
+            "node until the resource is registered."
+        ),
+    ),
+    runbook="Devices.md#nodeleakstartedwithoutdevice",
+    in_messages=True,
+)
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -32,7 +41,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         return  # no file says which pod has a device
     allocated = {(allocation.pod_uid, allocation.resource) for allocation in plugins.allocations}
     # A capacity that was set by hand needs no device.
-    of_plugins = {*view.healthy, *view.ever, *(resource for _, resource in allocated)}
+    of_plugins = {*view.healthy, *view.last_changes, *(resource for _, resource in allocated)}
     for pod in pods:
         # The kubelet may have taken back the devices of a pod that is being deleted.
         if pod.live and not pod.deleting and pod.started is not None:
@@ -46,19 +55,21 @@ def _too_early(
 ) -> Iterator[Finding]:
     if started.year == MAXYEAR:
         return  # no kubelet says so, and to this time nothing can be added
-    # A kubelet starts its first pods within its first second; no earlier kubelet starts a pod in that second.
+    # A kubelet starts its first pods within its first second; no earlier kubelet starts a pod in
+    # that second.
     run = view.run_before(started + timedelta(seconds=1))
     if run is None or not view.in_this_boot(run.start.at):
         return
     for resource in resources:
         registration, when = run.first_registration(resource), "was not registered then"
-        # Until when the kubelet certainly knew no device of it. Registered or not: it has not written that it is.
-        until: datetime | None = run.end or view.snapshot.taken_at + CLOCK_RESOLUTION
+        # Until when the kubelet certainly knew no device of it. Registered or not: it has not
+        # written that it is.
+        until: datetime | None = run.end or view.snapshot.taken_at + CONTAINER_START
         if registration is not None:
             when = f"was registered {(registration.at - run.start.at).total_seconds():.1f} s later"
             bound = view.socket_bound(run, resource, run.start.at, view.snapshot.taken_at)
             until = registration.at if registration.exact else bound
-        if until and started + CLOCK_RESOLUTION < until:
+        if until and started + CONTAINER_START < until:
             message = (
                 f"pod {pod.name} requests {resource} and was started without it at {format_time(started)}: the kubelet "
                 f"started at {format_time(run.start.at)}, and {resource} {when}; kubelets up to 1.24 start such a pod "

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from agent.checks.devices.state import resource_states
+from agent.checks.devices.resources import resource_states
+from agent.checks.devices.view import DeviceView
 from agent.exporters.json.status import SCHEMA, NodeState
 from agent.exporters.summary import headline, state_of
 from agent.model.assessment import ClassifiedReservation, State
@@ -103,7 +104,7 @@ def _reservation(
 
 def _devices(snapshot: Snapshot) -> list[dict[str, Any]] | None:
     try:
-        states = resource_states(snapshot)
+        states = resource_states(DeviceView.of(snapshot))
     except InsufficientData:
         return None
     return [

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from shlex import quote
 from typing import Any, Final
 
+from agent.checks.detector import Step
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.restore import Restoration
-from agent.exporters.advice import ANY_SHARE, BY_JOB, Step, with_share
+from agent.exporters.advice import ANY_SHARE, BY_JOB, with_share
 from agent.exporters.json.clean import clean_document
 from agent.exporters.json.scan import address_order
 from agent.exporters.text import layout

@@ -8,7 +8,8 @@ from functools import wraps
 from itertools import groupby
 from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias
 
-from agent.exporters.advice import ON_NODE, Step
+from agent.checks.detector import Step
+from agent.exporters.advice import ON_NODE
 from agent.model.ranges import numbered
 from agent.model.text import escape, format_age
 

@@ -6,11 +6,11 @@ from typing import Final
 
 from agent.exporters.json.scan import scan_document
 from agent.exporters.range_map import LOOKS, Cell, NetworkMap, RangeMap, by_weight, network_maps
-from agent.exporters.summary import LONGEST_LIST, count_by_severity
+from agent.exporters.summary import count_by_severity
 from agent.exporters.text.layout import fill
 from agent.exporters.text.scan import header, unavailable
 from agent.model.report import Report
-from agent.model.text import escape, format_number
+from agent.model.text import LONGEST_LIST, escape, format_number
 
 _ASCII: Final = {"·": ".", "■": "o", "░": "/"}
 _GROUP: Final = 8

@@ -4,7 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from agent.checks.devices.state import resource_states
+from agent.checks.devices.resources import resource_states
+from agent.checks.devices.view import DeviceView
+from agent.checks.registry import DETECTOR
 from agent.exporters import summary
 from agent.exporters.advice import advice
 from agent.exporters.json.scan import scan_document
@@ -16,7 +18,7 @@ from agent.model.devices import ResourceState
 from agent.model.finding import Severity
 from agent.model.report import Report
 from agent.model.snapshot import InsufficientData, NotRequested, Snapshot
-from agent.model.text import format_number, rfc3339
+from agent.model.text import LONGEST_LIST, format_number, rfc3339
 
 _LISTED: Final = {
     State.UNMANAGED,
@@ -25,7 +27,8 @@ _LISTED: Final = {
     State.UNRECOGNIZED,
     State.UNKNOWN,
 }
-"""States whose entries are listed one by one: healthy ones are only counted, and leaks are findings."""
+"""States whose entries are listed one by one: healthy ones are only counted, and leaks are
+findings."""
 
 _COLUMNS: Final = ("network", "ip", "state", "age_seconds", "cause", "pod", "why")
 _WIDE_COLUMNS: Final = (
@@ -38,13 +41,6 @@ _WIDE_COLUMNS: Final = (
     "pod",
     "why",
 )
-_SAY_WHAT_TO_DO: Final = {
-    "unregistered_node",
-    "detached_volume",
-    "rejected_pod",
-    "started_without_device",
-}
-"""Detectors whose messages end with what to do."""
 _SAME_REASON: Final = 5
 """Entries with the same state and reason that are listed."""
 _DEFAULT: Final = TableView()
@@ -144,7 +140,7 @@ def _without_repetition(listed: Iterable[AddressRow]) -> list[AddressRow]:
         seen[alike] += 1
         if seen[alike] <= _SAME_REASON:
             shown.append(row)
-    return shown[: summary.LONGEST_LIST]
+    return shown[:LONGEST_LIST]
 
 
 def _devices(report: Report, columns: int | None, *, verbose: bool) -> Iterator[str]:
@@ -153,7 +149,7 @@ def _devices(report: Report, columns: int | None, *, verbose: bool) -> Iterator[
     except InsufficientData:
         return
     if rows:
-        shown = rows if verbose else rows[: summary.LONGEST_LIST]
+        shown = rows if verbose else rows[:LONGEST_LIST]
         yield from (
             "",
             "Devices:",
@@ -169,7 +165,7 @@ def _findings(report: Report, view: TableView, *, verbose: bool) -> Iterator[str
     yield from layout.fill(summary.count_by_severity(report), view.columns, rest="  ")
     groups = summary.finding_lines(report, verbose=verbose)
     for detector, lines in groups.items():
-        shown = lines if verbose else lines[: summary.LONGEST_LIST]
+        shown = lines if verbose else lines[:LONGEST_LIST]
         for line in shown:
             severity = (
                 "" if line.severity is Severity.WARNING else f"({line.severity.value}) "
@@ -178,7 +174,7 @@ def _findings(report: Report, view: TableView, *, verbose: bool) -> Iterator[str
                 f"{detector}: {severity}{line.text}", view.columns, first="  ", rest="    "
             )
         yield from _more(len(lines) - len(shown), f"  {detector}: ")
-        if detector not in _SAY_WHAT_TO_DO:
+        if not DETECTOR[detector].REMEDY.in_messages:
             yield from layout.numbered_steps(advice(detector, report, view.release), view.columns)
     yield from layout.explain(groups, "For more:")
 
@@ -210,9 +206,10 @@ def unavailable(sources: Sequence[dict[str, str]], columns: int | None = None) -
 
 def device_rows(snapshot: Snapshot) -> list[list[str]]:
     """Return a row for each resource, and for each socket of no known resource; raises InsufficientData."""
-    states, plugins = resource_states(snapshot), snapshot.device_plugins.known()
+    view = DeviceView.of(snapshot)
+    states = resource_states(view)
     claimed = {state.socket for state in states}
-    unclaimed = sorted(socket.name for socket in plugins.sockets if socket.name not in claimed)
+    unclaimed = sorted(socket.name for socket in view.plugins.sockets if socket.name not in claimed)
     return [*map(_row, states), *(["?", "?", "?", "?", "?", "?", name] for name in unclaimed)]
 
 

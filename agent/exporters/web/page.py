@@ -15,7 +15,7 @@ from agent.exporters.advice import advice, description, release_commands, runboo
 from agent.exporters.json.scan import scan_document
 from agent.exporters.json.status import NodeState
 from agent.exporters.range_map import LOOKS, by_weight, network_maps
-from agent.exporters.summary import LONGEST_LIST, finding_lines, headline, incomplete, state_of
+from agent.exporters.summary import finding_lines, headline, incomplete, state_of
 from agent.exporters.text.clean import WHEN_HALTED
 from agent.exporters.text.scan import HEADS, device_rows
 from agent.exporters.text.timeline import time_of
@@ -30,7 +30,7 @@ from agent.model.snapshot import (
     SourceDisabled,
     Unavailable,
 )
-from agent.model.text import count_of, escape, format_age, format_number
+from agent.model.text import LONGEST_LIST, count_of, escape, format_age, format_number
 
 if TYPE_CHECKING:
     from jinja2 import Template

@@ -7,13 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from agent.model.registration import (
-    Autoscaler,
-    Expected,
-    Registration,
-    evidence_of_cloud,
-    evidence_of_node,
-)
+from agent.checks.cluster.registration import evidence_of_cloud, evidence_of_node
+from agent.model.registration import Autoscaler, Expected, Registration
 from agent.model.snapshot import Known, Node, NotRequested, Reading, Snapshot
 from agent.model.text import truncate
 from agent.sources.kube.client import CachedRequest, Get, Inquire

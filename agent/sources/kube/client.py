@@ -17,8 +17,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
+from agent.model.clocks import SLOWEST_ANSWER, WHOLE_SECOND, Moment
 from agent.model.text import truncate
-from agent.sources.collector import Moment
 from agent.sources.kube.credentials import Credentials, loader
 from agent.sources.kube.errors import ApiError, parse_retry_after
 from agent.sources.kube.fields import Object, parsing, resource_version
@@ -47,10 +47,6 @@ _ITEMS: Final = re.compile(r'"items":\s*(?:\[|null)')
 
 _VERSION: Final = re.compile(r"v[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,6}(?:[-+.][A-Za-z0-9.+_-]{0,60})?")
 """`v1.20.2`, `v1.18.9-eks-d1db3c`, `v1.9.2+coreos.0`. It is printed to terminals, so nothing else is accepted."""
-_DATE_RESOLUTION: Final = timedelta(seconds=1)
-_SLOWEST: Final = timedelta(
-    seconds=4
-)  # a slower answer is too imprecise, or the node's clock was set meanwhile
 _LARGEST_SKEW: Final = timedelta(
     days=36525
 )  # a node without a battery boots in 1970; no skew is a century
@@ -89,10 +85,8 @@ class ServerInfo:
         round_trip = received - sent
         # No date, or one without a zone, is from an odd proxy: reading pods does not depend on it.
         with suppress(ValueError, TypeError, OverflowError):
-            skew = (
-                parsedate_to_datetime(date or "") + _DATE_RESOLUTION / 2 - (sent + round_trip / 2)
-            )
-            if timedelta(0) <= round_trip <= _SLOWEST and abs(skew) <= _LARGEST_SKEW:
+            skew = parsedate_to_datetime(date or "") + WHOLE_SECOND / 2 - (sent + round_trip / 2)
+            if timedelta(0) <= round_trip <= SLOWEST_ANSWER and abs(skew) <= _LARGEST_SKEW:
                 self.skew = skew
 
 

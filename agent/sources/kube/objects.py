@@ -4,13 +4,14 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from ipaddress import ip_address
 from itertools import chain
 from operator import index
 from typing import Any, Final
 
+from agent.model.clocks import STATUS_DELAY
 from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED, Taint
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.snapshot import ADDRESS_PRESSURE, Node, NodeDevices, Pod, PortMapping
@@ -247,9 +248,6 @@ def _taints(spec: Object) -> Iterator[Taint]:
 
 _LONGEST_READ: Final = 4096  # characters; a kubelet writes some hundred
 _LONGEST_KEPT: Final = 400
-_ONE_MOMENT: Final = timedelta(
-    seconds=5
-)  # for a rejection to arrive, and for the difference of the clocks
 
 _OUT_OF = "OutOf"
 _NO_ROOM = re.compile(
@@ -376,6 +374,6 @@ def _rejected_at(
     )
     written = max(filter(None, by_kubelet), default=None)
     start = moment(status.get("startTime")) if started is None else None
-    if written is None or (start is not None and abs(written - start) <= _ONE_MOMENT):
+    if written is None or (start is not None and abs(written - start) <= STATUS_DELAY):
         return start, False
     return written, True

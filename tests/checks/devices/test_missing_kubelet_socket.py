@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from agent.checks import engine
-from agent.checks.devices.state import with_history
+from agent.checks.devices.history import with_history
 from agent.model.devices import DevicePlugins, DeviceTransition, TransitionKind
 from agent.model.finding import Severity
 from agent.model.report import Report
@@ -26,7 +26,7 @@ from tests.builders import (
     transition,
     without,
 )
-from tests.checks.reported import resources_of
+from tests.checks.reported import history_of, resources_of
 
 DETECTOR = "missing_kubelet_socket"
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
@@ -75,9 +75,7 @@ def test_an_hour_without_the_kubelets_socket_is_a_finding_and_no_registration() 
         assert report.complete
         state = resources_of(report.assessment.snapshot)[KVM]
         assert (state["registered"], state["devices"]) == (False, 0)
-        kinds = [
-            change.what for change in report.assessment.snapshot.device_plugins.known().history
-        ]
+        kinds = [change.what for change in history_of(report.assessment.snapshot)]
         assert kinds.count(TransitionKind.LOST) == 1
     finding = removed().findings[0].finding
     assert (finding.subject, finding.severity, finding.since) == (
@@ -160,18 +158,17 @@ def test_a_plugin_that_is_not_connected_is_not_registered_whatever_was_remembere
 
 
 def test_the_moment_that_the_socket_was_gone_is_kept_until_the_kubelet_starts_again() -> None:
-    first = with_history(node(device_plugins=gone(*SINCE_BOOT, RESTARTED_PLUGIN)))
-    history = first.device_plugins.known().history
-    later = with_history(node(device_plugins=gone(*history, RESTARTED_PLUGIN), later=HOUR))
-    assert later.device_plugins.known().history == history
+    history = history_of(node(device_plugins=gone(*SINCE_BOOT, RESTARTED_PLUGIN)))
+    later = node(device_plugins=gone(*history, RESTARTED_PLUGIN), later=HOUR)
+    assert history_of(later) == history
     assert only(later).since == NOW
     many = (transition(TransitionKind.SOCKET_APPEARED, socket=f"{n}.sock") for n in range(300))
-    bounded = with_history(node(device_plugins=gone(*history, *many), later=HOUR))
+    bounded = node(device_plugins=gone(*history, *many), later=HOUR)
     assert only(bounded).since == NOW
     again = device_plugins(*history, RESTARTED_PLUGIN, kubelet_socket=-HOUR)
-    back = with_history(node(device_plugins=again, later=HOUR))
+    back = node(device_plugins=again, later=HOUR)
     assert subjects(back) == []
-    vanished = gone(*back.device_plugins.known().history, RESTARTED_PLUGIN)
+    vanished = gone(*history_of(back), RESTARTED_PLUGIN)
     restarted = [processes(kubelet=-HOUR)]
     second = node(device_plugins=vanished, later=2 * HOUR, processes=restarted)
     assert only(second).since == NOW + 2 * HOUR

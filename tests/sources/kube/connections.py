@@ -13,8 +13,9 @@ import pytest
 from agent.app import api_server, loop
 from agent.app.sources import for_command
 from agent.config import load
+from agent.model.clocks import Moment
 from agent.model.snapshot import Known, NotRequested, Reading, Snapshot, Unavailable
-from agent.sources.collector import Moment, Sources
+from agent.sources.collector import Sources
 from agent.sources.kube.client import Api, ServerInfo
 from agent.sources.source_error import SourceError
 from tests.builders import NOW, node

@@ -14,8 +14,9 @@ import pytest
 
 from agent.app import loop
 from agent.config import UsageError
+from agent.model.clocks import Moment
 from agent.model.snapshot import Known, Reading, Unavailable
-from agent.sources.collector import Moment, Sources
+from agent.sources.collector import Sources
 from agent.sources.source_error import SourceError
 from tests.builders import DISK, UPTIME, node, node_using, waiting_pod
 from tests.sources.kube.connections import HEALTHY, connect, read, sources_of_command

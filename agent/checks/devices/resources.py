@@ -1,0 +1,160 @@
+"""The state of each resource that device plugins offer, or should offer. Pure."""
+
+from datetime import timedelta
+
+from agent.checks.devices.view import DeviceView
+from agent.model.devices import ResourceState, TransitionKind
+from agent.model.snapshot import Known, Snapshot, Unavailable, known_or
+
+
+def resource_states(view: DeviceView) -> tuple[ResourceState, ...]:
+    """Return every resource that the kubelet knows or should know, by name.
+
+    A resource that only the Node names is expected if its capacity is 0, as the kubelet leaves it
+    when it drops the resource, and a pod requests it: the 0 stays forever after a plugin is
+    uninstalled. Any other capacity was set by hand. A resource that was dropped before the
+    kubelet's last start is not expected: its plugin was removed. One that another has replaced is
+    expected only if it is still requested.
+    """
+    names = {*view.last_changes, *view.healthy}
+    for resource, requested in optional_resources(view).items():
+        if requested:
+            names.add(resource)
+        elif requested is False:
+            names.discard(resource)
+    for resource in _dropped(view):
+        if resource not in view.last_in_run:
+            names.discard(resource)
+    return tuple(_state(resource, view) for resource in sorted(names))
+
+
+def optional_resources(view: DeviceView) -> dict[str, bool | None]:
+    """Return whether each resource that matters only if it is requested is; None: unknown."""
+    node = known_or(view.snapshot.node, None)
+    optional = (
+        {device.resource for device in node.devices if not device.capacity} if node else set()
+    )
+    optional.difference_update(view.last_changes, view.healthy)
+    optional.update(resource for resource in _dropped(view) if _is_replaced(resource, view))
+    return {resource: _is_requested(resource, view.snapshot) for resource in optional}
+
+
+def _dropped(view: DeviceView) -> list[str]:
+    return [
+        resource
+        for resource, last in view.last_changes.items()
+        if last.what is TransitionKind.DROPPED
+    ]
+
+
+def _is_replaced(resource: str, view: DeviceView) -> bool:
+    """Whether its plugin now offers a dropped resource under other names, as after a change of MIG.
+
+    That is if each resource that the vendor offers now registered for the first time after the
+    loss. Otherwise the vendor has several plugins, and the new resource may be another plugin's.
+    """
+    registrations = [
+        (index, change)
+        for index, change in enumerate(view.history)
+        if change.what is TransitionKind.REGISTERED
+    ]
+    own = [index for index, change in registrations if change.resource == resource]
+    if not own:
+        return False
+    lost = own[-1] + 1
+    while view.history[lost].resource != resource:
+        if view.history[lost].what is TransitionKind.KUBELET_STARTED:
+            break
+        lost += 1
+    # The snapshot that saw the loss may have seen the new resource too, as earlier of the two.
+    seen_at = view.history[lost].uptime
+    older = {
+        change.resource
+        for index, change in registrations
+        if index < lost and change.uptime != seen_at
+    }
+    vendor = resource.partition("/")[0]
+    offered = {
+        name
+        for name in view.last_in_run
+        if view.has_registered(name) and name.partition("/")[0] == vendor
+    }
+    return bool(offered) and offered.isdisjoint(older)
+
+
+def _is_requested(resource: str, snapshot: Snapshot) -> bool | None:
+    """Whether a pod requests a resource, or the node's status has some of it; None: unknown."""
+    node = known_or(snapshot.node, None)
+    if node and any(device.capacity for device in node.devices if device.resource == resource):
+        return True
+    for pod in known_or(snapshot.pods, ()):
+        if resource in pod.wants and (pod.live or pod.rejection is not None):
+            return True
+    failed = isinstance(snapshot.pods, Unavailable) or isinstance(snapshot.node, Unavailable)
+    return None if failed else False
+
+
+def _state(resource: str, view: DeviceView) -> ResourceState:
+    healthy = len(view.healthy.get(resource, ()))
+    registered = _is_registered(resource, view)
+    last = view.last_in_run.get(resource)
+    since = last.at if last and last.what is TransitionKind.REGISTERED else None
+    socket = view.sockets.get(resource, "")
+    return ResourceState(
+        resource=resource,
+        devices=None if registered is None else healthy if registered else 0,
+        allocated=_allocated(resource, view),
+        registered=registered,
+        registered_since=since if registered else None,
+        delay=_delay(resource, view),
+        socket=socket,
+        socket_present=socket in view.connected if socket else None,
+        connected=view.is_connected(resource),
+    )
+
+
+def _is_registered(resource: str, view: DeviceView) -> bool | None:
+    healthy = bool(view.healthy.get(resource))
+    connected = view.is_connected(resource)
+    last = view.last_in_run.get(resource)
+    if view.plugins.kubelet_socket is None:
+        # Nothing can register. A stream that is open stays open; no file says that it has ended.
+        without_device = resource in view.healthy and not healthy
+        was_registered = view.has_registered(resource) if last is not None else healthy
+        return connected if was_registered and not without_device else False
+    if not view.kubelet_of_this_boot:
+        # By the current clock. If it was set since, only the open stream proves a registration.
+        return healthy and connected is True
+    if last is not None:
+        return view.has_registered(resource) and connected is not False
+    if not healthy:
+        return False
+    return connected if view.written_since_start is None else connected is True
+
+
+def _allocated(resource: str, view: DeviceView) -> int | None:
+    if not isinstance(view.snapshot.pods, Known):
+        return None
+    live = {pod.uid for pod in view.snapshot.pods.value if pod.live}
+    # An init container's device may be given to another container of its pod: then it has two
+    # entries.
+    allocated = set[tuple[str, str]]()
+    for allocation in view.plugins.allocations:
+        if allocation.resource == resource and allocation.pod_uid in live:
+            allocated.update((allocation.pod_uid, device) for device in allocation.devices)
+    return len(allocated)
+
+
+def _delay(resource: str, view: DeviceView) -> timedelta | None:
+    """Return the time from the kubelet's start to the registration of a resource after it."""
+    run = view.runs[-1] if view.runs else None
+    first = run.first_registration(resource) if run else None
+    if run is None or first is None:
+        return None
+    at = first.at
+    if not first.exact:  # a plugin binds its socket a moment before it registers
+        bound = view.socket_bound(run, resource, run.start.at, first.at)
+        if bound is None or resource not in view.sockets:
+            return None
+        at = bound
+    return at - run.start.at if at >= run.start.at else None

@@ -1,0 +1,145 @@
+"""What a sync leaves to the next about each reservation. Pure.
+
+One rule holds for all of it: what cannot be read now stays as it was.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from agent.model.assessment import Assessment, ClassifiedReservation, State
+from agent.model.index import SnapshotIndex
+from agent.model.memory import Memory, ReservationMemory, Since
+from agent.model.snapshot import (
+    SANDBOX_OF_ANOTHER_CLIENT,
+    Known,
+    Pod,
+    PortMapping,
+    Reservation,
+    Snapshot,
+    known_or,
+)
+
+CLOCK_STEP: Final = timedelta(seconds=5)
+"""If wall clock and boot clock progress by amounts that differ by more, the clock was set."""
+_OWNED: Final = {State.IN_USE, State.NOT_READY, State.TEARDOWN_PENDING}
+
+
+def advance(before: Memory, assessment: Assessment) -> Memory:
+    """Return the memory after a snapshot in which every reservation was classified."""
+    snapshot = assessment.snapshot
+    read = networks_read(snapshot)
+    stepped = clock_stepped(before, snapshot)
+    pods = {pod.name: pod for pod in known_or(snapshot.pods, ())}
+
+    reservations = {
+        reservation: memory
+        for reservation, memory in before.reservations.items()
+        if reservation.network not in read
+    }
+    for reservation, entry in assessment.classified.items():
+        earlier = before.get(reservation)
+        owned_at = None if stepped else earlier.owned_at
+        reservations[reservation] = ReservationMemory(
+            pod=entry.pod,
+            owned_at=snapshot.taken_at if entry.state in _OWNED else owned_at,
+            pending_since=_pending_since(reservation, entry, earlier, assessment.index),
+            host_ports=_host_ports(reservation, entry, earlier, assessment.index, pods),
+        )
+    return Memory(Since(snapshot.taken_at, snapshot.uptime), reservations, before.names)
+
+
+def networks_read(snapshot: Snapshot) -> set[str]:
+    """Return the networks whose reservations were read."""
+    return {store.network for store in snapshot.reservations if isinstance(store.reading, Known)}
+
+
+def clock_stepped(before: Memory, snapshot: Snapshot) -> bool:
+    """Return whether the wall clock was set since the last snapshot."""
+    if before.last is None:
+        return False
+    by_wall_clock = snapshot.taken_at - before.last.at
+    by_boot_clock = snapshot.uptime - before.last.uptime
+    return abs(by_wall_clock - by_boot_clock) > CLOCK_STEP
+
+
+def _pending_since(
+    reservation: Reservation,
+    entry: ClassifiedReservation,
+    earlier: ReservationMemory,
+    index: SnapshotIndex,
+) -> Since | None:
+    """Return since when the teardown is pending, which no file on the node says."""
+    if entry.state is State.UNKNOWN:
+        return earlier.pending_since
+    if not _is_pending(entry, index):
+        return None
+    return earlier.pending_since or _first_seen(reservation, index)
+
+
+def _is_pending(entry: ClassifiedReservation, index: SnapshotIndex) -> bool:
+    # A runtime lists a sandbox, or has its record, until its teardown is completed. Whatever it
+    # calls the state: one that is being created runs within minutes, or is as stuck as the others.
+    container = index.containers.get(entry.container_id)
+    if entry.state is not State.NOT_READY or container is None:
+        return entry.state is State.TEARDOWN_PENDING
+    in_use = container.state == SANDBOX_OF_ANOTHER_CLIENT and entry.name in index.holders
+    return container.sandbox and not in_use
+
+
+def _first_seen(reservation: Reservation, index: SnapshotIndex) -> Since:
+    """Return now, or the boot of the node for a sandbox that a power cut ended.
+
+    The time of the sandbox is no proof of that, because a node may create sandboxes before its
+    clock is set: its result in libcni's cache must be damaged too.
+    """
+    snapshot = index.snapshot
+    container = index.containers.get(reservation.container_id)
+    processes = known_or(snapshot.processes, None)
+    damaged = (reservation.network, reservation.container_id) in index.damaged_results
+    if processes and container and damaged:
+        booted = processes.booted
+        if container.created < int(booted.timestamp()):
+            return Since(booted, timedelta(0))
+    since = _replaced_at(reservation, index) or snapshot.taken_at
+    return Since(since, snapshot.uptime - (snapshot.taken_at - since))
+
+
+def _replaced_at(reservation: Reservation, index: SnapshotIndex) -> datetime | None:
+    """Return since when the kubelet has run with a newer sandbox of the pod.
+
+    None if it has none, or if the runtime still has the old one.
+    """
+    processes = known_or(index.snapshot.processes, None)
+    if reservation.container_id in index.containers or not processes or not processes.kubelet:
+        return None
+    pod = index.pods.get(reservation.container_id)
+    newer = [
+        container.created
+        for container in index.containers.values()
+        if container.sandbox
+        and container.pod == pod
+        and reservation.mtime.timestamp() < container.created <= index.snapshot.taken_at.timestamp()
+    ]
+    return max(processes.kubelet, datetime.fromtimestamp(min(newer), UTC)) if newer else None
+
+
+def _host_ports(
+    reservation: Reservation,
+    entry: ClassifiedReservation,
+    earlier: ReservationMemory,
+    index: SnapshotIndex,
+    pods: Mapping[str, Pod],
+) -> tuple[PortMapping, ...] | None:
+    """Return the ports in the spec of the pod that had the address."""
+    if earlier.host_ports is not None:
+        return earlier.host_ports
+    pod = pods.get(entry.pod)
+    if pod is None:
+        return None
+    # The pods of a StatefulSet have the names of their predecessors.
+    if container := index.containers.get(reservation.container_id):
+        had_address = container.pod_uid == pod.uid
+    else:
+        had_address = pod.created is not None and pod.created <= reservation.mtime
+    return pod.host_ports if had_address else None
