@@ -93,7 +93,9 @@ def release(
         if isinstance(evidence, Refusal):
             return Outcome(request, Verdict.REFUSED, (evidence,))
         with files.opened(request.directories) as networks:
-            images = [_read_assessed(reservation, networks) for reservation in request.reservations]
+            images = [
+                _read_if_unchanged(reservation, networks) for reservation in request.reservations
+            ]
         images += dict.fromkeys(files.cached(request))
         # The locks are taken twice: without this trial, one that is held for hours would fill the
         # journal with entries that released nothing.
@@ -116,7 +118,9 @@ def release(
     return _remove_under_locks(request, entry, waited, files, store)
 
 
-def _read_assessed(reservation: Reservation, networks: Mapping[str, "OpenNetwork"]) -> FileImage:
+def _read_if_unchanged(
+    reservation: Reservation, networks: Mapping[str, "OpenNetwork"]
+) -> FileImage:
     """Return the file of a reservation; raises RaceLost if it is not the one that was assessed."""
     image = networks[reservation.directory].read(reservation.ip)
     if image is None:

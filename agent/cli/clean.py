@@ -75,7 +75,7 @@ def execute(arguments: argparse.Namespace) -> int:
     # Before the cleanup: afterwards, the daemon forgets the pods of addresses that were released.
     pods = remembered_pods(config)
     with ExitStack() as until_written:
-        with progress("taking two snapshots of the node"), _bugs_told(applied=arguments.apply):
+        with progress("taking two snapshots of the node"), _bugs_told(dry_run=not arguments.apply):
             cleaning = clean_once(
                 config,
                 sources,
@@ -90,14 +90,14 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _bugs_told(*, applied: bool) -> Iterator[None]:
+def _bugs_told(*, dry_run: bool) -> Iterator[None]:
     """Say where the releases are listed that a bug keeps from the output."""
     try:
         yield
     except UsageError:
         raise
     except Exception:
-        if applied:
+        if not dry_run:
             warn("a bug ended this cleanup: 'nodeleak journal' lists what it has released")
         raise
 

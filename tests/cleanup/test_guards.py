@@ -1,4 +1,4 @@
-"""Each guard: no objection to a plain leak, and otherwise a reason, and an option that lifts it if there is one."""
+"""Each guard: no refusal to a plain leak, and otherwise a reason, and an option that lifts it if there is one."""
 
 import itertools
 from dataclasses import replace
@@ -44,7 +44,7 @@ from tests.cleanup.syncs import entry
 def refusals(
     *snapshots: Snapshot, limits: Limits | None = None, **known: Any
 ) -> tuple[Refusal, ...]:
-    """Return the objections to the last request of a node."""
+    """Return the refusals to the last request of a node."""
     return decide(guard_context(*snapshots, limits=limits, **known))[-1][1]
 
 

@@ -74,8 +74,8 @@ def test_what_the_recheck_or_the_probe_finds_refuses_this_release_with_all_of_it
         (Owners(containers={THE_ID}), Reason.CONTAINER_EXISTS),
         (Owners(checkpoints={THE_ID}), Reason.TEARDOWN_PENDING),
         (Owners(holders={THE_IP: "process 7 (java)"}), Reason.ADDRESS_IN_USE),
-        (Owners(objections={THE_IP: Reason.ADDRESS_IN_USE}), Reason.ADDRESS_IN_USE),
-        (Owners(objections={THE_IP: Reason.PROBE_UNANSWERED}), Reason.PROBE_UNANSWERED),
+        (Owners(refusals={THE_IP: Reason.ADDRESS_IN_USE}), Reason.ADDRESS_IN_USE),
+        (Owners(refusals={THE_IP: Reason.PROBE_UNANSWERED}), Reason.PROBE_UNANSWERED),
     ):
         daemon = Daemon(owners=owners)
         cleaning = daemon.twice(LEAK, *leaks(1))
@@ -86,7 +86,7 @@ def test_what_the_recheck_or_the_probe_finds_refuses_this_release_with_all_of_it
         assert [reason] in reasons_of(cleaning)
         assert THE_IP in daemon.names
         assert [entry.ips for entry in daemon.journal.entries.values()] == [("10.244.1.11",)]
-    daemon = Daemon(owners=Owners(objections={LEAK6.ip: Reason.ADDRESS_IN_USE}))
+    daemon = Daemon(owners=Owners(refusals={LEAK6.ip: Reason.ADDRESS_IN_USE}))
     cleaning = daemon.twice(LEAK, LEAK6, **DUAL)
     assert cleaning.tally() == {Verdict.REFUSED: 2}
     assert cleaning.outcomes[0].refusals == (
@@ -125,7 +125,7 @@ def test_a_probe_that_fails_fails_every_release() -> None:
 
 def test_addresses_that_answer_do_not_hold_up_others_and_are_probed_every_ten_minutes() -> None:
     ghosts = [leak.ip for leak in leaks(2)]
-    owners = Owners(objections=dict.fromkeys(ghosts, Reason.ADDRESS_IN_USE))
+    owners = Owners(refusals=dict.fromkeys(ghosts, Reason.ADDRESS_IN_USE))
     daemon, left = Daemon(owners=owners, budget=per_sync(2)), leaks(4)
     for _ in range(2 * 40):  # of 15 s
         daemon.sync(*left)
@@ -137,7 +137,7 @@ def test_addresses_that_answer_do_not_hold_up_others_and_are_probed_every_ten_mi
 def test_in_each_sync_a_leak_that_is_not_released_has_the_reason() -> None:
     """Also while nothing asks again: the page, the log and the metric count what a sync refuses."""
     for reason in (Reason.PROBE_UNANSWERED, Reason.ADDRESS_IN_USE):
-        owners = Owners(objections={THE_IP: reason})
+        owners = Owners(refusals={THE_IP: reason})
         daemon = Daemon(owners=owners, budget=per_sync(1))
         (other,) = leaks(1)
         daemon.sync(LEAK, other)
@@ -154,7 +154,7 @@ def test_in_each_sync_a_leak_that_is_not_released_has_the_reason() -> None:
         assert (
             Reason.SOURCE_UNAVAILABLE in reasons_of(daemon.sync(LEAK, pods=unavailable("pods")))[0]
         )
-        owners.objections.clear()
+        owners.refusals.clear()
         done = [daemon.sync(LEAK).tally() for _ in range(42)]
         assert {Verdict.RELEASED: 1} in done
 
