@@ -1,7 +1,10 @@
-"""Settings: how each is named, read from text, and explained. Options win over the environment, that over defaults."""
+"""Settings: how each is named, read from text, and explained.
+
+Options win over the environment, and that over defaults.
+"""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
@@ -11,38 +14,45 @@ from agent.model.registration import Expected
 from agent.model.release import MAX_SHARE
 from agent.model.runtime import AUTO, endpoint_path
 from agent.model.snapshot import MAX_RESERVATIONS
+from agent.model.text import did_you_mean, quote
 
 _T = TypeVar("_T")
-_Given: TypeAlias = str | list[str]
+_Text: TypeAlias = str | list[str]
 
 ENV_PREFIX: Final = "NODELEAK_"
 
-BUG: Final = 70  # exit code after an unexpected exception, which is a bug in nodeleak (EX_SOFTWARE)
-
 
 class UsageError(Exception):
-    """The user has to change something. One line for each mistake, with the setting, the value and the remedy."""
+    """The user has to change something.
+
+    The text has one line for each mistake, with the setting, the value and the remedy. `hint`: what
+    to run next, shown after these lines; empty: nothing.
+    """
 
     def __init__(self, text: str, hint: str = "") -> None:
         super().__init__(text)
-        self.hint = hint  # what to run next; shown after the lines
+        self.hint = hint
 
 
 class Setting(NamedTuple):
-    """How one setting is read and explained."""
+    """How one setting is read and explained. `parse` raises ValueError with what it expected."""
 
     parse: Callable[[str], Any]
     default: str
     group: str
     metavar: str
-    help: str  # Sentences without a final period. `--help` shows the first one, `--help-all` all of them.
+    help: str
+    """Sentences without a final period. `--help` shows the first one, `--help-all` all of them."""
     commands: frozenset[str] = frozenset({"run", "scan", "timeline", "record", "clean"})
     many: bool = False  # whether it is a list
     common: bool = False  # whether `--help` shows it
 
 
-CONNECTIONS, PATHS = "API server and container runtime", "node paths"
-DETECTION, CLEANUP, DAEMON = "detection", "cleanup", "daemon"
+CONNECTIONS = "API server and container runtime"
+PATHS = "node paths"
+DETECTION = "detection"
+CLEANUP = "cleanup"
+DAEMON = "daemon"
 _RUN = frozenset({"run"})
 _CLEANING = frozenset({"run", "clean"})
 _WRITING = frozenset({"run", "clean", "restore", "resume"})
@@ -54,6 +64,8 @@ _EVERYWHERE = frozenset({"run", "scan", "timeline", "record", "clean", "restore"
 def _setting(
     default: str, parse: Callable[[str], Any], group: str, metavar: str, **more: Any
 ) -> Any:
+    """Return a field of `Config`; `more`: further fields of its `Setting`."""
+    more["help"] = " ".join(more["help"].split())
     return field(metadata={"setting": Setting(parse, default, group, metavar, **more)})
 
 
@@ -63,30 +75,28 @@ _PART: Final = r"(\d+(?:\.\d+)?)(ms|s|m|h|d)"
 
 def duration(text: str) -> timedelta:
     """Read `90s`, `5m` or `1h30m`. A number without a unit is an error."""
-    if not re.fullmatch(
-        f"(?:{_PART})+", text
-    ):  # the time to search a long number for a unit would be quadratic
+    # Without this check, the time to search a long number for a unit would be quadratic.
+    if not re.fullmatch(f"(?:{_PART})+", text):
         raise ValueError("expected a duration such as 90s or 5m")
+    parts = re.findall(_PART, text)
     try:
-        return timedelta(
-            seconds=sum(float(number) * _UNITS[unit] for number, unit in re.findall(_PART, text))
-        )
+        return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
     except OverflowError as error:
         raise ValueError("duration is too long") from error
 
 
-def duration_between(least: str, most: str) -> Callable[[str], timedelta]:
+def duration_between(minimum: str, maximum: str) -> Callable[[str], timedelta]:
     def parse(text: str) -> timedelta:
         period = duration(text)
-        if not duration(least) <= period <= duration(most):
-            raise ValueError(f"expected a duration from {least} to {most}")
+        if not duration(minimum) <= period <= duration(maximum):
+            raise ValueError(f"expected a duration from {minimum} to {maximum}")
         return period
 
     return parse
 
 
 short_duration = duration_between("1ms", "1h")
-age = duration_between("0s", "36500d")  # as long as any duration of a snapshot
+age = duration_between("0s", "36500d")  # the longest duration that a snapshot can have
 
 
 def matching(pattern: str, expected: str, convert: Callable[[str], _T]) -> Callable[[str], _T]:
@@ -102,10 +112,10 @@ path = matching("/.*", "an absolute path", Path)
 positive = matching(r"[1-9]\d{0,8}", "a whole number of 1 or more", int)
 
 
-def number_up_to(most: int) -> Callable[[str], int]:
+def number_up_to(limit: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not re.fullmatch(r"[1-9]\d{0,8}", text) or int(text) > most:
-            raise ValueError(f"expected a whole number from 1 to {most}")
+        if not re.fullmatch(r"[1-9]\d{0,8}", text) or int(text) > limit:
+            raise ValueError(f"expected a whole number from 1 to {limit}")
         return int(text)
 
     return parse
@@ -162,142 +172,174 @@ def listen(text: str) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    # A table: one line says how a setting is read, the next ones explain it to the user.
+    # A table: the first lines of a setting say how it is read, the next ones explain it to users.
     # fmt: off
-    node: str = _setting("", node_name, CONNECTIONS, "NAME", common=True, help=
-        "name of this node's Node object; required unless --api=off. In a pod, set it from spec.nodeName. It has no "
-        "default, because a wrong name would read the pods of another node")
-    kubeconfig: Path | None = _setting("", optional(Path), CONNECTIONS, "FILE", common=True, help=
-        "credentials for the API server; the kubelet's own file is enough. Without it: the service account of the "
-        "pod, then KUBECONFIG")
-    api: str = _setting("on", one_of("on", "off"), CONNECTIONS, "on|off", common=True, help=
-        "off: do not use the API server, for a node without credentials. Results then rest on the container runtime, "
-        "sandbox checkpoints and network namespaces")
-    api_timeout: timedelta = _setting("10s", short_duration, CONNECTIONS, "DURATION", help=
-        "how long to wait for one response of the API server, or of a kubeconfig's exec plugin")
+    node: str = _setting("", node_name, CONNECTIONS, "NAME", common=True, help="""
+        name of this node's Node object; required unless --api=off. In a pod, set it from
+        spec.nodeName. It has no default, because a wrong name would read the pods of another
+        node""")
+    kubeconfig: Path | None = _setting(
+        "", optional(Path), CONNECTIONS, "FILE", common=True, help="""
+        credentials for the API server; the kubelet's own file is enough. Without it: the service
+        account of the pod, then KUBECONFIG""")
+    api: str = _setting("on", one_of("on", "off"), CONNECTIONS, "on|off", common=True, help="""
+        off: do not use the API server, for a node without credentials. Results then rest on the
+        container runtime, sandbox checkpoints and network namespaces""")
+    api_timeout: timedelta = _setting("10s", short_duration, CONNECTIONS, "DURATION", help="""
+        how long to wait for one response of the API server, or of a kubeconfig's exec plugin""")
     runtime: str = _setting(
         "auto", one_of("auto", "docker", "cri"), CONNECTIONS, "auto|docker|cri",
-        commands=_EVERYWHERE, help=
-        "container runtimes to ask. auto: the one that the kubelet names and every other one that runs; docker: docker "
-        "alone; cri: containerd and CRI-O alone")
+        commands=_EVERYWHERE, help="""
+        container runtimes to ask. auto: the one that the kubelet names and every other one that
+        runs; docker: docker alone; cri: containerd and CRI-O alone""")
     cri_endpoint: Path | None = _setting(
-        "", optional(endpoint), CONNECTIONS, "URL", commands=_EVERYWHERE, help=
-        "CRI socket of this node, such as unix:///run/containerd/containerd.sock: a path of the node, also in a pod. "
-        "Without it: the one that the kubelet names, and the usual places of containerd (k3s, RKE2, k0s and MicroK8s "
-        "too) and CRI-O")
-    docker_host: str = _setting("", str, CONNECTIONS, "URL", commands=_EVERYWHERE, help=
-        "docker engine of this node, such as unix:///run/docker.sock: in a pod, the path at which the pod has it. "
-        "Without it: DOCKER_HOST, then docker's default socket. It is asked only while docker runs")
+        "", optional(endpoint), CONNECTIONS, "URL", commands=_EVERYWHERE, help="""
+        CRI socket of this node, such as unix:///run/containerd/containerd.sock: a path of the
+        node, also in a pod. Without it: the one that the kubelet names, and the usual places of
+        containerd (k3s, RKE2, k0s and MicroK8s too) and CRI-O""")
+    docker_host: str = _setting("", str, CONNECTIONS, "URL", commands=_EVERYWHERE, help="""
+        docker engine of this node, such as unix:///run/docker.sock: in a pod, the path at which
+        the pod has it. Without it: DOCKER_HOST, then docker's default socket. It is asked only
+        while docker runs""")
     docker_timeout: timedelta = _setting(
-        "5s", short_duration, CONNECTIONS, "DURATION", commands=_EVERYWHERE, help=
-        "how long to wait for one response of docker or of another runtime. After that the containers count as "
-        "unavailable")
-    network: tuple[str, ...] = _setting("auto", network_name, PATHS, "NAME|auto", many=True, common=True, help=
-        "CNI network to check; auto: those that pods use. containerd and the CNI configuration name them, and the "
-        "kubelet kubenet. A name is that of a directory below --cni-networks-dir. Repeat the option for more networks")
-    cni_networks_dir: Path = _setting("/var/lib/cni/networks", path, PATHS, "DIR", commands=_EVERYWHERE, help=
-        "directory of host-local's reservations (its dataDir)")
+        "5s", short_duration, CONNECTIONS, "DURATION", commands=_EVERYWHERE, help="""
+        how long to wait for one response of docker or of another runtime. After that the
+        containers count as unavailable""")
+    network: tuple[str, ...] = _setting(
+        "auto", network_name, PATHS, "NAME|auto", many=True, common=True, help="""
+        CNI network to check; auto: those that pods use. containerd and the CNI configuration
+        name them, and the kubelet kubenet. A name is that of a directory below
+        --cni-networks-dir. Repeat the option for more networks""")
+    cni_networks_dir: Path = _setting(
+        "/var/lib/cni/networks", path, PATHS, "DIR", commands=_EVERYWHERE, help="""
+        directory of host-local's reservations (its dataDir)""")
     cni_config_dir: Path | None = _setting(
-        "", optional(path), PATHS, "DIR", commands=_EVERYWHERE, help=
-        "directory of the CNI configuration, whose first file names the networks of the pods. Without it: the one that "
-        "the runtime names, or /etc/cni/net.d")
+        "", optional(path), PATHS, "DIR", commands=_EVERYWHERE, help="""
+        directory of the CNI configuration, whose first file names the networks of the pods.
+        Without it: the one that the runtime names, or /etc/cni/net.d""")
     cni_cache_dir: tuple[Path, ...] = _setting(
-        "/var/lib/cni/cache/results,/var/lib/cni/results,/var/lib/cni/multus/results", path, PATHS, "DIR",
-        commands=_EVERYWHERE, many=True, help=
-        "directory of libcni's cached results, which say which pod a container ID belonged to, and of those of Multus. "
-        "Repeat the option for more directories")
+        "/var/lib/cni/cache/results,/var/lib/cni/results,/var/lib/cni/multus/results", path, PATHS,
+        "DIR", commands=_EVERYWHERE, many=True, help="""
+        directory of libcni's cached results, which say which pod a container ID belonged to, and
+        of those of Multus. Repeat the option for more directories""")
     checkpoint_dir: tuple[Path, ...] = _setting(
-        "/var/lib/dockershim/sandbox,/var/lib/cri-dockerd/sandbox", path, PATHS, "DIR", many=True, help=
-        "directory of the sandbox checkpoints of dockershim or cri-dockerd. Repeat the option for more directories")
-    run_dir: Path = _setting("/run", path, PATHS, "DIR", commands=_EVERYWHERE, help=
-        "the node's /run, with the sockets of its container runtimes. A pod mounts it elsewhere")
-    local_filesystem: tuple[str, ...] = _setting("", filesystem, PATHS, "TYPE", many=True, help=
-        "type of file system, such as virtiofs, to treat as local to this node. By default, reservations on a type "
-        "that nodes may share are unavailable. Name a type only if no other node writes to the directory: the "
-        "addresses of that node's pods would look leaked. Repeat the option for more types")
-    device_plugins_dir: Path | None = _setting("/var/lib/kubelet/device-plugins", path_or_off, PATHS, "DIR|off", help=
-        "directory of the device plugin sockets; off: do not check device plugins. A missing directory is an error "
-        "only on a node that has devices")
-    kubelet_dir: Path | None = _setting("/var/lib/kubelet", path_or_off, PATHS, "DIR|off", help=
-        "root directory of the kubelet, at its path on the host; off: do not check mounted volumes. It is read only "
-        "while the status of the Node object lacks a volume")
-    proc: Path = _setting("/proc", path, PATHS, "DIR", commands=_EVERYWHERE, help=
-        "the host's /proc; a pod needs hostPID: true")
-    state_dir: Path = _setting("/var/lib/nodeleak", path, PATHS, "DIR", commands=_STATE, help=
-        "directory where nodeleak keeps its own files: the journal of releases (journal/), the lock that allows one "
-        "cleanup at a time, the device history, and the last known Node object")
-    max_reservations: int = _setting("16384", number_up_to(MAX_RESERVATIONS), PATHS, "N", help=
-        "maximum number of files in the directories of all networks, at most 65536; the reservations of the network "
-        "that exceeds it count as unavailable. A leaked one takes about 2 KiB of memory: to raise it in a pod, raise "
-        "the container's memory limit as well")
-    grace: timedelta = _setting("5m", age, DETECTION, "DURATION", common=True, help=
-        "minimum age of a reservation without an owner before it counts as leaked. 0s is safe with docker, containerd "
-        "(since 1.5.15 and 1.6.9) and CRI-O, which record the sandbox before its address is reserved")
-    confirm_after: timedelta = _setting("", duration_between("0s", "1d"), DETECTION, "DURATION", help=
-        "how long a finding must last before it is confirmed. Commands take two snapshots this far apart (scan, "
-        "record, timeline: 5ms; clean: 3s). run: every sync must see it for this long (30s)")
-    stale_after: timedelta = _setting("2m", duration_between("2s", "1d"), DETECTION, "DURATION", commands=_RUN, help=
-        "how long the last data of the API server stay valid after it stops responding")
+        "/var/lib/dockershim/sandbox,/var/lib/cri-dockerd/sandbox", path, PATHS, "DIR", many=True,
+        help="""
+        directory of the sandbox checkpoints of dockershim or cri-dockerd. Repeat the option for
+        more directories""")
+    run_dir: Path = _setting("/run", path, PATHS, "DIR", commands=_EVERYWHERE, help="""
+        the node's /run, with the sockets of its container runtimes. A pod mounts it elsewhere""")
+    local_filesystem: tuple[str, ...] = _setting("", filesystem, PATHS, "TYPE", many=True, help="""
+        type of file system, such as virtiofs, to treat as local to this node. By default,
+        reservations on a type that nodes may share are unavailable. Name a type only if no other
+        node writes to the directory: the addresses of that node's pods would look leaked. Repeat
+        the option for more types""")
+    device_plugins_dir: Path | None = _setting(
+        "/var/lib/kubelet/device-plugins", path_or_off, PATHS, "DIR|off", help="""
+        directory of the device plugin sockets; off: do not check device plugins. A missing
+        directory is an error only on a node that has devices""")
+    kubelet_dir: Path | None = _setting("/var/lib/kubelet", path_or_off, PATHS, "DIR|off", help="""
+        root directory of the kubelet, at its path on the host; off: do not check mounted
+        volumes. It is read only while the status of the Node object lacks a volume""")
+    proc: Path = _setting("/proc", path, PATHS, "DIR", commands=_EVERYWHERE, help="""
+        the host's /proc; a pod needs hostPID: true""")
+    state_dir: Path = _setting("/var/lib/nodeleak", path, PATHS, "DIR", commands=_STATE, help="""
+        directory where nodeleak keeps its own files: the journal of releases (journal/), the
+        lock that allows one cleanup at a time, the device history, and the last known Node
+        object""")
+    max_reservations: int = _setting("16384", number_up_to(MAX_RESERVATIONS), PATHS, "N", help="""
+        maximum number of files in the directories of all networks, at most 65536; the
+        reservations of the network that exceeds it count as unavailable. A leaked one takes
+        about 2 KiB of memory: to raise it in a pod, raise the container's memory limit as well""")
+    grace: timedelta = _setting("5m", age, DETECTION, "DURATION", common=True, help="""
+        minimum age of a reservation without an owner before it counts as leaked. 0s is safe with
+        docker, containerd (since 1.5.15 and 1.6.9) and CRI-O, which record the sandbox before
+        its address is reserved""")
+    confirm_after: timedelta = _setting(
+        "", duration_between("0s", "1d"), DETECTION, "DURATION", help="""
+        how long a finding must last before it is confirmed. Commands take two snapshots this far
+        apart (scan, record, timeline: 5ms; clean: 3s). run: every sync must see it for this long
+        (30s)""")
+    stale_after: timedelta = _setting(
+        "2m", duration_between("2s", "1d"), DETECTION, "DURATION", commands=_RUN, help="""
+        how long the last data of the API server stay valid after it stops responding""")
     provider_id: Expected = _setting(
-        "auto", lambda text: Expected(one_of(*Expected)(text)), DETECTION, "auto|required|ignored", help=
-        "whether the Node object must have a provider ID; cluster-autoscaler deletes instances without one. auto: only "
-        "if the cluster uses a cloud provider; ignored: on bare metal, or without an autoscaler")
+        "auto", lambda text: Expected(one_of(*Expected)(text)), DETECTION, "auto|required|ignored",
+        help="""
+        whether the Node object must have a provider ID; cluster-autoscaler deletes instances
+        without one. auto: only if the cluster uses a cloud provider; ignored: on bare metal, or
+        without an autoscaler""")
     cleanup: str = _setting(
-        "off", one_of("off", "dry-run", "auto"), CLEANUP, "off|dry-run|auto", commands=_RUN, common=True, help=
-        "off: only detect leaks; dry-run: report what would be released; auto: release confirmed leaks that pass "
-        "every guard")
+        "off", one_of("off", "dry-run", "auto"), CLEANUP, "off|dry-run|auto", commands=_RUN,
+        common=True, help="""
+        off: only detect leaks; dry-run: report what would be released; auto: release confirmed
+        leaks that pass every guard""")
     cleanup_network: tuple[str, ...] = _setting(
-        "", network_name, CLEANUP, "NAME|auto", commands=_CLEANING, many=True, common=True, help=
-        "CNI network to clean; auto: those that pods use. Nothing is released without it. With auto, these are the "
-        "networks that containerd, the CNI configuration or the kubelet names. Name a network only if all its "
-        "sandboxes belong to this node's runtime. Repeat the option for more networks")
-    settle: timedelta = _setting("5m", duration_between("0s", "1d"), CLEANUP, "DURATION", commands=_CLEANING, help=
-        "how long the node, the kubelet and the container runtime must have been running before anything is released. "
-        "This leaves time for the kubelet's own cleanup, and for the list of containers to become complete")
+        "", network_name, CLEANUP, "NAME|auto", commands=_CLEANING, many=True, common=True, help="""
+        CNI network to clean; auto: those that pods use. Nothing is released without it. With
+        auto, these are the networks that containerd, the CNI configuration or the kubelet names.
+        Name a network only if all its sandboxes belong to this node's runtime. Repeat the option
+        for more networks""")
+    settle: timedelta = _setting(
+        "5m", duration_between("0s", "1d"), CLEANUP, "DURATION", commands=_CLEANING, help="""
+        how long the node, the kubelet and the container runtime must have been running before
+        anything is released. This leaves time for the kubelet's own cleanup, and for the list of
+        containers to become complete""")
     max_share: float = _setting(
-        f"{MAX_SHARE:.0%}", percentage, CLEANUP, "PERCENT", commands=_CLEANING, help=
-        "if more than this share of a range looks leaked and the API server does not confirm it, "
-        "assume a faulty reading and release nothing")
-    max_per_sync: int = _setting("10", positive, CLEANUP, "N", commands=_RUN, help=
-        "maximum number of addresses released in one sync, oldest first")
-    max_per_hour: int = _setting("60", positive, CLEANUP, "N", commands=_RUN, help=
-        "maximum number of addresses released in one hour")
-    release_host_ports: str = _setting("off", one_of("on", "off"), CLEANUP, "on|off", commands=_RUN, help=
-        "with --cleanup=auto, release also an address to which rules in iptables or nftables may still forward host "
-        "ports: they then lead to the next pod that gets it. clean --apply releases it anyway, and warns")
-    probe: str = _setting("on", one_of("on", "off"), CLEANUP, "on|off", commands=_CLEANING, help=
-        "before a release, probe the address with a UDP datagram to port 9: if anything answers, it is not released. A "
-        "network namespace that has no process left still answers. Only clean --apply and --cleanup=auto send it, only "
-        "on a link of the node, never through a gateway, and at most three times within 14 s. off: send nothing. An "
-        "address whose namespace only an open file descriptor holds is then released, although it still answers, and "
-        "the next pod shares it")
-    lock_timeout: timedelta = _setting("5s", duration_between("0s", "1m"), CLEANUP, "DURATION", commands=_WRITING, help=
-        "how long to wait for host-local's locks, or for another cleanup on this node to end")
-    interval: timedelta = _setting("15s", short_duration, DAEMON, "DURATION", commands=_RUN, common=True, help=
-        "time from the start of one sync to the start of the next")
-    listen: tuple[str, int] = _setting(":9747", listen, DAEMON, "HOST:PORT", commands=_LISTEN, common=True, help=
-        "address of the daemon's HTTP server: /metrics, /healthz, /readyz and the status page. `status` asks it on "
-        "loopback. `scan`, `timeline` and `clean` ask it for names of pods that only the daemon has: for them, set the "
-        "variable")
-    tls_cert_file: Path | None = _setting("", optional(path), DAEMON, "FILE", commands=_RUN, help=
-        "serve HTTPS with this certificate (PEM, followed by its intermediate certificates). Needs "
-        "--tls-key-file. The files are read again when they change")
-    tls_key_file: Path | None = _setting("", optional(path), DAEMON, "FILE", commands=_RUN, help=
-        "private key of --tls-cert-file (PEM, without a password)")
+        f"{MAX_SHARE:.0%}", percentage, CLEANUP, "PERCENT", commands=_CLEANING, help="""
+        if more than this share of a range looks leaked and the API server does not confirm it,
+        assume a faulty reading and release nothing""")
+    max_per_sync: int = _setting("10", positive, CLEANUP, "N", commands=_RUN, help="""
+        maximum number of addresses released in one sync, oldest first""")
+    max_per_hour: int = _setting("60", positive, CLEANUP, "N", commands=_RUN, help="""
+        maximum number of addresses released in one hour""")
+    release_host_ports: str = _setting(
+        "off", one_of("on", "off"), CLEANUP, "on|off", commands=_RUN, help="""
+        with --cleanup=auto, release also an address to which rules in iptables or nftables may
+        still forward host ports: they then lead to the next pod that gets it. clean --apply
+        releases it anyway, and warns""")
+    probe: str = _setting("on", one_of("on", "off"), CLEANUP, "on|off", commands=_CLEANING, help="""
+        before a release, probe the address with a UDP datagram to port 9: if anything answers,
+        it is not released. A network namespace that has no process left still answers. Only
+        clean --apply and --cleanup=auto send it, only on a link of the node, never through a
+        gateway, and at most three times within 14 s. off: send nothing. An address whose
+        namespace only an open file descriptor holds is then released, although it still answers,
+        and the next pod shares it""")
+    lock_timeout: timedelta = _setting(
+        "5s", duration_between("0s", "1m"), CLEANUP, "DURATION", commands=_WRITING, help="""
+        how long to wait for host-local's locks, or for another cleanup on this node to end""")
+    interval: timedelta = _setting(
+        "15s", short_duration, DAEMON, "DURATION", commands=_RUN, common=True, help="""
+        time from the start of one sync to the start of the next""")
+    listen: tuple[str, int] = _setting(
+        ":9747", listen, DAEMON, "HOST:PORT", commands=_LISTEN, common=True, help="""
+        address of the daemon's HTTP server: /metrics, /healthz, /readyz and the status page.
+        `status` asks it on loopback. `scan`, `timeline` and `clean` ask it for names of pods
+        that only the daemon has: for them, set the variable""")
+    tls_cert_file: Path | None = _setting(
+        "", optional(path), DAEMON, "FILE", commands=_RUN, help="""
+        serve HTTPS with this certificate (PEM, followed by its intermediate certificates). Needs
+        --tls-key-file. The files are read again when they change""")
+    tls_key_file: Path | None = _setting("", optional(path), DAEMON, "FILE", commands=_RUN, help="""
+        private key of --tls-cert-file (PEM, without a password)""")
     tls_client_ca_file: Path | None = _setting(
-        "", optional(path), DAEMON, "FILE", commands=_RUN, help=
-        "require other machines to show a client certificate signed by one of these authorities (PEM), except for "
-        "/healthz and /readyz, because the kubelet has none to show. Needs --tls-cert-file")
-    page: str = _setting("on", one_of("on", "off"), DAEMON, "on|off", commands=_RUN, help=
-        "the status page at /. It names pods, so only clients on this machine may read it, such as "
-        "`kubectl port-forward`")
-    events: str = _setting("on", one_of("on", "off"), DAEMON, "on|off", commands=_RUN, help=
-        "report confirmed findings and releases as Kubernetes Events of the node and its pods. Needs the verbs create "
-        "and patch on events. With --api=off no Events are sent")
-    node_condition: str = _setting("off", one_of("on", "off"), DAEMON, "on|off", commands=_RUN, help=
-        "on: maintain the condition CNIAddressPressure on the Node object. Needs the verb patch on nodes/status")
-    log_format: str = _setting("auto", one_of("auto", "json", "text"), DAEMON, "auto|json|text", commands=_RUN, help=
-        "format of log lines. auto: text on a terminal, JSON otherwise")
+        "", optional(path), DAEMON, "FILE", commands=_RUN, help="""
+        require other machines to show a client certificate signed by one of these authorities
+        (PEM), except for /healthz and /readyz, because the kubelet has none to show. Needs
+        --tls-cert-file""")
+    page: str = _setting("on", one_of("on", "off"), DAEMON, "on|off", commands=_RUN, help="""
+        the status page at /. It names pods, so only clients on this machine may read it, such as
+        `kubectl port-forward`""")
+    events: str = _setting("on", one_of("on", "off"), DAEMON, "on|off", commands=_RUN, help="""
+        report confirmed findings and releases as Kubernetes Events of the node and its pods.
+        Needs the verbs create and patch on events. With --api=off no Events are sent""")
+    node_condition: str = _setting(
+        "off", one_of("on", "off"), DAEMON, "on|off", commands=_RUN, help="""
+        on: maintain the condition CNIAddressPressure on the Node object. Needs the verb patch on
+        nodes/status""")
+    log_format: str = _setting(
+        "auto", one_of("auto", "json", "text"), DAEMON, "auto|json|text", commands=_RUN, help="""
+        format of log lines. auto: text on a terminal, JSON otherwise""")
     # fmt: on
 
 
@@ -311,40 +353,49 @@ DEFAULT_CONFIRM_AFTER: Final = {
 
 
 def settings_of(command: str) -> dict[str, Setting]:
-    return {
-        name: setting for name, setting in all_settings().items() if command in setting.commands
-    }
+    """Return the settings of one command, by name."""
+    settings = all_settings().items()
+    return {name: setting for name, setting in settings if command in setting.commands}
 
 
 def all_settings() -> dict[str, Setting]:
-    return {setting.name: setting.metadata["setting"] for setting in fields(Config)}
+    return {field.name: field.metadata["setting"] for field in fields(Config)}
 
 
 def option(name: str) -> str:
+    """Return the option of a setting, such as `--api-timeout`."""
     return "--" + name.replace("_", "-")
 
 
 def variable(name: str) -> str:
+    """Return the environment variable of a setting, such as `NODELEAK_API_TIMEOUT`."""
     return ENV_PREFIX + name.upper()
 
 
 def load(
-    command: str, given: Mapping[str, _Given | None], environment: Mapping[str, str]
+    command: str, options: Mapping[str, _Text | None], environment: Mapping[str, str]
 ) -> Config:
-    """Read options, then the environment, then defaults; raises UsageError with every mistake."""
+    """Return the settings of a command; raises UsageError with every mistake.
+
+    `options`: by the names of settings; None: the option was not used.
+    """
     mistakes = _unknown_variables(environment)
     values: dict[str, Any] = {}
     for name, setting in all_settings().items():
-        default = (
-            DEFAULT_CONFIRM_AFTER.get(command, "0s") if name == "confirm_after" else setting.default
-        )
-        source, text = _text(name, given.get(name), environment, default)
+        text = options.get(name)
+        source = option(name)
+        # An empty variable counts as not set: manifests use it to clear a value.
+        if text is None and (text := environment.get(variable(name)) or None):
+            source = variable(name)
+        if text is None:
+            text = setting.default
+            if name == "confirm_after":
+                text = DEFAULT_CONFIRM_AFTER.get(command, "0s")
         try:
             values[name] = _parse(setting, text)
         except ValueError as error:
-            mistakes.append(
-                invalid(source, text if isinstance(text, str) else ",".join(text), error)
-            )
+            shown = text if isinstance(text, str) else ",".join(text)
+            mistakes.append(invalid(source, shown, error))
     mistakes += _contradictions(command, values)
     if mistakes:
         raise UsageError("\n".join(mistakes))
@@ -352,73 +403,63 @@ def load(
 
 
 def invalid(source: str, text: str, error: ValueError) -> str:
+    """Return the message for a value that cannot be parsed. `source`: its option or variable."""
     return f"{source}: invalid value {quote(text)}: {error}"
 
 
-def quote(text: str) -> str:
-    return f'"{repr(text)[1:-1]}"'
+def _parse(setting: Setting, text: _Text) -> Any:
+    """Return the value; raises ValueError. If an option is repeated, the last value counts."""
+    texts = [text] if isinstance(text, str) else text
+    if not setting.many:
+        return setting.parse(texts[-1])
+    if not any(texts) and not setting.default:
+        return ()
+    return tuple(dict.fromkeys(setting.parse(part.strip()) for part in ",".join(texts).split(",")))
 
 
 def _contradictions(command: str, values: Mapping[str, Any]) -> Iterator[str]:
     """Yield what does not fit together; `values`: those that are valid by themselves."""
-    if "node" in settings_of(command) and values.get("api") == "on" and values.get("node") == "":
+    settings = settings_of(command)
+    if "node" in settings and values.get("api") == "on" and values.get("node") == "":
         yield (
-            f"{option('node')} ({variable('node')}) is not set: give the name of this node's Node object, "
-            f"or {option('api')}=off to run without the API server"
+            f"{option('node')} ({variable('node')}) is not set: give the name of this node's "
+            f"Node object, or {option('api')}=off to run without the API server"
         )
-    yield from _unchecked_network(command, values)
-    state_dir, networks_dir = values.get("state_dir"), values.get("cni_networks_dir")
+    if "cleanup_network" in settings:
+        yield from _unchecked_network(values)
+    state_dir = values.get("state_dir")
+    networks_dir = values.get("cni_networks_dir")
     if state_dir and networks_dir and state_dir.is_relative_to(networks_dir):
         where = f"{option('state_dir')}={state_dir}"
         yield f"{where}: host-local reads every file below {networks_dir}: use another directory"
-    if "tls_cert_file" in settings_of(command):
+    if "tls_cert_file" in settings:
         yield from _incomplete_tls(values)
     if values.get("node_condition") == "on" and values.get("api") == "off":
-        yield f"{option('node_condition')}=on needs the API server: remove it, or remove {option('api')}=off"
+        condition = f"{option('node_condition')}=on"
+        yield f"{condition} needs the API server: remove it, or remove {option('api')}=off"
+
+
+def _unchecked_network(values: Mapping[str, Any]) -> Iterator[str]:
+    cleaned = values.get("cleanup_network", ())
+    checked = values.get("network", ())
+    if cleaned and AUTO not in checked and not {AUTO, *checked} & set(cleaned):
+        names = f"{option('cleanup_network')}={','.join(cleaned)}"
+        yield f"{names}: network is not checked: add {option('network')}={cleaned[0]}"
+
+
+_TLS_NEEDS: Final = {
+    "tls_cert_file": ("tls_key_file", "the file of its private key"),
+    "tls_key_file": ("tls_cert_file", "the file of its certificate"),
+    "tls_client_ca_file": ("tls_cert_file", "clients show certificates over HTTPS only"),
+}
+"""The setting that another one needs, and the reason."""
 
 
 def _incomplete_tls(values: Mapping[str, Any]) -> Iterator[str]:
-    needs = {
-        "tls_cert_file": ("tls_key_file", "the file of its private key"),
-        "tls_key_file": ("tls_cert_file", "the file of its certificate"),
-        "tls_client_ca_file": ("tls_cert_file", "clients show certificates over HTTPS only"),
-    }
-    for name, (other, why) in needs.items():
-        if values.get(name) and not values.get(other, "invalid"):
-            given = f"{option(name)}={values[name]}"
-            yield f"{given} needs {option(other)} ({variable(other)}): {why}"
-
-
-def _unchecked_network(command: str, values: Mapping[str, Any]) -> Iterator[str]:
-    allowed, read = values.get("cleanup_network", ()), values.get("network", ())
-    if (
-        "cleanup_network" in settings_of(command)
-        and allowed
-        and AUTO not in read
-        and not {AUTO, *read} & set(allowed)
-    ):
-        names = f"{option('cleanup_network')}={','.join(allowed)}"
-        yield f"{names}: network is not checked: add {option('network')}={allowed[0]}"
-
-
-def _text(
-    name: str, given: _Given | None, environment: Mapping[str, str], default: str
-) -> tuple[str, _Given]:
-    if given is not None:
-        return option(name), given
-    # An empty variable counts as not set: manifests use it to clear a value.
-    if text := environment.get(variable(name), ""):
-        return variable(name), text
-    return option(name), default
-
-
-def _parse(setting: Setting, text: _Given) -> Any:
-    given = [text] if isinstance(text, str) else text
-    if not setting.many:
-        return setting.parse(given[-1])
-    if not any(given) and not setting.default:
-        return ()
-    return tuple(dict.fromkeys(setting.parse(part.strip()) for part in ",".join(given).split(",")))
+    for name, (needed, reason) in _TLS_NEEDS.items():
+        if values.get(name) and not values.get(needed, "invalid"):
+            setting = f"{option(name)}={values[name]}"
+            yield f"{setting} needs {option(needed)} ({variable(needed)}): {reason}"
 
 
 _SERVICE_LINK = re.compile(
@@ -428,20 +469,11 @@ _SERVICE_LINK = re.compile(
 
 
 def _unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """Report misspelled variables, which would otherwise be ignored."""
-    known = {variable(name) for name in all_settings()}
-    return [
-        f"{name}: unknown setting{did_you_mean(name, known)}"
-        for name in sorted(environment)
-        if name.startswith(ENV_PREFIX)
-        and name not in known
-        and not _SERVICE_LINK.fullmatch(f"{name}={environment[name]}")
-    ]
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a suggestion to end an error with; empty if nothing is similar."""
-    from difflib import get_close_matches  # noqa: PLC0415 (only for a mistake)
-
-    found = get_close_matches(word, sorted(known), n=1)
-    return f": did you mean {quote(found[0])}?" if found else ""
+    """Return a mistake for each misspelled variable, which would otherwise be ignored."""
+    variables = {variable(name) for name in all_settings()}
+    mistakes: list[str] = []
+    for name in sorted(environment):
+        is_ours = name.startswith(ENV_PREFIX) and name not in variables
+        if is_ours and not _SERVICE_LINK.fullmatch(f"{name}={environment[name]}"):
+            mistakes.append(f"{name}: unknown setting{did_you_mean(name, variables)}")
+    return mistakes

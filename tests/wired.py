@@ -9,9 +9,8 @@ from agent.app.sources import NodeSources, for_command
 from agent.config import load
 from agent.model.snapshot import Snapshot
 from agent.sources.source_error import SourceError
-from tests.builders import node
+from tests.sources.reading import HEALTHY, value_of
 
-_HEALTHY: Final = node()
 _NOWHERE: Final = {
     name: f"/nonexistent/{name}"
     for name in (
@@ -34,12 +33,12 @@ def wired(**options: object) -> NodeSources:
     )
 
 
-def read(source: str, so_far: Snapshot = _HEALTHY, /, **options: object) -> Any:
+def read(source: str, so_far: Snapshot = HEALTHY, /, **options: object) -> Any:
     """Read one source; `so_far`: what was read before it."""
-    return wired(**options).snapshot[source](so_far)
+    return value_of(wired(**options).snapshot, source, so_far)
 
 
-def why_unavailable(source: str, so_far: Snapshot = _HEALTHY, /, **options: object) -> str:
+def why_unavailable(source: str, so_far: Snapshot = HEALTHY, /, **options: object) -> str:
     """Return why a source cannot be read."""
     with pytest.raises(SourceError) as raised:
         read(source, so_far, **options)

@@ -1,15 +1,14 @@
 """Wires the readers of the API server, whose client is most of a command's memory: import this only if it is asked."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from typing import Any, Final, TypeVar
 
 from agent.app import loop
-from agent.checks.waiting_pods import waiting_pods
 from agent.config import Config, UsageError, option, variable
-from agent.model.snapshot import Known, Node, NotRequested, Reading
-from agent.sources.collector import Reader, Sources
+from agent.model.snapshot import Known, Node, NotRequested, Reading, Snapshot
+from agent.model.watches import Watch
 from agent.sources.deadline import Deadline
 from agent.sources.kube.attachments import AttachmentsSource
 from agent.sources.kube.autoscaler import AutoscalerClient
@@ -18,6 +17,7 @@ from agent.sources.kube.credentials import NoCredentials
 from agent.sources.kube.list_watch import Reflector, list_once
 from agent.sources.kube.objects import own_node, pods_of
 from agent.sources.kube.sandbox_failures import SandboxFailuresSource
+from agent.sources.source import ReadBy, Sources, WithFields
 from agent.sources.source_error import SourceError
 
 _T = TypeVar("_T")
@@ -54,7 +54,7 @@ def asked_once(config: Config) -> Sources:
     return server.sources(
         pods=lambda _: listed(pods_of(config.node)),
         node=lambda _: _named(listed(own_node(config.node)), config.node),
-        watches=lambda _: NotRequested("watches", "a single command watches nothing"),
+        watches=lambda: NotRequested("watches", "a single command watches nothing"),
     )
 
 
@@ -73,7 +73,7 @@ def watched(config: Config) -> tuple[Sources, list[Reflector[Any]]]:
     sources = server.sources(
         pods=lambda _: pods.reading(),
         node=lambda _: _named(nodes.reading(), config.node),
-        watches=lambda _: Known((*pods.watches, *nodes.watches)),
+        watches=lambda: Known((*pods.watches, *nodes.watches)),
     )
     return sources, [pods, nodes]
 
@@ -118,17 +118,27 @@ class _ApiServer:
 
             yield get
 
-    def sources(self, **readers: Reader) -> Sources:
-        """Add the readers of what is asked for a reason."""
-        failures = SandboxFailuresSource(self.inquire, loop.clock)
-        return {
-            **readers,
-            "attachments": AttachmentsSource(self.inquire, self._config.node, loop.clock).read,
-            "sandbox_failures": lambda snapshot: failures.read(waiting_pods(snapshot)),
-            "autoscaler": AutoscalerClient(self._config.node, self.inquire, loop.clock).read,
-            "api_skew": lambda _: self.info.skew,
-            "server_version": lambda _: self.info.version,
-        }
+    def sources(
+        self,
+        *,
+        pods: Callable[[Snapshot], Any],
+        node: Callable[[Snapshot], Any],
+        watches: Callable[[], Reading[tuple[Watch, ...]]],
+    ) -> Sources:
+        """Return every source of the API server. Its clock and version come with the watches."""
+
+        def with_server_info(_: Snapshot) -> WithFields:
+            fields = {"api_skew": self.info.skew, "server_version": self.info.version}
+            return WithFields(watches(), fields)
+
+        return (
+            ReadBy("pods", pods),
+            ReadBy("node", node),
+            ReadBy("watches", with_server_info),
+            AttachmentsSource(self.inquire, self._config.node, loop.clock),
+            SandboxFailuresSource(self.inquire, loop.clock),
+            AutoscalerClient(self._config.node, self.inquire, loop.clock),
+        )
 
 
 def _named(nodes: Reading[tuple[Node, ...]], name: str) -> Reading[Node | None]:

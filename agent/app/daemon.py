@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry
 
 from agent.app import cleaning, commit, loop
 from agent.app.port import documents, http_exporter
-from agent.app.sources import NodeSources, displayed_name, node_sources, without_api_server
+from agent.app.sources import NodeSources, displayed_name, node_sources
 from agent.cleanup.journal_store import JournalStore
 from agent.cleanup.run import Cleaner
-from agent.config import BUG, Config, option
+from agent.config import Config, option
 from agent.exporters.bugs import BugReporter
 from agent.exporters.log import LogExporter, Logger, configure
 from agent.exporters.metrics import MetricsExporter
@@ -24,7 +24,8 @@ from agent.exporters.web.server import HttpExporter
 from agent.kube_events.condition import ConditionExporter
 from agent.kube_events.delivery import DeliveryMetrics, DeliveryQueue
 from agent.kube_events.events import EventExporter
-from agent.sources.collector import Sources
+from agent.model import bug
+from agent.sources.source import ReadBy, Sources
 from agent.state.directory import read_disk
 from agent.state.stores import DeviceHistoryStore, LastSeenExporter
 
@@ -69,9 +70,12 @@ def _run(
         config.state_dir, lambda why: log.warning("history.write_failed", why=why)
     )
     api, watches = _api_server(config)
-    rest = {**api, "state": lambda _: read_disk(config.state_dir)}
     sources = node_sources(
-        config, rest, history.read, lambda: watches[1].replica.latest if watches else None
+        config,
+        api=api,
+        state=ReadBy("state", lambda _: read_disk(config.state_dir)),
+        history=history.read,
+        latest_node=lambda: watches[1].replica.latest if watches else None,
     )
     cleaner = _cleaner(config, sources, heartbeat)
     queue, cluster_exporters = _cluster_exporters(config, registry, log.warning, log.info)
@@ -114,7 +118,7 @@ def _start_threads(
 
 def _api_server(config: Config) -> "tuple[Sources, list[Reflector[Any]]]":
     if config.api == "off":
-        return without_api_server(), []
+        return (), []
     from agent.app.api_server import watched
 
     return watched(config)
@@ -191,4 +195,4 @@ def _exit_with_thread(log: Logger, failed: threading.ExceptHookArgs) -> NoReturn
         log.error("agent.failed", thread=name, error=error)
         traceback.print_exception(failed.exc_type, failed.exc_value, failed.exc_traceback)
     finally:
-        os._exit(BUG)
+        os._exit(bug.EXIT_CODE)

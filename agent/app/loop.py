@@ -18,7 +18,8 @@ from agent.model.clocks import Moment
 from agent.model.release import CLEANER, Cleaning
 from agent.model.report import Report
 from agent.model.snapshot import Snapshot
-from agent.sources.collector import Sources, take_snapshot
+from agent.sources.collector import take_snapshot
+from agent.sources.source import Sources
 
 if TYPE_CHECKING:  # a scan cleans nothing
     from agent.cleanup.run import Cleaner

@@ -279,7 +279,7 @@ def _parse_file(file: JournalFile) -> Entry | Damage:
         return f"it has more than the limit of {_MAX_BYTES:,} bytes"
     path = Path(file.path)
     try:
-        entry = _parse_entry(read_file(path, largest=_MAX_BYTES)[0])
+        entry = _parse_entry(read_file(path, limit=_MAX_BYTES)[0])
     except Damaged as damaged:
         return str(damaged)
     if entry.name != path.stem:  # what is written for it would go to another file

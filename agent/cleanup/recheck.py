@@ -14,7 +14,7 @@ from agent.model.index import mounted_by_sandbox, unattributed_namespace
 from agent.model.release import ProbeResult, Reason, Refusal, ReleaseRequest
 from agent.model.runtime import DOCKER
 from agent.model.snapshot import Reservation, ReservationKey
-from agent.sources.host import addresses, mounts
+from agent.sources.host import addresses, mounted_namespaces
 from agent.sources.host.cni_cache import CniResults
 from agent.sources.host.processes import ProcessTable
 
@@ -73,7 +73,7 @@ class Recheck:
 
     def namespaces(self) -> tuple[str, ...]:
         """Return where network namespaces are mounted."""
-        return mounts.read_namespaces(self.proc, self.processes.runtimes())
+        return mounted_namespaces.read_namespaces(self.proc, self.processes.runtime_processes())
 
     def probe(self, reservations: Sequence[Reservation], *, send: bool = True) -> Probed:
         """Probe all addresses at once, which takes seconds if it sends. See `probe.probe`.
@@ -84,7 +84,9 @@ class Recheck:
         if all(result.conclusive for result in probed.values()):
             return probed
         namespace = unattributed_namespace(
-            self.results.read(), self.namespaces(), docker_runs=self.processes.runs(DOCKER)
+            self.results.read(),
+            self.namespaces(),
+            docker_runs=bool(self.processes.running([DOCKER])),
         )
         if not namespace:
             return probed

@@ -395,11 +395,9 @@ def _results(
     reservation: Reservation, cache: Path, directory: int, request: ReleaseRequest
 ) -> Iterator[FileImage]:
     """Yield the results of a reservation, without those that the runtime calls DEL for."""
-    for name, network, ifname in cni_cache.names_of(reservation):
-        image = _read(directory, name, place=str(cache), network=network)
-        if image is None:
-            continue
-        if not cni_cache.belongs(image.content, reservation, network, ifname):
+    for file in cni_cache.result_files(reservation):
+        image = _read(directory, file.name, place=str(cache), network=file.network)
+        if image is None or not cni_cache.belongs(image.content, reservation, file):
             continue
         if request.keeps_results and cni_cache.is_deleted_by_id(image.content):
             continue

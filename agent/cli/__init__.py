@@ -11,7 +11,8 @@ from io import BufferedWriter, FileIO, TextIOWrapper
 from typing import Any
 
 from agent.cli.output import DONE, OUTPUT, UNAVAILABLE, USAGE, NoAnswer, discard_output, warn
-from agent.config import BUG, UsageError
+from agent.config import UsageError
+from agent.model import bug
 from agent.sources.source_error import describe_os_error
 
 _STANDARD_ERROR = 2
@@ -82,7 +83,7 @@ def _report(error: Exception) -> int:
         warn(f"cannot write the output: {describe_os_error(error)}")
         return OUTPUT
     traceback.print_exception(error)
-    return BUG
+    return bug.EXIT_CODE
 
 
 def _prepare_output() -> None:

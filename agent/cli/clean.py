@@ -40,10 +40,11 @@ from agent.cli.output import (
     write,
 )
 from agent.cli.parser import add_address_table, add_apply, config_of, value, view_of
-from agent.config import BUG, UsageError, positive
+from agent.config import UsageError, positive
 from agent.exporters.json.clean import clean_document
 from agent.exporters.text.clean import clean_names, clean_table
 from agent.exporters.text.layout import TableView, by_reason
+from agent.model import bug
 from agent.model.release import Cleaning, Reason, Verdict
 
 
@@ -86,7 +87,7 @@ def execute(arguments: argparse.Namespace) -> int:
             )
         _print(cleaning.with_pods(pods), view, arguments)
     warn(*[line for bug in cleaning.bugs for line in bug.traceback.splitlines()], prefix="")
-    return BUG if cleaning.bugs else _exit_code(cleaning)
+    return bug.EXIT_CODE if cleaning.bugs else _exit_code(cleaning)
 
 
 @contextmanager

@@ -26,13 +26,14 @@ from typing import Final
 from agent.checks.detector import Detector, Step
 from agent.checks.registry import DETECTORS
 from agent.cli.output import DONE, reflow, write
-from agent.config import UsageError, all_settings, did_you_mean, option, quote, variable
+from agent.config import UsageError, all_settings, option, variable
 from agent.exporters.json.status import NodeState
 from agent.exporters.metric_help import HELP, PREFIX
 from agent.exporters.text.clean import WHEN_HALTED
 from agent.model.assessment import State
 from agent.model.finding import Severity
 from agent.model.release import BlockedBy, Reason, Verdict
+from agent.model.text import did_you_mean, quote
 from agent.model.volumes import Confidence
 
 _FINDING: Final = "finding"

@@ -1,4 +1,4 @@
-"""Output and exit codes (explained by `nodeleak --help`), shared by the commands. That of a bug is `config.BUG`."""
+"""Output and exit codes (explained by `nodeleak --help`), shared by the commands. That of a bug is `bug.EXIT_CODE`."""
 
 import json
 import os

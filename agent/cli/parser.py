@@ -13,15 +13,14 @@ from agent.config import (
     Config,
     Setting,
     UsageError,
-    did_you_mean,
     load,
     option,
-    quote,
     settings_of,
     variable,
 )
 from agent.exporters.advice import release_commands
 from agent.exporters.text.layout import TableView
+from agent.model.text import did_you_mean, quote
 
 COMMANDS: Final = (
     *(

@@ -24,10 +24,10 @@ from agent.app import cleaning
 from agent.cleanup.journal import Entry, Journal
 from agent.cli.output import DONE, FAILED, write
 from agent.cli.parser import add_apply, config_of
-from agent.config import UsageError, quote
+from agent.config import UsageError
 from agent.exporters.text.clean import restoration_text
 from agent.model.release import Verdict
-from agent.model.text import count_of
+from agent.model.text import count_of, quote
 
 _LIST: Final = "run 'nodeleak journal' for a list of releases"
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from agent.cli.node import assess, record_node
 from agent.cli.output import DONE, FOUND, UNAVAILABLE, as_json, has_color, has_unicode, warn, write
 from agent.cli.parser import add_address_table, config_of, view_of
-from agent.config import UsageError, age, invalid, option, quote, settings_of
+from agent.config import UsageError, age, invalid, option, settings_of
 from agent.exporters.json.scan import scan_document
 from agent.exporters.summary import incomplete
 from agent.exporters.text.layout import TableView
@@ -34,7 +34,7 @@ from agent.exporters.text.map import map_table
 from agent.exporters.text.scan import scan_names, scan_table
 from agent.model.documents import Damaged, Recording, loads
 from agent.model.report import Report
-from agent.model.text import escape
+from agent.model.text import escape, quote
 from agent.sources.source_error import describe_os_error
 
 

@@ -8,10 +8,11 @@ from agent.cli import exit_code_of, version
 from agent.cli.output import reflow
 from agent.cli.parser import COMMANDS as NODE_COMMANDS
 from agent.cli.parser import HELP, Parser, options_of, see_help, value, with_command
-from agent.config import UsageError, did_you_mean, duration_between, matching, positive, quote
+from agent.config import UsageError, duration_between, matching, positive
 from agent.fleet.clean_job import print_or_run_job
 from agent.fleet.cleaning import clean_nodes
 from agent.fleet.reading import run_on_nodes, show_status
+from agent.model.text import did_you_mean, quote
 
 _url = matching(r"https?://[^\s/?#]+[^\s?#]*", "a URL such as http://localhost:9090", str)
 _service = matching(

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Final
 
 from agent.cli.output import show_progress
-from agent.config import UsageError, quote
+from agent.config import UsageError
 from agent.fleet.kubectl import Kubectl
 from agent.fleet.nodes import (
     LABELS,
@@ -19,7 +19,7 @@ from agent.fleet.nodes import (
     natural,
     targets,
 )
-from agent.model.text import format_number
+from agent.model.text import format_number, quote
 
 _FEW: Final = 10
 """So many nodes are requested by name. For more, all are listed: that is fewer requests."""

@@ -4,6 +4,8 @@ import traceback
 from dataclasses import dataclass
 from typing import Final
 
+EXIT_CODE: Final = 70
+"""Of a process that a bug has ended (EX_SOFTWARE in sysexits(3))."""
 EXPORTER: Final = "exporter"
 """The part that shows reports, except for the port."""
 

@@ -12,6 +12,7 @@ from agent.model.devices import DevicePlugins
 from agent.model.ranges import RangeSets
 from agent.model.registration import Autoscaler, Registration, Taint
 from agent.model.rejections import Rejection
+from agent.model.remedy import Remedy
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime, RuntimeNetwork
 from agent.model.volumes import Attachments, Mount
 from agent.model.watches import Watch
@@ -49,6 +50,8 @@ class Unavailable:
     source: str
     why: str
     missing: bool = False  # it does not exist
+    remedy: Remedy | None = field(default=None, compare=False)
+    """What to do, which `why` says as well; None: it depends. It is not recorded."""
 
     def known(self) -> NoReturn:
         raise InsufficientData(f"{self.source}: {self.why}")

@@ -1,6 +1,6 @@
 """How every output writes names, numbers and times."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
@@ -17,6 +17,19 @@ def escape(text: str) -> str:
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
+
+
+def quote(text: str) -> str:
+    """Return a text in double quotes, with escapes for what is not printable."""
+    return f'"{repr(text)[1:-1]}"'
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """Return a suggestion to end an error with; empty if nothing is similar."""
+    from difflib import get_close_matches  # noqa: PLC0415 (only for a mistake)
+
+    similar = get_close_matches(word, sorted(words), n=1)
+    return f": did you mean {quote(similar[0])}?" if similar else ""
 
 
 def truncate(text: object, longest: int = 200) -> str:

@@ -19,7 +19,8 @@ from tests.cli import commands
 from tests.cli.commands import served, syncs
 from tests.fakes.apiserver import apiserver
 from tests.fakes.nodes import healthy
-from tests.sources.kube.connections import read, running
+from tests.sources.kube.connections import running
+from tests.sources.reading import read
 from tests.wire import established, kubeconfig, until
 
 MOST_SERIES = 75

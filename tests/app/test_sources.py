@@ -22,7 +22,7 @@ from tests.builders import KVM, NOW, UPTIME, node, node_using, reservation, tran
 from tests.fakes.cri import FakeRuntime
 from tests.fakes.grpc_server import FakeGrpcServer
 from tests.fakes.host import write_sockets
-from tests.sources.kube.connections import read
+from tests.sources.reading import fields_of, named, read, value_of
 from tests.wire import ID, Answer, FakeServer, Request, http, open_directory
 from tests.wired import process_table, wired
 
@@ -133,7 +133,7 @@ def test_a_left_over_checkpoint_counts_only_where_docker_may_be_the_runtime(
             False,
         )
         with FakeGrpcServer(run_dir / "containerd/containerd.sock", FakeRuntime().answer):
-            assert made.snapshot["containers"](node()) == ()
+            assert value_of(made.snapshot, "containers") == ()
         assert not made.recheck.has_checkpoint(ID)
 
 
@@ -236,7 +236,7 @@ def test_a_docker_that_does_not_run_is_never_asked_nor_if_it_stops_between_two_a
             with pytest.raises(
                 SourceError, match="docker was not asked, because it is unknown whether it runs"
             ):
-                made.snapshot["containers"](node())
+                value_of(made.snapshot, "containers")
             with pytest.raises(SourceError, match="docker was not asked"):
                 made.recheck.has_container(ID)
         assert systemd.requests == []
@@ -264,7 +264,7 @@ def test_a_source_that_is_disabled_is_not_requested_and_a_missing_directory_is_n
     ):
         assert read(sources, source, LOST) == NotRequested(source, why)
     assert read(wire(runtime="auto").snapshot, "runtimes") == Known(())
-    assert "api_skew" not in sources
+    assert fields_of(sources, "watches") == {}
     sources = wire(
         device_plugins_dir=f"{tmp_path}/devices", kubelet_dir=f"{tmp_path}/kubelet"
     ).snapshot
@@ -310,6 +310,6 @@ def test_what_is_damaged_in_the_cache_is_read_with_it(wire: Wire, tmp_path: Path
     sources = wire().snapshot
     (tmp_path / "cache").mkdir()
     (tmp_path / f"cache/kubenet-{'9' * 64}-eth0").touch()
-    only = {name: sources[name] for name in ("cni_results", "damaged_results")}
+    only = [named(sources, "cni_results")]
     snapshot = take_snapshot(only, "worker-1", Moment(NOW, UPTIME), lambda: 0.0)
     assert [one.damage.value for one in snapshot.damaged_results] == ["it is empty"]

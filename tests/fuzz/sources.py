@@ -20,7 +20,7 @@ from agent.app.sources import for_command
 from agent.config import load
 from agent.model.documents import Recording, dumps, loads
 from agent.model.snapshot import Known, NotRequested, Unavailable
-from agent.sources.collector import Sources
+from agent.sources.source import Sources, WithFields
 from tests.builders import (
     CLOUD_DISK,
     DISK,
@@ -34,6 +34,7 @@ from tests.builders import (
 from tests.fakes import cri, host, nodes
 from tests.fakes.grpc_server import Call, FakeGrpcServer
 from tests.fuzz.fuzzer import SAMPLES, Fuzzer, Opening, Parse
+from tests.sources.reading import named
 from tests.wire import CHUNKED, ID, LAST_CHUNK, FakeServer, Request, chunk, http, kubeconfig
 
 _DOCKERS: Final = replace(nodes.healthy(NOW, 2, "10.0.0.0/29"), ownerless=1)
@@ -78,14 +79,15 @@ class _Node:
 
 def _read(sources: Sources, *names: str) -> None:
     found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name in names:
-        value = sources[name](replace(_SNAPSHOT, **found))
+        value = named(sources, name).read(replace(_SNAPSHOT, **found))
+        if isinstance(value, WithFields):
+            fields |= value.fields
+            value = value.value
         is_reading = name == "reservations" or isinstance(value, (Known, Unavailable, NotRequested))
         found[name] = value if is_reading else Known(value)
-    more = ("api_skew", "server_version", "damaged_results")
-    recorded = replace(
-        dark_node(), **found, **{name: sources[name](_SNAPSHOT) for name in more if name in sources}
-    )
+    recorded = replace(dark_node(), **found, **fields)
     recording = Recording(timedelta(0), timedelta(0), (recorded,))
     assert loads(dumps(recording)) == recording
 

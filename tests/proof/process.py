@@ -29,7 +29,8 @@ from agent.model.release import Limits, ProbeResult, Reason
 from agent.model.report import Report
 from agent.model.runtime import DOCKER, ContainerRuntime
 from agent.model.snapshot import CniResult, Known, Node, NotRequested, Reservation, Snapshot
-from agent.sources.collector import Sources, take_snapshot
+from agent.sources.collector import take_snapshot
+from agent.sources.source import ReadBy, Sources
 from tests.cleanup.recheck import recheck
 from tests.proof.operations import START, UPTIME, Answer, Question
 from tests.proof.world import NETWORK
@@ -130,9 +131,10 @@ class InMemory:
             "reservations", "checkpoints", "containers", "cni_results", "processes", "addresses", "mounted_namespaces",
             "pods", "node",
         )  # fmt: skip
-        return {name: self._reader(name) for name in names} | {
-            "runtimes": lambda _: (self._setup.runtime,)
-        }
+        return [
+            *(ReadBy(name, self._reader(name)) for name in names),
+            ReadBy("runtimes", lambda _: (self._setup.runtime,)),
+        ]
 
     def _reader(self, name: str) -> Callable[[Snapshot], Any]:
         return lambda _: getattr(self, name)()  # at each call: a mutation replaces the method

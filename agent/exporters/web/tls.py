@@ -112,7 +112,7 @@ def _load(files: TlsFiles) -> ssl.SSLContext:
 
 def _read(path: Path, file: TlsFile) -> str:
     try:
-        content, _ = read_file(path, follow=True, largest=_MAX_BYTES)
+        content, _ = read_file(path, follow=True, limit=_MAX_BYTES)
     except OSError as error:
         raise TlsError(file, cannot_read(path, error)) from error
     except SourceError as error:  # a FIFO, for one: the sync would wait for whoever writes to it

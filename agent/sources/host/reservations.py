@@ -1,8 +1,9 @@
 """Reads host-local's directory. Changes nothing.
 
-The format is that of host-local 0.6 to 1.9: one file for each address, named as Go prints the address, with the
-sandbox's id (`<= 0.7`), or the id, CR LF and the interface's name (`>= 0.8`), or nothing (or only NUL bytes)
-after a crash; beside them `last_reserved_ip[.N]` and `lock`. Everything else is unrecognized. Files are read without
+The format is that of host-local 0.6 to 1.9 (plugins/ipam/host-local/backend/disk/backend.go): one
+file for each address, named as Go prints the address, with the sandbox's id (`<= 0.7`), or the id,
+CR LF and the interface's name (`>= 0.8`), or nothing (or only NUL bytes) after a crash; beside them
+`last_reserved_ip[.N]` and `lock`. Everything else is unrecognized. Files are read without
 host-local's lock, so a file that is being written can look empty: it is too new to be a leak then.
 """
 
@@ -12,10 +13,10 @@ import re
 import socket
 import stat
 import sys
-from itertools import filterfalse
 from pathlib import Path
 from typing import Final
 
+from agent.model.remedy import Remedy
 from agent.model.snapshot import (
     MAX_RESERVATIONS,
     Known,
@@ -28,10 +29,10 @@ from agent.model.text import escape
 from agent.sources.host.files import names_in, open_directory
 from agent.sources.source_error import NotFound, SourceError
 
-MAX_RESERVATION_BYTES: Final = (
-    4096  # Bytes. host-local writes 70; a larger file is not host-local's.
-)
-_MOST_NAMED: Final = 8  # networks in a message
+MAX_RESERVATION_BYTES: Final = 4096
+"""Bytes. host-local writes 70; a larger file is not host-local's."""
+_SHOWN_NETWORKS: Final = 8  # in a message
+_SHOWN_CHARACTERS: Final = 24  # of a content: enough to recognize it
 
 _OWN: Final = re.compile(r"lock|last_reserved_ip(\.\d{1,3})?")
 _CONTENT: Final = re.compile(rb"\s*([0-9a-f]{64})(?:\r?\n([^\s/]{1,15}))?\s*")
@@ -46,68 +47,88 @@ _IDS_OF_PROGRAMS: Final = {
     "BuildKit": re.compile(r"[a-z0-9]{25}"),
     "Nomad": re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
 }
-"""The programs beside the kubelet that use host-local, by the form of their IDs. podman's are like those of pods."""
+"""The programs beside the kubelet that use host-local, by the form of their IDs.
+
+podman's are like those of pods.
+"""
 # O_NONBLOCK: a FIFO must not block; O_NOFOLLOW: a link must not lead out of the directory.
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def read_reservations(
-    networks_dir: Path, network: str, most: int = 16384, others: int = 0
+    networks_dir: Path, network: str, limit: int = 16384, already_read: int = 0
 ) -> NetworkStore:
-    """Read one network's directory; what does not exist, or is no directory, is unavailable and not empty."""
-    # `most`: how many files, together with those of the `others` that were read.
+    """Return one network's directory; if it does not exist, it is unavailable and not empty.
+
+    `limit`: the number of files in the directories of all networks, of which `already_read` were
+    read before.
+    """
     directory = networks_dir / network
+    reservations: list[Reservation] = []
+    unrecognized: list[UnrecognizedEntry] = []
     try:
         with open_directory(directory, follow=False) as handle:
             names = names_in(handle, directory)
-            if len(names) > most - others:
-                together = f", together with the {others:,} of other networks" if others else ""
-                remedy = "raise --max-reservations, and the memory limit of its container"
-                if most >= MAX_RESERVATIONS:
-                    remedy = "--max-reservations cannot be higher: find out what fills it"
-                why = f"{directory} has more than {most:,} files{together}: {remedy}"
-                return NetworkStore(network, Unavailable("reservations", why))
-            entries = [
-                read_one(network, name, handle) for name in filterfalse(_OWN.fullmatch, names)
-            ]
+            if len(names) > limit - already_read:
+                return NetworkStore(network, _too_many(directory, limit, already_read))
+            for name in names:
+                if _OWN.fullmatch(name):
+                    continue
+                entry = read_one(network, name, handle)
+                if isinstance(entry, Reservation):
+                    reservations.append(entry)
+                elif entry:
+                    unrecognized.append(entry)
     except NotFound as error:
-        why = f"{error}: check --network and --cni-networks-dir{_other_networks(networks_dir)}"
-        # Whatever else is there, host-local makes this directory for the first pod.
-        absent = any(map(is_directory, (networks_dir, networks_dir.parent)))
-        return NetworkStore(network, Unavailable("reservations", why, missing=True), absent=absent)
+        remedy = Remedy("check --network and --cni-networks-dir")
+        why = f"{error}: {remedy}{_existing_networks(networks_dir)}"
+        reading = Unavailable("reservations", why, missing=True, remedy=remedy)
+        # If one of these exists, host-local makes this directory for the first pod.
+        absent = is_directory(networks_dir) or is_directory(networks_dir.parent)
+        return NetworkStore(network, reading, absent=absent)
     except SourceError as error:
-        return NetworkStore(network, Unavailable("reservations", str(error)))
-    reservations = tuple(entry for entry in entries if isinstance(entry, Reservation))
-    unrecognized = tuple(entry for entry in entries if isinstance(entry, UnrecognizedEntry))
-    return NetworkStore(network, Known(reservations), unrecognized)
+        reading = Unavailable("reservations", str(error), remedy=error.remedy)
+        return NetworkStore(network, reading)
+    return NetworkStore(network, Known(tuple(reservations)), tuple(unrecognized))
 
 
-def _other_networks(networks_dir: Path) -> str:
+def _too_many(directory: Path, limit: int, already_read: int) -> Unavailable:
+    together = f", together with the {already_read:,} of other networks" if already_read else ""
+    remedy = Remedy("raise --max-reservations, and the memory limit of its container")
+    if limit >= MAX_RESERVATIONS:
+        remedy = Remedy("--max-reservations cannot be higher: find out what fills it")
+    why = f"{directory} has more than {limit:,} files{together}: {remedy}"
+    return Unavailable("reservations", why, remedy=remedy)
+
+
+def _existing_networks(networks_dir: Path) -> str:
+    """Return the end of a message; empty if there is none, or it cannot be read."""
     try:
-        found = describe_networks(networks_dir)
+        names = describe_networks(networks_dir)
     except OSError:
         return ""  # only a hint: the directory itself was found missing
-    return f" (networks found: {found})" if found else ""
+    return f" (networks found: {names})" if names else ""
 
 
 def describe_networks(networks_dir: Path) -> str:
     """Return some names for a message; empty: there is none. Raises OSError."""
-    return ", ".join(map(escape, network_names(networks_dir)[:_MOST_NAMED]))
+    return ", ".join(map(escape, network_names(networks_dir)[:_SHOWN_NETWORKS]))
 
 
 def network_names(networks_dir: Path) -> list[str]:
-    """Return the directories, one for each network; none where `networks_dir` does not exist. Raises OSError."""
-    # A network's name comes from JSON, which Go decodes to UTF-8: a directory of another name is that of no network.
+    """Return the directories, one for each network; none if it does not exist. Raises OSError."""
     try:
         with os.scandir(networks_dir) as entries:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return []
+    # A network's name comes from JSON, which Go decodes to UTF-8: a directory whose name is not
+    # UTF-8 is that of no network.
     return sorted(name for name in names if name.encode(errors="ignore") == os.fsencode(name))
 
 
 def is_directory(path: Path) -> bool:
-    """Return whether it is known to be a directory: a disk that fails knows nothing."""
+    """Return whether it is known to be a directory; False on a disk that fails."""
     try:
         return path.is_dir()
     except OSError:
@@ -115,10 +136,10 @@ def is_directory(path: Path) -> bool:
 
 
 def read_one(network: str, name: str, directory: int) -> Reservation | UnrecognizedEntry | None:
-    """Read one entry by its directory's handle; None where it no longer exists. Raises OSError."""
+    """Return one entry of an open directory; None: it no longer exists. Raises OSError."""
     if not _is_canonical(name):
-        why = "its name is not an address as host-local writes it"
-        return UnrecognizedEntry(network, escape(name), why, blocks=False)
+        reason = "its name is not an address as host-local writes it"
+        return UnrecognizedEntry(network, escape(name), reason, blocks=False)
     try:
         handle = os.open(name, _OPEN, dir_fd=directory)
     except FileNotFoundError:
@@ -128,53 +149,59 @@ def read_one(network: str, name: str, directory: int) -> Reservation | Unrecogni
             raise
         return UnrecognizedEntry(network, name, _NOT_OPENED[error.errno], blocks=True)
     try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
-            kind = "a directory" if stat.S_ISDIR(found.st_mode) else "not a regular file"
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
             return UnrecognizedEntry(network, name, f"it is {kind}", blocks=True)
-        return _parse(network, name, os.read(handle, MAX_RESERVATION_BYTES + 1), found)
+        content = os.read(handle, MAX_RESERVATION_BYTES + 1)
     finally:
         os.close(handle)
+    return _parse(network, name, content, status)
 
 
 def _parse(
-    network: str, name: str, content: bytes, found: os.stat_result
+    network: str, name: str, content: bytes, status: os.stat_result
 ) -> Reservation | UnrecognizedEntry:
-    matched = _CONTENT.fullmatch(content)
-    container_id = matched[1].decode() if matched else ""
-    ifname = (matched[2] or b"").decode(errors="surrogateescape") if matched else ""
-    if (
-        (any(content) and not matched)
-        or len(content) > MAX_RESERVATION_BYTES
-        or not ifname.isprintable()
-    ):
-        return _unparsable(network, name, content, found.st_size)
+    container_id = ""
+    ifname = ""
+    if parts := _CONTENT.fullmatch(content):
+        container_id = parts[1].decode()
+        ifname = (parts[2] or b"").decode(errors="surrogateescape")
+    is_garbage = any(content) and not parts
+    if is_garbage or len(content) > MAX_RESERVATION_BYTES or not ifname.isprintable():
+        return _unparsable(network, name, content, status.st_size)
     return Reservation(
-        network,
-        name,
-        container_id,
-        sys.intern(ifname),
-        found.st_ino,
-        found.st_size,
-        found.st_mtime_ns,
+        network=network,
+        ip=name,
+        container_id=container_id,
+        ifname=sys.intern(ifname),
+        inode=status.st_ino,
+        size=status.st_size,
+        mtime_ns=status.st_mtime_ns,
     )
 
 
 def _unparsable(network: str, name: str, content: bytes, size: int) -> UnrecognizedEntry:
+    """`size`: of the file in bytes, of which `content` may be the beginning."""
     text = content.decode(errors="replace")
-    first = text.split("\n", 1)[0].strip()
-    program = next((name for name, form in _IDS_OF_PROGRAMS.items() if form.fullmatch(first)), "")
-    shown = first if len(first) <= 24 else f"{first[:21]}..."  # noqa: PLR2004 (enough to recognize it)
-    why = f"{shown!r} is not a container id: 64 hex digits, optionally CR LF and an interface"
+    line = text.split("\n", 1)[0].strip()
+    program = next((name for name, form in _IDS_OF_PROGRAMS.items() if form.fullmatch(line)), "")
     if len(content) > MAX_RESERVATION_BYTES:
-        why = f"it holds {size} bytes; host-local writes 70"
+        reason = f"it holds {size} bytes; host-local writes 70"
     elif text.encode() != content:
-        why = "its content is not text"
-    return UnrecognizedEntry(network, name, why, blocks=True, program=program)
+        reason = "its content is not text"
+    else:
+        shown = line if len(line) <= _SHOWN_CHARACTERS else f"{line[: _SHOWN_CHARACTERS - 3]}..."
+        form = "64 hex digits, optionally CR LF and an interface"
+        reason = f"{shown!r} is not a container id: {form}"
+    return UnrecognizedEntry(network, name, reason, blocks=True, program=program)
 
 
 def _is_canonical(name: str) -> bool:
-    """Return whether Go prints an address like this: it prints an IPv4 address mapped into IPv6 as IPv4."""
+    """Return whether Go prints an address like this.
+
+    It prints an IPv4 address that is mapped into IPv6 as IPv4.
+    """
     if ":" in name and "." in name:
         return False
     family = socket.AF_INET6 if ":" in name else socket.AF_INET

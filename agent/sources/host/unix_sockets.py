@@ -1,7 +1,7 @@
 """The node's unix sockets: which paths are listened on, and which are connected. Read-only.
 
-The accepted end of a connection is listed in the network namespace of the connecting process, with the path: the
-kubelet's connections are in the node's own list, wherever the plugin runs.
+The accepted end of a connection is listed in the network namespace of the connecting process, with
+the path: the kubelet's connections are in the node's own list, wherever the plugin runs.
 """
 
 import re
@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from agent.sources.source_error import SourceError, cannot_read
+from agent.sources.source_error import read_error
 
 _LINE: Final = re.compile(
     rb"\S+: \S+ \S+ (?P<flags>[0-9A-Fa-f]+) \S+ (?P<state>\S+) +\d+ (?P<path>/.*)\n"
 )
 """A line of `/proc/net/unix` (proc_pid_net(5))."""
-_ACCEPTS: Final = 0x10000  # `__SO_ACCEPTCON` in the kernel's flags: the socket listens
-_CONNECTED: Final = b"03"
+_ACCEPTS: Final = 0x10000  # `__SO_ACCEPTCON` of include/uapi/linux/net.h: the socket listens
+_CONNECTED: Final = b"03"  # `SS_CONNECTED` of the same file
 _SLASHES: Final = re.compile(rb"/+")
 
 
@@ -26,21 +26,27 @@ class UnixSockets(NamedTuple):
 
 
 def read_sockets(proc: Path, paths: Iterable[bytes]) -> UnixSockets:
-    """Find these paths in the node's list; raises SourceError if it cannot be read."""
-    wanted, listening, connected = frozenset(paths), set[bytes](), set[bytes]()
+    """Return which of these paths are in the node's list; raises SourceError if it is unreadable."""
+    wanted = frozenset(paths)
     ends = tuple({b"/%b\n" % path.rpartition(b"/")[2] for path in wanted})
+    listening: set[bytes] = set()
+    connected: set[bytes] = set()
+    table = proc / "1/net/unix"
     try:
-        # Line by line: a busy node has thousands, of which a few matter.
-        with (proc / "1/net/unix").open("rb") as lines:
-            for matched in filter(
-                None, (_LINE.fullmatch(line) for line in lines if line.endswith(ends))
-            ):
-                # The kernel keeps a path as it was bound, such as `///var/lib/...` from a carelessly split URL.
-                path = _SLASHES.sub(b"/", matched["path"])
-                if path in wanted and matched["state"] == _CONNECTED:
+        with table.open("rb") as lines:
+            for line in lines:
+                # Most of a busy node's thousands of lines are of no interest.
+                if not line.endswith(ends) or not (parts := _LINE.fullmatch(line)):
+                    continue
+                # The kernel keeps a path as it was bound: `///var/lib/...` from a carelessly split
+                # URL.
+                path = _SLASHES.sub(b"/", parts["path"])
+                if path not in wanted:
+                    continue
+                if parts["state"] == _CONNECTED:
                     connected.add(path)
-                elif path in wanted and int(matched["flags"], 16) & _ACCEPTS:
+                elif int(parts["flags"], 16) & _ACCEPTS:
                     listening.add(path)
     except OSError as error:
-        raise SourceError(cannot_read(f"{proc}/1/net/unix", error)) from error
+        raise read_error(table, error) from error
     return UnixSockets(frozenset(listening), frozenset(connected))

@@ -15,6 +15,7 @@ from agent.sources.kube.client import CachedRequest, Get, Inquire, Query
 from agent.sources.kube.errors import FORBIDDEN, NOT_FOUND, ApiError
 from agent.sources.kube.fields import Object
 from agent.sources.kube.objects import unique_volume_name
+from agent.sources.source import Source
 
 MAX_REQUESTS: Final = 64  # requests for one snapshot
 KEPT_FOR: Final = 60.0  # seconds
@@ -25,11 +26,17 @@ _CSI: Final = re.compile(
 )  # the driver and its handle
 
 
-class AttachmentsSource:
+class AttachmentsSource(Source):
     """Asks the API server of one node, at most once a minute about the same volumes and pods."""
 
     def __init__(self, inquire: Inquire, node: str, clock: Callable[[], float]) -> None:
         self._node, self._cached = node, CachedRequest[Attachments](inquire, clock, KEPT_FOR)
+
+    name = "attachments"
+
+    def reason_not_needed(self, snapshot: Snapshot) -> str | None:
+        needed = detached_volume.request(snapshot)
+        return None if needed else "no pod waits for a volume that is missing"
 
     def read(self, snapshot: Snapshot) -> Attachments:
         """Raises SourceError. What the account may not read is not requested."""

@@ -14,6 +14,7 @@ from agent.model.text import truncate
 from agent.sources.kube.client import CachedRequest, Get, Inquire
 from agent.sources.kube.errors import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, ApiError
 from agent.sources.kube.objects import NODES_PATH
+from agent.sources.source import Source
 from agent.sources.source_error import SourceError
 
 _STATUS: Final = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
@@ -25,11 +26,13 @@ _NODES_KEPT, _STATUS_KEPT = (
 _DENIED: Final = frozenset({UNAUTHORIZED, FORBIDDEN})
 
 
-class AutoscalerClient:
+class AutoscalerClient(Source):
     def __init__(self, node_name: str, inquire: Inquire, clock: Callable[[], float]) -> None:
         self._name = node_name
         self._others = CachedRequest[Autoscaler](inquire, clock, _NODES_KEPT)
         self._status = CachedRequest[Autoscaler](inquire, clock, _STATUS_KEPT)
+
+    name = "autoscaler"
 
     def read(self, snapshot: Snapshot) -> Autoscaler | NotRequested:
         """Ask what there is a reason to ask; raises SourceError. What may not be read is reported as such."""

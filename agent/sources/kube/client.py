@@ -22,7 +22,7 @@ from agent.model.text import truncate
 from agent.sources.kube.credentials import Credentials, loader
 from agent.sources.kube.errors import ApiError, parse_retry_after
 from agent.sources.kube.fields import Object, parsing, resource_version
-from agent.sources.source_error import SourceError, why_not_connected
+from agent.sources.source_error import SourceError, connection_failure
 
 _T = TypeVar("_T")
 
@@ -173,7 +173,7 @@ class Api:
         except client.ApiException as error:
             raise SourceError(f"API server: {truncate(str(error.reason))}") from error
         except (HTTPError, OSError, config.ConfigException, ValueError) as error:
-            if reason := why_not_connected(error):
+            if reason := connection_failure(error):
                 host = self._client.configuration.host
                 raise SourceError(
                     f"cannot connect to the API server at {host}: {reason}"

@@ -18,8 +18,9 @@ from kubernetes import client, config
 from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
 from yaml import YAMLError  # type: ignore[import-untyped]
 
+from agent.deadline import in_thread
 from agent.model.text import truncate
-from agent.sources.deadline import Deadline, Late, in_thread
+from agent.sources.deadline import Deadline, Late
 from agent.sources.kube.exec_plugin import run_plugin
 from agent.sources.source_error import SourceError, describe_os_error
 
@@ -79,7 +80,7 @@ class Loader:
         seconds = self._seconds + _SLACK
         with self._lock:
             if self._attempt is None or self._attempt.done():
-                self._attempt = in_thread("credentials", self._read)
+                self._attempt = in_thread("credentials", self._read, SourceError)
             attempt = self._attempt
         if attempt is not self._late:
             wait([attempt], seconds)

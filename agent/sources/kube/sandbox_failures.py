@@ -2,16 +2,18 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Final
 from urllib.parse import quote
 
-from agent.model.snapshot import NotRequested, Pod, SandboxFailure
+from agent.checks.waiting_pods import waiting_pods
+from agent.model.snapshot import NotRequested, Pod, SandboxFailure, Snapshot
 from agent.model.text import escape, truncate
 from agent.sources.kube.client import CachedRequest, Get, Inquire
 from agent.sources.kube.errors import FORBIDDEN, ApiError
 from agent.sources.kube.fields import Object, moment
+from agent.sources.source import Source
 
 MAX_PODS: Final = (
     4  # pods whose Events are listed, once a minute: those of one node fail for the same reason
@@ -34,15 +36,20 @@ _NETWORK: Final = re.compile(r'(?:to|from) (?:CNI )?network "([^"\s]{1,253})"')
 _EXHAUSTED: Final = re.compile(r"no IP addresses available in range set: ([0-9A-Fa-f.:,-]{1,400})")
 
 
-class SandboxFailuresSource:
+class SandboxFailuresSource(Source):
     """Lists the Events of some waiting pods, at most once a minute."""
 
     def __init__(self, inquire: Inquire, clock: Callable[[], float]) -> None:
         self._cached = CachedRequest[tuple[SandboxFailure, ...]](inquire, clock, KEPT_FOR)
 
-    def read(self, waiting: Sequence[Pod]) -> tuple[SandboxFailure, ...] | NotRequested:
+    name = "sandbox_failures"
+
+    def reason_not_needed(self, snapshot: Snapshot) -> str | None:
+        return None if waiting_pods(snapshot) else "no pod waits for its sandbox"
+
+    def read(self, snapshot: Snapshot) -> tuple[SandboxFailure, ...] | NotRequested:
         """Raises SourceError. Without the right to list events they are not requested."""
-        pods = waiting[:MAX_PODS]
+        pods = waiting_pods(snapshot)[:MAX_PODS]
         try:
             return self._cached.get(
                 lambda get: tuple(chain.from_iterable(_last_failures(get, pod) for pod in pods))

@@ -35,13 +35,11 @@ from agent.sources.runtime.grpc import (
     NOT_FOUND,
     RESOURCE_EXHAUSTED,
     UNIMPLEMENTED,
-    DecodedMessage,
-    Encoded,
     GrpcConnection,
     GrpcError,
-    encode_texts,
 )
-from agent.sources.runtime.runtime import RUNTIME_OF_SOCKET, NoCri, labeled_container
+from agent.sources.runtime.protobuf import DecodedMessage, Encoded, encode_texts
+from agent.sources.runtime.runtime import RUNTIME_OF_SOCKET, NoCri, Runtime, labeled_container
 from agent.sources.source_error import SourceError
 
 _APIS: Final = (
@@ -89,7 +87,7 @@ _SANDBOX_RECORD: Final = _Fields(labels=4, created=5)
 
 
 @dataclass
-class Cri:
+class Cri(Runtime):
     """One CRI endpoint. Every question opens a connection of its own, so a restarted runtime needs no attention."""
 
     endpoint: Path

@@ -17,8 +17,8 @@ from agent.model.snapshot import Container
 from agent.model.text import truncate
 from agent.sources.host.cni_config import CniStatus
 from agent.sources.json_list import objects_of
-from agent.sources.runtime.runtime import labeled_container
-from agent.sources.source_error import SourceError, why_not_connected
+from agent.sources.runtime.runtime import Runtime, labeled_container
+from agent.sources.source_error import SourceError, connection_failure
 
 _T = TypeVar("_T")
 
@@ -29,7 +29,7 @@ _LARGEST_LIST: Final = 256 * 1024 * 1024
 """Bytes: 5,000 exited sandboxes of 50 KB."""
 
 
-class Docker:
+class Docker(Runtime):
     """One engine. The connection is opened at the first request, and again after every failure."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Docker:
             return question(self._client)
         except (DockerException, RequestException, HTTPError) as error:
             self.close()  # an upgraded engine may speak another API version: negotiate again
-            if not (reason := why_not_connected(error)):
+            if not (reason := connection_failure(error)):
                 raise SourceError(f"docker: {truncate(error)}") from error
             host = str(self._where.get("base_url") or DEFAULT_UNIX_SOCKET)
             where = host.removeprefix("http+unix://").removeprefix("unix://")

@@ -22,8 +22,8 @@ from agent.sources.host.cni_config import (
     default_networks,
     loaded_networks,
 )
-from agent.sources.host.mounts import is_missing_on_node
-from agent.sources.host.processes import ProcessTable
+from agent.sources.host.mount_table import is_missing_on_node
+from agent.sources.host.processes import RUNTIMES, ProcessTable
 from agent.sources.host.reservations import is_directory
 from agent.sources.host.unix_sockets import read_sockets
 from agent.sources.runtime.runtime import RUNTIME_OF_SOCKET, NoCri, Runtime
@@ -196,7 +196,9 @@ class NodeRuntimes:
                 )
             return found
         if not found:
-            self.processes.require_any()  # where nothing else runs, docker says why it does not answer
+            self.processes.require(
+                *RUNTIMES
+            )  # where nothing else runs, docker says why it does not answer
         return [*found, self.docker()] if not found or self._runs_docker() else found
 
     def _cri_runtimes(self, named: str) -> list[Runtime]:
@@ -235,7 +237,7 @@ class NodeRuntimes:
 
     def _runs_docker(self) -> bool:
         return (
-            self.processes.runs(DOCKER)
+            DOCKER in self.processes.running([DOCKER])
             if self.docker_socket is None
             else self.docker_socket in self._served
         )

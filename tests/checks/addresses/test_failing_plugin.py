@@ -1,7 +1,6 @@
 """A plugin that fails: each retry of a pod takes another address."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from agent.cleanup.guards import decide
 from agent.exporters.text.scan import scan_table
 from agent.model.release import Limits, Reason
-from agent.model.snapshot import Known, NetworkStore, NotRequested, PluginProcess, Pod, Snapshot
+from agent.model.snapshot import Known, NetworkStore, NotRequested, PluginProcess, Snapshot
 from agent.sources.kube.errors import ApiError
 from agent.sources.kube.sandbox_failures import SandboxFailuresSource
 from tests import builders as b
@@ -18,10 +17,10 @@ from tests.builders import (
     WORKER,
     findings_of,
     node,
-    pod,
     processes,
     reservation,
     scanned,
+    waiting_pod,
     with_waiting_pod,
 )
 from tests.cleanup.leaks import SECOND, leaks
@@ -52,7 +51,7 @@ class Server:
 def failures(*events: tuple[str, timedelta]) -> Any:
     """Return what the API server says of a waiting pod: messages, and how long ago they were sent."""
     items = [{"message": message, "eventTime": (NOW - ago).isoformat()} for message, ago in events]
-    return Server(json.dumps({"items": items}).encode()).source.read([pod("shop/web")])
+    return Server(json.dumps({"items": items}).encode()).source.read(node(waiting_pod("shop/web")))
 
 
 def saying(snapshot: Snapshot, message: str, ago: timedelta = MINUTE) -> Snapshot:
@@ -211,20 +210,21 @@ def test_events_of_waiting_pods_are_listed_once_a_minute() -> None:
     server = Server(
         b'{"items": [{"message": "old"}, {"message": "new", "eventTime": "2026-03-26T20:00:00Z"}]}'
     )
-    pods: Sequence[Pod] = [pod(f"shop/web-{n}") for n in range(9)]
-    listed = server.source.read(pods)
+    pods = [waiting_pod(f"shop/web-{n}", uid=f"uid-{n}") for n in range(9)]
+    waiting = node(*pods)
+    listed = server.source.read(waiting)
     assert not isinstance(listed, NotRequested)
     assert {failure.message for failure in listed} == {"new"}
     assert len(server.asked) == 4
     assert server.asked[0] == (
         "/api/v1/namespaces/shop/events", f"involvedObject.uid={pods[0].uid},reason=FailedCreatePodSandBox"
     )  # fmt: skip
-    server.source.read(pods[3:])
+    server.source.read(node(*pods[3:]))
     assert len(server.asked) == 4
     server.seconds = 61.0
-    server.source.read(pods)
+    server.source.read(waiting)
     assert len(server.asked) == 8
     # Without the right, they are not requested.
     assert isinstance(
-        Server(ApiError(403, "forbidden")).source.read([pod("shop/web")]), NotRequested
+        Server(ApiError(403, "forbidden")).source.read(node(waiting_pod("shop/web"))), NotRequested
     )

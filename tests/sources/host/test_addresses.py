@@ -252,9 +252,10 @@ def test_no_capability_is_needed(namespace: str, tmp_path: Path) -> None:
 # A process that is older than the sandbox enters and leaves its namespaces as fast as it can.
 MOVING = """
 import ctypes, faulthandler, os, subprocess, sys, time
+from tests.sources.reading import value_of
 from tests.wired import wired
 faulthandler.dump_traceback_later(30, exit=True)
-read = wired(proc="/proc").snapshot["addresses"]
+sources = wired(proc="/proc").snapshot
 libc = ctypes.CDLL(None, use_errno=True)
 host = os.open("/proc/self/ns/net", os.O_RDONLY)
 made, ready = os.pipe(), os.pipe()
@@ -276,7 +277,7 @@ if not pause:
 os.read(ready[0], 1)
 end, readings = time.monotonic() + 3, 0
 while readings < 10 or time.monotonic() < end:
-    assert {"10.244.1.2", "fd00:99::9"} <= {address.ip for address in read(None)}
+    assert {"10.244.1.2", "fd00:99::9"} <= {address.ip for address in value_of(sources, "addresses")}
     readings += 1
 assert os.waitpid(mover, os.WNOHANG) == (0, 0)
 """

@@ -13,6 +13,7 @@ import pytest
 from agent.model.snapshot import Checkpoint, Container
 from agent.sources.source_error import SourceError
 from tests.builders import node
+from tests.sources.reading import value_of
 from tests.wire import ID, as_nobody, error_of
 from tests.wired import wired
 
@@ -43,7 +44,8 @@ class Kubelet:
     def read(self, *containers: Container) -> list[Checkpoint]:
         so_far = replace(node(containers=containers), taken_at=datetime.fromtimestamp(NOW, UTC))
         return sorted(
-            self._sources.snapshot["checkpoints"](so_far), key=lambda found: found.container_id
+            value_of(self._sources.snapshot, "checkpoints", so_far),
+            key=lambda found: found.container_id,
         )
 
     def has(self, container_id: str) -> bool | None:

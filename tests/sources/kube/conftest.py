@@ -9,9 +9,10 @@ import pytest
 
 from agent.app import loop
 from agent.model.snapshot import Snapshot
-from agent.sources.collector import Sources
-from tests.sources.kube.connections import read, sources_of_command
+from agent.sources.source import Sources
+from tests.sources.kube.connections import sources_of_command
 from tests.sources.kube.old_server import listed
+from tests.sources.reading import read
 from tests.wire import Answer, FakeServer, Request, hang, http, kubeconfig
 
 
@@ -64,7 +65,7 @@ class Cluster:
         monkeypatch.setattr(loop, "clock", lambda: self.seconds)
         self.server = FakeServer(self._answer)
         self._config = directory / "kubeconfig"
-        self._sources: Sources = {}
+        self._sources: Sources = ()
 
     def _answer(self, request: Request) -> Answer:
         answer = self.answers.get(request.path, http('{"message": "not found"}', "404 Not Found"))

@@ -14,13 +14,10 @@ from agent.app import api_server, loop
 from agent.app.sources import for_command
 from agent.config import load
 from agent.model.clocks import Moment
-from agent.model.snapshot import Known, NotRequested, Reading, Snapshot, Unavailable
-from agent.sources.collector import Sources
 from agent.sources.kube.client import Api, ServerInfo
-from agent.sources.source_error import SourceError
-from tests.builders import NOW, node
+from agent.sources.source import Sources
+from tests.builders import NOW
 
-HEALTHY = node()
 _DAEMON = load("run", {"node": "worker-1"}, {})
 
 
@@ -46,15 +43,6 @@ def sources_of_command(config: Path, **options: str) -> Sources:
     """Return what a command reads with this kubeconfig."""
     given = {"node": "worker-1", "kubeconfig": str(config), **options}
     return for_command(load("scan", given, {})).snapshot
-
-
-def read(sources: Sources, name: str, snapshot: Snapshot = HEALTHY) -> Reading[Any]:
-    """Return the reading of one source; what was read before it is that of a healthy node, if not given."""
-    try:
-        found = sources[name](snapshot)
-    except SourceError as error:
-        return Unavailable(name, str(error))
-    return found if isinstance(found, (Known, Unavailable, NotRequested)) else Known(found)
 
 
 class Hurry(threading.Event):

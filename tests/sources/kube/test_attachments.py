@@ -13,7 +13,8 @@ from agent.model.snapshot import Pod, Snapshot, Unavailable
 from agent.model.volumes import Attachment
 from tests.builders import CLOUD_DISK, DISK, attachments, node, node_using, waiting_pod
 from tests.sources.kube.conftest import Cluster
-from tests.sources.kube.connections import read, sources_of_command
+from tests.sources.kube.connections import sources_of_command
+from tests.sources.reading import read
 from tests.wire import (
     HTML,
     Answer,

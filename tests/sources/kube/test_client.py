@@ -16,10 +16,11 @@ from agent.app import loop
 from agent.config import UsageError
 from agent.model.clocks import Moment
 from agent.model.snapshot import Known, Reading, Unavailable
-from agent.sources.collector import Sources
+from agent.sources.source import Sources
 from agent.sources.source_error import SourceError
 from tests.builders import DISK, UPTIME, node, node_using, waiting_pod
-from tests.sources.kube.connections import HEALTHY, connect, read, sources_of_command
+from tests.sources.kube.connections import connect, sources_of_command
+from tests.sources.reading import fields_of, read
 from tests.wire import (
     CHUNKED,
     HTML,
@@ -448,10 +449,10 @@ def test_the_clock_skew_is_measured_and_stays_without_a_date_or_after_a_clock_st
             sources = sources_of(server)
             clocks(0.5, 0.5)
             read(sources, "pods")
-            assert sources["api_skew"](HEALTHY) == timedelta(seconds=30)
+            assert fields_of(sources, "watches")["api_skew"] == timedelta(seconds=30)
             clocks(sent, received)
             read(sources, "pods")
-        assert sources["api_skew"](HEALTHY) == timedelta(seconds=skew)
+        assert fields_of(sources, "watches")["api_skew"] == timedelta(seconds=skew)
 
 
 def test_the_version_of_the_server_is_known_if_it_is_one(sources_of: SourcesOf) -> None:
@@ -487,5 +488,5 @@ def test_the_version_of_the_server_is_known_if_it_is_one(sources_of: SourcesOf) 
         ) as server:
             sources = sources_of(server)
             assert [read(sources, "pods") for _ in range(2)] == [Known(())] * 2
-        assert sources["server_version"](HEALTHY) == version
+        assert fields_of(sources, "watches")["server_version"] == version
         assert len(server.requested("/version")) == 1

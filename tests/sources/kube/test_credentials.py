@@ -20,14 +20,9 @@ from agent.kube_events.writer import Writer
 from agent.model.snapshot import Known, Unavailable
 from agent.sources.kube.client import Api, ServerInfo
 from agent.sources.source_error import SourceError
-from tests.sources.kube.connections import (
-    Hurry,
-    moment,
-    read,
-    running,
-    sources_of_command,
-)
+from tests.sources.kube.connections import Hurry, moment, running, sources_of_command
 from tests.sources.kube.old_server import listed
+from tests.sources.reading import read
 from tests.wire import (
     CHUNKED,
     LAST_CHUNK,

@@ -16,8 +16,9 @@ from agent.app.api_server import watched
 from agent.config import load
 from agent.model.snapshot import Known, Unavailable
 from agent.model.watches import Evidence, Watch
-from tests.sources.kube.connections import Hurry, read, running
+from tests.sources.kube.connections import Hurry, running
 from tests.sources.kube.old_server import listed, pod
+from tests.sources.reading import read
 from tests.wire import (
     CHUNKED,
     HTML,

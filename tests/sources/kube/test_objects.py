@@ -7,8 +7,9 @@ from typing import Any
 
 from agent.model.registration import Taint
 from agent.model.snapshot import NodeDevices, PortMapping, Unavailable
-from tests.sources.kube.connections import read, sources_of_command
+from tests.sources.kube.connections import sources_of_command
 from tests.sources.kube.old_server import listed
+from tests.sources.reading import read
 from tests.wire import FakeServer, http, kubeconfig
 
 KVM, GPU = "devices.kubevirt.io/kvm", "nvidia.com/gpu"

@@ -17,8 +17,9 @@ from agent.model.watches import Evidence
 from agent.sources.kube.client import Api, Query
 from agent.sources.kube.errors import ApiError
 from agent.sources.source_error import SourceError
-from tests.sources.kube.connections import read, watching_in_memory
+from tests.sources.kube.connections import watching_in_memory
 from tests.sources.kube.old_server import Etcd, Server, bookmark, line, listed
+from tests.sources.reading import read
 
 STEPS = (
     *("create", "create", "oldest", "delete", "update", "elsewhere", "bookmark", "end", "end"),

@@ -18,7 +18,7 @@ from agent.sources.source_error import SourceError
 from tests.fakes.cri import FakeRuntime, cniconfig, sandbox
 from tests.fakes.grpc_server import FakeGrpcServer
 from tests.fakes.host import write_sockets
-from tests.sources.kube.connections import read
+from tests.sources.reading import read
 from tests.wire import Answer, FakeServer, Request, http, open_directory
 from tests.wired import process_table
 

@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.runtime.grpc import DecodedMessage
+from agent.sources.runtime.protobuf import DecodedMessage
 from tests.fakes.protobuf import messages
 
 _CLASSES = messages(

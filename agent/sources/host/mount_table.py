@@ -1,0 +1,61 @@
+"""The kernel's tables of mounts, which need no capability. Read-only."""
+
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from agent.sources.host.files import TABLE_LIMIT, read_file
+from agent.sources.source_error import SourceError, read_error
+
+_LINE: Final = re.compile(
+    r"[^ ]+ [^ ]+ (?P<device>[^ ]+) (?P<root>[^ ]+) (?P<point>[^ ]+) .* - (?P<kind>[^ ]+) .*"
+)
+"""A line of proc_pid_mountinfo(5)."""
+_OCTAL: Final = re.compile(r"\\([0-7]{3})")  # how the kernel writes a space, or a line's end
+_DELETED: Final = "//deleted"
+OWN_PROC: Final = Path("/proc")  # of this process
+
+
+class MountEntry(NamedTuple):
+    root: str
+    """What is mounted of its file system; of a namespace, kind and inode: `net:[4026532281]`."""
+    point: str  # the mount point, without symbolic links
+    kind: str  # the type of the file system
+    device: str  # of its file system: `major:minor`
+
+
+def read_mount_table(proc: Path, process: int | str = 1) -> tuple[MountEntry, ...]:
+    """Return every mount that a process sees; raises SourceError."""
+    table = proc / f"{process}/mountinfo"
+    try:
+        content, _ = read_file(table, follow=True, limit=TABLE_LIMIT)
+    except OSError as error:
+        raise read_error(table, error) from error
+    lines = map(_LINE.fullmatch, content.decode(errors="replace").split("\n"))
+    return tuple(_entry(line) for line in lines if line)
+
+
+def _entry(line: re.Match[str]) -> MountEntry:
+    point = _OCTAL.sub(lambda code: chr(int(code[1], 8)), line["point"])
+    # A mount outlives the file below it, which then is marked so.
+    point = point.removesuffix(_DELETED)
+    return MountEntry(root=line["root"], point=point, kind=line["kind"], device=line["device"])
+
+
+def is_missing_on_node(path: Path, proc: Path) -> bool:
+    """Return whether a path that is missing here is known to be missing on the node too.
+
+    It could also be a path that is not mounted here.
+    """
+    # It is known if this process has the mounts of the node's first process, or if a directory
+    # above is mounted, and the node has not removed that directory since.
+    with suppress(OSError):  # only with CAP_SYS_PTRACE, or on the node itself
+        if (proc / "1/ns/mnt").samefile(OWN_PROC / "self/ns/mnt"):
+            return True
+    try:
+        roots = {entry.point: entry.root for entry in read_mount_table(OWN_PROC, "self")}
+    except SourceError:
+        return False
+    nearest = next((str(parent) for parent in path.parents if str(parent) in roots), "/")
+    return nearest != "/" and not roots[nearest].endswith(_DELETED)

@@ -1,0 +1,75 @@
+"""What a source is. A new one is a field of `Snapshot`, a module, and a row in `agent/app/sources.py`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from agent.model.snapshot import Known, NotRequested, Snapshot, known_or
+
+
+class Source(Protocol):
+    """One thing that is read from a node."""
+
+    name: str
+    """The field of `Snapshot` that it fills: also its metric label and its key in recordings."""
+
+    def reason_not_needed(self, snapshot: Snapshot, /) -> str | None:  # noqa: ARG002
+        """Return why this node does not need the source; None: it does.
+
+        `snapshot`: what was read before it.
+        """
+        return None
+
+    def read(self, snapshot: Snapshot, /) -> Any:
+        """Return the value, a `Reading`, or either `WithFields`; raises SourceError.
+
+        Anything else that it raises is a bug, and makes the source unavailable. `snapshot`: what
+        was read before it.
+        """
+
+
+Sources: TypeAlias = Sequence[Source]
+
+
+class WithFields(NamedTuple):
+    """What a source returns if further fields of the snapshot come with its answer."""
+
+    value: Any
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ReadBy(Source):
+    """A source that a function reads on every node."""
+
+    name: str
+    function: Callable[[Snapshot], Any]
+
+    def read(self, snapshot: Snapshot) -> Any:
+        return self.function(snapshot)
+
+
+@dataclass(frozen=True)
+class Disabled(Source):
+    """A source that this process does not read. `reason`: the setting, such as `--api=off`."""
+
+    name: str
+    reason: str
+
+    def read(self, _: Snapshot) -> NotRequested:
+        return NotRequested(self.name, self.reason)
+
+
+def unowned_ids(snapshot: Snapshot) -> frozenset[str]:
+    """Return the container IDs of reservations without a container; an empty file has an empty ID.
+
+    Empty if the containers are not known.
+    """
+    if not isinstance(snapshot.containers, Known):
+        return frozenset()
+    reserved = {
+        reservation.container_id
+        for store in snapshot.reservations
+        for reservation in known_or(store.reading, ())
+    }
+    return frozenset(reserved - {container.id for container in snapshot.containers.value})
