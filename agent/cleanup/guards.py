@@ -101,9 +101,9 @@ class GuardContext:
     report: Report
     runtime_history: RuntimeHistory
     limits: Limits
-    journal: Journal = field(default_factory=Journal)
-    journal_error: str | None = None  # why the journal cannot be used, if it cannot
-    actor: str = ""  # of this cleaner's releases in the journal
+    actor: str  # of this cleaner's releases in the journal
+    journal: Journal
+    journal_error: str | None  # why the journal cannot be used, if it cannot
     paused: Mapping[Reservation, tuple[Refusal, ...]] = field(default_factory=dict)
     """Leaks that are left alone for a while, and why; no refusals: their release failed."""
 
@@ -179,24 +179,19 @@ class GuardContext:
         return host_ports.forwarded(self.assessment, self.assessment.classified)
 
     @cached_property
-    def shares(self) -> Mapping[str, float]:
-        """How much of each network looks leaked, from 0 to 1."""
-        return {
-            network: leaked_share.share(self.assessment, network)
-            for network in self._with_reservations
-        }
+    def doubted_shares(self) -> Mapping[str, tuple[float, str]]:
+        """How much of a network looks leaked, and why the API server does not confirm it.
 
-    @cached_property
-    def doubts(self) -> Mapping[str, str]:
-        """Why the API server does not confirm the leaks of each network; empty: it does."""
-        return {
-            network: leaked_share.doubt(self.assessment, network)
-            for network in self._with_reservations
-        }
-
-    @property
-    def _with_reservations(self) -> frozenset[str]:
-        return frozenset(reservation.network for reservation in self.assessment.classified)
+        Of the networks with more than --max-share, if there is a doubt.
+        """
+        doubted: dict[str, tuple[float, str]] = {}
+        for network in {reservation.network for reservation in self.assessment.classified}:
+            share = leaked_share.share(self.assessment, network)
+            if share > self.limits.max_share:
+                doubt = leaked_share.doubt(self.assessment, network)
+                if doubt:
+                    doubted[network] = (share, doubt)
+        return doubted
 
 
 def allowed_networks(limits: Limits, snapshot: Snapshot) -> frozenset[str]:
@@ -490,14 +485,12 @@ def plausible_share(request: ReleaseRequest, context: GuardContext) -> Refusal |
 
     Unless the API server confirms the reading: then so much is leaked.
     """
-    limit = context.limits.max_share
     for network in request.networks:
-        share = context.shares[network]
-        doubt = context.doubts[network] if share > limit else ""
-        if doubt:
+        if network in context.doubted_shares:
+            share, doubt = context.doubted_shares[network]
             why = (
-                f"{share:.0%} of network {network} looks leaked, --max-share is {limit:.0%}, "
-                f"and {doubt}: "
+                f"{share:.0%} of network {network} looks leaked, "
+                f"--max-share is {context.limits.max_share:.0%}, and {doubt}: "
                 "first check on the node that the runtime has none of these containers"
             )
             return Refusal(Reason.IMPLAUSIBLE_SHARE, why, "--max-share=100%")

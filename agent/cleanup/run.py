@@ -278,7 +278,15 @@ class Cleaner:
                         outcome
                         or _outcome_of_probe(request, probed)
                         or _outcome_if_still_locked(request, outcomes)
-                        or self._release(request, probed)
+                        or release(
+                            request,
+                            probed,
+                            self.recheck,
+                            self.files,
+                            self.store,
+                            actor=self.actor,
+                            at=self.now(),
+                        )
                     )
                     outcomes.append(outcome)
                     self.heartbeat()
@@ -297,17 +305,6 @@ class Cleaner:
             why = f"its snapshot is older than {limit}: run cleanup again"
             return Outcome(request, Verdict.REFUSED, (Refusal(Reason.SNAPSHOT_EXPIRED, why),))
         return None
-
-    def _release(self, request: ReleaseRequest, probed: Probed) -> Outcome:
-        return release(
-            request,
-            probed,
-            self.recheck,
-            self.files,
-            self.store,
-            actor=self.actor,
-            at=self.now(),
-        )
 
 
 def _reservations(requests: Sequence[ReleaseRequest]) -> list[Reservation]:

@@ -53,6 +53,7 @@ def _context(report: Report, limits: Limits, store: JournalStore) -> GuardContex
         report=report,
         runtime_history=RuntimeHistory(),
         limits=limits,
+        actor="",  # no guard is asked
         journal=journal,
         journal_error=error,
     )

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from agent.checks.addresses import leaked_share
 from agent.cleanup.guards import RuntimeHistory, decide, release_requests
 from agent.cleanup.journal import Journal
 from agent.model.assessment import State
@@ -441,7 +442,7 @@ def test_a_list_without_the_running_pods_is_suspect() -> None:
 
 
 def share(*records: Any, **changes: Any) -> float:
-    return guard_context(node(*records, **changes)).shares["kubenet"]
+    return leaked_share.share(guard_context(node(*records, **changes)).assessment, "kubenet")
 
 
 def test_what_a_share_is_one_of_and_that_each_network_has_its_own() -> None:
