@@ -10,10 +10,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from agent.model.limits import MAX_RESERVATIONS, MAX_SHARE
 from agent.model.registration import Expected
-from agent.model.release import MAX_SHARE
 from agent.model.runtime import AUTO, endpoint_path
-from agent.model.snapshot import MAX_RESERVATIONS
 from agent.model.text import did_you_mean, quote
 
 _T = TypeVar("_T")
@@ -67,6 +66,11 @@ def _setting(
     """Return a field of `Config`; `more`: further fields of its `Setting`."""
     more["help"] = " ".join(more["help"].split())
     return field(metadata={"setting": Setting(parse, default, group, metavar, **more)})
+
+
+def _choice(words: str, default: str, group: str, **more: Any) -> Any:
+    """Return the field of a setting with one of these words, such as `on|off`."""
+    return _setting(default, one_of(*words.split("|")), group, words, **more)
 
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -182,14 +186,12 @@ class Config:
         "", optional(Path), CONNECTIONS, "FILE", common=True, help="""
         credentials for the API server; the kubelet's own file is enough. Without it: the service
         account of the pod, then KUBECONFIG""")
-    api: str = _setting("on", one_of("on", "off"), CONNECTIONS, "on|off", common=True, help="""
+    api: str = _choice("on|off", "on", CONNECTIONS, common=True, help="""
         off: do not use the API server, for a node without credentials. Results then rest on the
         container runtime, sandbox checkpoints and network namespaces""")
     api_timeout: timedelta = _setting("10s", short_duration, CONNECTIONS, "DURATION", help="""
         how long to wait for one response of the API server, or of a kubeconfig's exec plugin""")
-    runtime: str = _setting(
-        "auto", one_of("auto", "docker", "cri"), CONNECTIONS, "auto|docker|cri",
-        commands=_EVERYWHERE, help="""
+    runtime: str = _choice("auto|docker|cri", "auto", CONNECTIONS, commands=_EVERYWHERE, help="""
         container runtimes to ask. auto: the one that the kubelet names and every other one that
         runs; docker: docker alone; cri: containerd and CRI-O alone""")
     cri_endpoint: Path | None = _setting(
@@ -269,9 +271,7 @@ class Config:
         whether the Node object must have a provider ID; cluster-autoscaler deletes instances
         without one. auto: only if the cluster uses a cloud provider; ignored: on bare metal, or
         without an autoscaler""")
-    cleanup: str = _setting(
-        "off", one_of("off", "dry-run", "auto"), CLEANUP, "off|dry-run|auto", commands=_RUN,
-        common=True, help="""
+    cleanup: str = _choice("off|dry-run|auto", "off", CLEANUP, commands=_RUN, common=True, help="""
         off: only detect leaks; dry-run: report what would be released; auto: release confirmed
         leaks that pass every guard""")
     cleanup_network: tuple[str, ...] = _setting(
@@ -293,12 +293,11 @@ class Config:
         maximum number of addresses released in one sync, oldest first""")
     max_per_hour: int = _setting("60", positive, CLEANUP, "N", commands=_RUN, help="""
         maximum number of addresses released in one hour""")
-    release_host_ports: str = _setting(
-        "off", one_of("on", "off"), CLEANUP, "on|off", commands=_RUN, help="""
+    release_host_ports: str = _choice("on|off", "off", CLEANUP, commands=_RUN, help="""
         with --cleanup=auto, release also an address to which rules in iptables or nftables may
         still forward host ports: they then lead to the next pod that gets it. clean --apply
         releases it anyway, and warns""")
-    probe: str = _setting("on", one_of("on", "off"), CLEANUP, "on|off", commands=_CLEANING, help="""
+    probe: str = _choice("on|off", "on", CLEANUP, commands=_CLEANING, help="""
         before a release, probe the address with a UDP datagram to port 9: if anything answers,
         it is not released. A network namespace that has no process left still answers. Only
         clean --apply and --cleanup=auto send it, only on a link of the node, never through a
@@ -327,18 +326,16 @@ class Config:
         require other machines to show a client certificate signed by one of these authorities
         (PEM), except for /healthz and /readyz, because the kubelet has none to show. Needs
         --tls-cert-file""")
-    page: str = _setting("on", one_of("on", "off"), DAEMON, "on|off", commands=_RUN, help="""
+    page: str = _choice("on|off", "on", DAEMON, commands=_RUN, help="""
         the status page at /. It names pods, so only clients on this machine may read it, such as
         `kubectl port-forward`""")
-    events: str = _setting("on", one_of("on", "off"), DAEMON, "on|off", commands=_RUN, help="""
+    events: str = _choice("on|off", "on", DAEMON, commands=_RUN, help="""
         report confirmed findings and releases as Kubernetes Events of the node and its pods.
         Needs the verbs create and patch on events. With --api=off no Events are sent""")
-    node_condition: str = _setting(
-        "off", one_of("on", "off"), DAEMON, "on|off", commands=_RUN, help="""
+    node_condition: str = _choice("on|off", "off", DAEMON, commands=_RUN, help="""
         on: maintain the condition CNIAddressPressure on the Node object. Needs the verb patch on
         nodes/status""")
-    log_format: str = _setting(
-        "auto", one_of("auto", "json", "text"), DAEMON, "auto|json|text", commands=_RUN, help="""
+    log_format: str = _choice("auto|json|text", "auto", DAEMON, commands=_RUN, help="""
         format of log lines. auto: text on a terminal, JSON otherwise""")
     # fmt: on
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import agent
 from agent.app import loop
-from agent.sources.kube.client import Api, ServerInfo
+from agent.sources.kube.api import Api, ServerInfo
+from agent.sources.kube.loader import loader
 from agent.sources.runtime.docker import Docker
 from agent.sources.source_error import SourceError
 
@@ -29,7 +30,7 @@ for name in sorted(
 with tempfile.TemporaryDirectory() as directory:
     kubeconfig = Path(directory, "kubeconfig")
     kubeconfig.write_text(KUBECONFIG)
-    api = Api(kubeconfig, 1, ServerInfo(loop.now))
+    api = Api(loader(kubeconfig, 1).load(), 1, ServerInfo(loop.now))
     for request in (lambda: api.get("/"), Docker(f"unix://{directory}/docker.sock", 1).containers):
         try:
             request()

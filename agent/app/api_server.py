@@ -1,4 +1,7 @@
-"""Wires the readers of the API server, whose client is most of a command's memory: import this only if it is asked."""
+"""Wires the readers of the API server.
+
+They load its client, so this module is imported only where the API server is used.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -10,11 +13,14 @@ from agent.config import Config, UsageError, option, variable
 from agent.model.snapshot import Known, Node, NotRequested, Reading, Snapshot
 from agent.model.watches import Watch
 from agent.sources.deadline import Deadline
+from agent.sources.kube.api import Api, Resource, ServerInfo
 from agent.sources.kube.attachments import AttachmentsSource
 from agent.sources.kube.autoscaler import AutoscalerClient
-from agent.sources.kube.client import Api, Get, Query, Resource, ServerInfo
+from agent.sources.kube.cached_request import Get
+from agent.sources.kube.connection import WHOLE_RESPONSE, Query
 from agent.sources.kube.credentials import NoCredentials
 from agent.sources.kube.list_watch import Reflector, list_once
+from agent.sources.kube.loader import loader
 from agent.sources.kube.objects import own_node, pods_of
 from agent.sources.kube.sandbox_failures import SandboxFailuresSource
 from agent.sources.source import ReadBy, Sources, WithFields
@@ -22,14 +28,13 @@ from agent.sources.source_error import SourceError
 
 _T = TypeVar("_T")
 
-# Times the timeout of a read, which limits each read only: an occasional byte would do.
-_WHOLE_ANSWER: Final = 3
-_WHOLE_LIST: Final = 6  # with all its pages
+_WHOLE_LIST: Final = 6
+"""Times the timeout of a read, for a list with all its pages."""
 
 
-def asked_once(config: Config) -> Sources:
+def for_command(config: Config) -> Sources:
     """Wire the readers for one command, which lists and does not watch."""
-    server = _ApiServer(config)
+    server = ApiServer(config)
     api: Api | SourceError
     try:
         api = server.first_connection()
@@ -39,10 +44,10 @@ def asked_once(config: Config) -> Sources:
     in_time = Deadline("API server", config.api_timeout.total_seconds() * _WHOLE_LIST)
 
     @cache
-    def request_version(answering: Api) -> None:
-        # After the first answer, so that a silent server is waited for once.
+    def request_version(connected: Api) -> None:
+        # After the first response, so that a silent server is waited for once.
         with suppress(SourceError):
-            in_time(answering.request_version)
+            in_time(connected.request_version)
 
     def listed(resource: Resource[_T]) -> Reading[tuple[_T, ...]]:
         if isinstance(api, SourceError):
@@ -53,59 +58,62 @@ def asked_once(config: Config) -> Sources:
 
     return server.sources(
         pods=lambda _: listed(pods_of(config.node)),
-        node=lambda _: _named(listed(own_node(config.node)), config.node),
+        node=lambda _: _with_name(config.node, listed(own_node(config.node))),
         watches=lambda: NotRequested("watches", "a single command watches nothing"),
     )
 
 
 def watched(config: Config) -> tuple[Sources, list[Reflector[Any]]]:
     """Wire the readers for the daemon; it has to run the reflectors."""
-    server = _ApiServer(config)
+    server = ApiServer(config)
     # Where they merely cannot be had now, the watches go on trying: a cloud that fails must not end
     # the agent.
     with suppress(SourceError):
         server.first_connection().close()
-    stale_after, node = config.stale_after.total_seconds(), own_node(config.node)
-    pods = Reflector(
-        pods_of(config.node), server.connect, node, loop.clock, stale_after, server.info
-    )
-    nodes = Reflector(node, server.connect, node, loop.clock, stale_after, server.info)
+    node = own_node(config.node)
+    stale_after = config.stale_after.total_seconds()
+
+    def reflector(resource: Resource[_T]) -> Reflector[_T]:
+        return Reflector(resource, server.connect, node, loop.clock, stale_after, server.info)
+
+    pods = reflector(pods_of(config.node))
+    nodes = reflector(node)
     sources = server.sources(
         pods=lambda _: pods.reading(),
-        node=lambda _: _named(nodes.reading(), config.node),
+        node=lambda _: _with_name(config.node, nodes.reading()),
         watches=lambda: Known((*pods.watches, *nodes.watches)),
     )
     return sources, [pods, nodes]
 
 
-class _ApiServer:
+class ApiServer:
     """One API server, with what its connections share."""
 
     def __init__(self, config: Config) -> None:
         self.info = ServerInfo(loop.now)
         self._config = config
         self._seconds = config.api_timeout.total_seconds()
-        self._in_time = Deadline("API server", self._seconds * _WHOLE_ANSWER)
+        self._in_time = Deadline("API server", self._seconds * WHOLE_RESPONSE)
 
     def first_connection(self) -> Api:
         """Open a connection; raises UsageError without credentials, SourceError if late."""
         try:
             return self.connect()
         except NoCredentials as error:
-            where = f"{option('kubeconfig')} ({variable('kubeconfig')})"
-            raise UsageError(
-                f"{where}: {error}; use {option('api')}=off to run without the API server"
-            ) from error
+            setting = f"{option('kubeconfig')} ({variable('kubeconfig')})"
+            hint = f"use {option('api')}=off to run without the API server"
+            raise UsageError(f"{setting}: {error}; {hint}") from error
 
     def connect(self) -> Api:
         """Open a connection. It reads the credentials again: they may have been rotated."""
-        return Api(self._config.kubeconfig, self._seconds, self.info)
+        credentials = loader(self._config.kubeconfig, self._seconds).load()
+        return Api(credentials, self._seconds, self.info)
 
     @contextmanager
-    def inquire(self) -> Iterator[Get]:
-        """Open a connection for what one source asks in a snapshot.
+    def open_session(self) -> Iterator[Get]:
+        """Open a connection for what one source requests in a snapshot.
 
-        No request begins after the time that one answer has.
+        No request begins after the time that one response has.
         """
         seconds = self._seconds
         end = loop.clock() + seconds
@@ -135,13 +143,13 @@ class _ApiServer:
             ReadBy("pods", pods),
             ReadBy("node", node),
             ReadBy("watches", with_server_info),
-            AttachmentsSource(self.inquire, self._config.node, loop.clock),
-            SandboxFailuresSource(self.inquire, loop.clock),
-            AutoscalerClient(self._config.node, self.inquire, loop.clock),
+            AttachmentsSource(self.open_session, self._config.node, loop.clock),
+            SandboxFailuresSource(self.open_session, loop.clock),
+            AutoscalerClient(self._config.node, self.open_session, loop.clock),
         )
 
 
-def _named(nodes: Reading[tuple[Node, ...]], name: str) -> Reading[Node | None]:
+def _with_name(name: str, nodes: Reading[tuple[Node, ...]]) -> Reading[Node | None]:
     """Return the Node of that name; None: the API server has none."""
     if not isinstance(nodes, Known):
         return nodes

@@ -1,10 +1,10 @@
-"""The daemon: wires sources, cleaner and exporters together, and runs the loop until the process is told to end."""
+"""The daemon: wires sources, cleaner and exporters, and runs the loop until it is told to end."""
 
 import os
 import threading
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -34,38 +34,48 @@ if TYPE_CHECKING:  # the client library is loaded by a daemon that uses the API 
 
 MODES: Final = {"off": "observe", "dry-run": "dry-run", "auto": "clean"}
 """The label `mode` of `nodeleak_mode_info`, by the setting --cleanup."""
-Exporters = Sequence[loop.Exporter]
-Warn = Callable[..., None]  # logs an event with its fields
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What the parts of one daemon share."""
+
+    config: Config
+    log: Logger
+    registry: CollectorRegistry
+    bugs: BugReporter
+    heartbeat: loop.Heartbeat
+    stop: threading.Event
 
 
 def run_daemon(config: Config) -> int:
     """Run until the process is told to end; returns the exit code."""
     log = configure(config.log_format)
     threading.excepthook = partial(_exit_with_thread, log)
-    stop = threading.Event()
     registry = CollectorRegistry()
-    bugs = BugReporter(registry, log)
-    heartbeat = _heartbeat(config)
+    parts = _Parts(
+        config=config,
+        log=log,
+        registry=registry,
+        bugs=BugReporter(registry, log),
+        heartbeat=_heartbeat(config),
+        stop=threading.Event(),
+    )
     # Before anything that may wait for the API server or its credentials.
-    http = http_exporter(config, registry, documents(config, heartbeat, bugs), bugs, log)
+    shown = documents(config, parts.heartbeat, parts.bugs)
+    http = http_exporter(config, registry, shown, parts.bugs, log)
     http.start()
     try:
-        _run(config, registry, bugs, http, heartbeat, log, stop)
+        _run(parts, http)
     finally:
-        stop.set()
+        parts.stop.set()
         http.close()
     return 0
 
 
-def _run(
-    config: Config,
-    registry: CollectorRegistry,
-    bugs: BugReporter,
-    http: HttpExporter,
-    heartbeat: loop.Heartbeat,
-    log: Logger,
-    stop: threading.Event,
-) -> None:
+def _run(parts: _Parts, http: HttpExporter) -> None:
+    config = parts.config
+    log = parts.log
     history = DeviceHistoryStore(
         config.state_dir, lambda why: log.warning("history.write_failed", why=why)
     )
@@ -77,31 +87,29 @@ def _run(
         history=history.read,
         latest_node=lambda: watches[1].replica.latest if watches else None,
     )
-    cleaner = _cleaner(config, sources, heartbeat)
-    queue, cluster_exporters = _cluster_exporters(config, registry, log.warning, log.info)
-    exporters: list[loop.Exporter] = [
-        LogExporter(log),
-        bugs,
-        *_exporters(config, registry, watches, log.warning, bugs),
-        history,
-        http,
-        *cluster_exporters,
-    ]
-    _start_threads(watches, queue, stop)
-    log.info(
-        "agent.started",
-        node=displayed_name(config),
-        networks=list(config.network),
-        port=http.port,
-        mode=MODES[config.cleanup],
-    )
+    cleaner = _cleaner(config, sources, parts.heartbeat)
+    queue = _delivery(parts)
+    exporters = [*_exporters(parts, watches), history, http, *_cluster_exporters(config, queue)]
+    _start_threads(watches, queue, parts.stop)
+    node = displayed_name(config)
+    mode = MODES[config.cleanup]
+    networks = list(config.network)
+    log.info("agent.started", node=node, networks=networks, port=http.port, mode=mode)
     try:
         for watch in watches:  # so that the first sync has data
             watch.answered.wait(config.api_timeout.total_seconds())
-        node = displayed_name(config)
-        loop.run_loop(config, sources.snapshot, node, exporters, cleaner, heartbeat, stop, bugs)
+        loop.run_loop(
+            config,
+            sources=sources.snapshot,
+            node=node,
+            exporters=exporters,
+            cleaner=cleaner,
+            heartbeat=parts.heartbeat,
+            stop=parts.stop,
+            report_bug=parts.bugs,
+        )
     finally:
-        stop.set()
+        parts.stop.set()
         if queue:
             queue.stop()
         log.info("agent.stopped")
@@ -117,6 +125,7 @@ def _start_threads(
 
 
 def _api_server(config: Config) -> "tuple[Sources, list[Reflector[Any]]]":
+    """Return the sources of the API server, and its watches, which have to run."""
     if config.api == "off":
         return (), []
     from agent.app.api_server import watched
@@ -125,9 +134,9 @@ def _api_server(config: Config) -> "tuple[Sources, list[Reflector[Any]]]":
 
 
 def _heartbeat(config: Config) -> loop.Heartbeat:
-    """Return a heartbeat that allows for three intervals, and for every timeout that a sync can run into."""
-    # Three sources ask in a sync. Each begins its last request within the timeout, and an answer may
-    # take three times as long.
+    """Return a heartbeat that allows for three intervals, and for every timeout of one sync."""
+    # Three sources send requests in a sync. Each begins its last one within the timeout, and a
+    # response may take three times as long.
     api = config.api_timeout * 3 * (1 + 3) if config.api == "on" else timedelta(0)
     return loop.Heartbeat(
         config.interval * 3 + config.docker_timeout * 4 + api + config.lock_timeout * 2
@@ -149,46 +158,53 @@ def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) ->
     )
 
 
-def _exporters(
-    config: Config,
-    registry: CollectorRegistry,
-    watches: "Sequence[Reflector[Any]]",
-    warn: Warn,
-    bugs: BugReporter,
-) -> Exporters:
-    size = JournalStore(config.state_dir).size
-    mode, build = MODES[config.cleanup], commit() or "unknown"
-    return (
-        MetricsExporter(registry, mode, watches, commit=build, journal_size=size, report_bug=bugs),
-        LastSeenExporter(config.state_dir, lambda why: warn("registration.write_failed", why=why)),
+def _exporters(parts: _Parts, watches: "Sequence[Reflector[Any]]") -> list[loop.Exporter]:
+    config = parts.config
+    log = parts.log
+    metrics = MetricsExporter(
+        parts.registry,
+        MODES[config.cleanup],
+        watches,
+        commit=commit() or "unknown",
+        journal_size=JournalStore(config.state_dir).size,
+        report_bug=parts.bugs,
     )
+    last_seen = LastSeenExporter(
+        config.state_dir, lambda why: log.warning("registration.write_failed", why=why)
+    )
+    return [LogExporter(log), parts.bugs, metrics, last_seen]
 
 
-def _cluster_exporters(
-    config: Config, registry: CollectorRegistry, warn: Warn, inform: Warn
-) -> tuple[DeliveryQueue | None, Exporters]:
-    """Return the queue of what is sent to the API server, and the exporters that fill it, if any are enabled."""
-    metrics = DeliveryMetrics(registry)
+def _delivery(parts: _Parts) -> DeliveryQueue | None:
+    """Return the queue of what is sent to the API server, if anything is."""
+    config = parts.config
+    log = parts.log
+    metrics = DeliveryMetrics(parts.registry)
     if config.api == "off" or "on" not in {config.events, config.node_condition}:
-        return None, ()
+        return None
     from agent.kube_events.writer import Writer
 
-    queue = DeliveryQueue(
+    return DeliveryQueue(
         Writer(config.kubeconfig, config.api_timeout.total_seconds()),
         metrics,
-        lambda what, cause, why: warn("delivery.failed", what=what, cause=cause, why=why),
-        lambda what: inform("delivery.recovered", what=what),
+        lambda what, cause, why: log.warning("delivery.failed", what=what, cause=cause, why=why),
+        lambda what: log.info("delivery.recovered", what=what),
     )
-    exporters: list[loop.Exporter] = []
-    if config.events == "on":
-        exporters.append(EventExporter(queue))
-    if config.node_condition == "on":
-        exporters.append(ConditionExporter(queue))
-    return queue, exporters
+
+
+def _cluster_exporters(config: Config, queue: DeliveryQueue | None) -> Iterator[loop.Exporter]:
+    """Yield the exporters that fill the queue."""
+    if queue and config.events == "on":
+        yield EventExporter(queue)
+    if queue and config.node_condition == "on":
+        yield ConditionExporter(queue)
 
 
 def _exit_with_thread(log: Logger, failed: threading.ExceptHookArgs) -> NoReturn:
-    """End the process when a thread fails: without it, the agent would report a part of the node as healthy."""
+    """End the process if a thread fails: else the agent would report a part of the node as healthy.
+
+    Installed as `threading.excepthook`.
+    """
     name = failed.thread.name if failed.thread else "unknown"
     try:
         error = traceback.format_exception_only(failed.exc_type, failed.exc_value)[-1].strip()

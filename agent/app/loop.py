@@ -1,4 +1,7 @@
-"""The daemon loop. The only module that asks for the time; others wait at most for what they asked."""
+"""The daemon's loop, and the clocks.
+
+No other module reads a clock or sleeps; others wait at most for a response.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +31,7 @@ clock: Callable[[], float] = time.monotonic  # seconds that never jump, to measu
 
 
 def now() -> Moment:
+    """Return the present time by both clocks of the node."""
     return Moment(datetime.now(UTC), timedelta(seconds=time.clock_gettime(time.CLOCK_BOOTTIME)))
 
 
@@ -47,7 +51,7 @@ def snapshot_node(sources: Sources, node: str) -> Snapshot:
 def take_snapshots(
     sources: Sources, node: str, grace: timedelta, apart: timedelta
 ) -> tuple[Snapshot, ...]:
-    """Take a snapshot, and a second snapshot `apart` later where there is something to confirm."""
+    """Take a snapshot, and a second one `apart` later if there is something to confirm."""
     first = snapshot_node(sources, node)
     if not engine.needs_second_snapshot(first, grace):
         return (first,)
@@ -65,8 +69,9 @@ class Exporter(Protocol):
 class Heartbeat:
     """When the last sync ended, so that a loop that hangs is noticed."""
 
-    def __init__(self, longest: timedelta) -> None:
-        self._longest = longest.total_seconds()
+    def __init__(self, limit: timedelta) -> None:
+        """`limit`: the time from the end of one sync to the end of the next."""
+        self._limit = limit.total_seconds()
         self._last = clock()
 
     def beat(self) -> None:
@@ -74,11 +79,11 @@ class Heartbeat:
 
     @property
     def alive(self) -> bool:
-        return clock() - self._last <= self._longest
+        return clock() - self._last <= self._limit
 
 
 def _before_snapshot(cleaner: "Cleaner") -> Bug | None:
-    """Return why the cleaner failed, if it did."""
+    """Return the bug of the cleaner, if it failed."""
     try:
         cleaner.before_snapshot()
     except Exception as error:  # noqa: BLE001 (a cleaner that fails must not end the monitoring)
@@ -109,6 +114,7 @@ def _export(
 
 def run_loop(
     config: Config,
+    *,
     sources: Sources,
     node: str,
     exporters: Sequence[Exporter],

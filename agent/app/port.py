@@ -43,7 +43,10 @@ def http_exporter(
     log: Logger,
     connection_seconds: float = CONNECTION_SECONDS,
 ) -> HttpExporter:
-    """Listen; raises UsageError."""
+    """Listen; raises UsageError.
+
+    `shown`: what it serves. `connection_seconds`: how long a connection may last.
+    """
     transport = Transport(
         address=config.listen,
         certificates=_certificates(config, log),
@@ -51,7 +54,13 @@ def http_exporter(
         connection_seconds=connection_seconds,
     )
     try:
-        return HttpExporter(transport, registry, shown, report_bug, log.warning)
+        return HttpExporter(
+            transport=transport,
+            registry=registry,
+            documents=shown,
+            report_bug=report_bug,
+            warn=log.warning,
+        )
     except OSError as error:
         setting = f"{option('listen')} ({variable('listen')})"
         host, port = config.listen
@@ -61,9 +70,14 @@ def http_exporter(
 
 
 def _certificates(config: Config, log: Logger) -> Certificates | None:
+    """Return those of HTTPS; None for HTTP. Raises UsageError."""
     if config.tls_cert_file is None or config.tls_key_file is None:
         return None
-    files = TlsFiles(config.tls_cert_file, config.tls_key_file, config.tls_client_ca_file)
+    files = TlsFiles(
+        certificate=config.tls_cert_file,
+        key=config.tls_key_file,
+        client_ca=config.tls_client_ca_file,
+    )
     try:
         return Certificates(files, log.info, log.error)
     except TlsError as error:
@@ -74,6 +88,7 @@ def _certificates(config: Config, log: Logger) -> Certificates | None:
 def _status(
     config: Config, heartbeat: loop.Heartbeat
 ) -> Callable[[Report, Mapping[str, object], float], dict[str, Any]]:
+    """Return what makes the document `nodeleak.status/v1`."""
     agent_version = version("nodeleak")  # it reads a file
     return lambda report, cleanup, age: status_document(
         report,

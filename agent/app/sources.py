@@ -1,8 +1,10 @@
-"""What a node is read from: for one command, or for the daemon. Each source has a row in `node_sources`."""
+"""Wires what a node is read from, for one command or for the daemon: each source has a row here."""
 
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from posixpath import normpath
@@ -53,9 +55,9 @@ def for_command(config: Config) -> NodeSources:
     """Wire what one command reads; raises UsageError."""
     api: Sources = ()
     if config.api == "on":
-        from agent.app.api_server import asked_once
+        from agent.app import api_server
 
-        api = asked_once(config)
+        api = api_server.for_command(config)
     return node_sources(
         config,
         api=api,
@@ -63,6 +65,35 @@ def for_command(config: Config) -> NodeSources:
         history=DeviceHistoryStore(config.state_dir).read,
         latest_node=lambda: None,
     )
+
+
+@dataclass(frozen=True)
+class _Readers:
+    """What several sources and the recheck share, with what it remembers."""
+
+    processes: ProcessTable
+    runtimes: NodeRuntimes
+    in_time: Deadline
+    networks: PodNetworks
+    results: CniResults
+    checkpoints: CheckpointDirectories
+
+    @classmethod
+    def of_node(cls, config: Config) -> "_Readers":
+        """Raises UsageError."""
+        processes = ProcessTable(config.proc)
+        runtimes = _runtimes(config, processes)
+        # A little more than the timeout of one response, which has the better message.
+        in_time = Deadline("container runtime", config.docker_timeout.total_seconds() * 1.2)
+        is_missing = partial(is_missing_on_node, proc=config.proc)
+        return cls(
+            processes=processes,
+            runtimes=runtimes,
+            in_time=in_time,
+            networks=PodNetworks(runtimes, in_time, config.run_dir, config.network),
+            results=CniResults(config.cni_cache_dir, is_missing),
+            checkpoints=CheckpointDirectories(config.checkpoint_dir),
+        )
 
 
 def node_sources(
@@ -78,42 +109,20 @@ def node_sources(
     `api`: those that the API server answers; none with --api=off. `history`: returns that of the
     device plugins. `latest_node`: returns the Node as the API server last sent it.
     """
-    processes = ProcessTable(config.proc)
-    runtimes = _runtimes(config, processes)
-    in_time = _deadline(config)
-    networks = PodNetworks(runtimes, in_time, config.run_dir, config.network)
-    is_missing = partial(is_missing_on_node, proc=config.proc)
-    results = CniResults(config.cni_cache_dir, is_missing)
-    reservations = ReservationsSource(
-        results=results,
-        settings=config.network,
-        networks_dir=config.cni_networks_dir,
-        mounted=partial(mounted_path, run_dir=config.run_dir),
-        limit=config.max_reservations,
-        local=config.local_filesystem,
-        is_missing=is_missing,
-    )
-    checkpoints = CheckpointDirectories(config.checkpoint_dir)
-    tracker = RegistrationTracker(
-        name=displayed_name(config),
-        expected=config.provider_id,
-        state_dir=config.state_dir,
-        flags=processes.kubelet_flags,
-        proc=config.proc,
-        latest=latest_node,
-    )
+    readers = _Readers.of_node(config)
+    tracker = _registration_tracker(config, readers.processes, latest_node)
     sources: list[Source] = [
-        networks,
-        reservations,
-        ContainersSource(runtimes, in_time),
-        RuntimesSource(runtimes),
-        checkpoints,
-        CniResultsSource(results),
-        ProcessesSource(processes, networks.plugins),
+        readers.networks,
+        _reservations(config, readers.results),
+        ContainersSource(readers.runtimes, readers.in_time),
+        RuntimesSource(readers.runtimes),
+        readers.checkpoints,
+        CniResultsSource(readers.results),
+        ProcessesSource(readers.processes, readers.networks.plugins),
         ReadBy("device_plugins", lambda _: _device_plugins(config, history)),
         ReadBy("registration", lambda read: tracker.read(read.node, read.pods, read.taken_at)),
         AddressesSource(config.proc),
-        MountedNamespacesSource(config.proc, processes),
+        MountedNamespacesSource(config.proc, readers.processes),
         MountsSource(config.proc, config.kubelet_dir),
         state,
         *api,
@@ -121,17 +130,73 @@ def node_sources(
     if not api:
         names = {source.name for source in sources}
         sources += [Disabled(name, f"{option('api')}=off") for name in SOURCES if name not in names]
-    recheck = Recheck(
-        has_container=lambda container_id: in_time(lambda: runtimes.has(container_id)),
-        has_checkpoint=lambda container_id: (
-            checkpoints.has(container_id) if runtimes.asks_docker else None
-        ),
+    return NodeSources(sources, _recheck(config, readers))
+
+
+def _reservations(config: Config, results: CniResults) -> ReservationsSource:
+    return ReservationsSource(
         results=results,
-        proc=config.proc,
-        processes=processes,
-        probe_addresses=partial(_probe, config, results, networks),
+        settings=config.network,
+        networks_dir=config.cni_networks_dir,
+        mounted=partial(mounted_path, run_dir=config.run_dir),
+        limit=config.max_reservations,
+        local=config.local_filesystem,
+        is_missing=partial(is_missing_on_node, proc=config.proc),
     )
-    return NodeSources(sources, recheck)
+
+
+def _device_plugins(
+    config: Config, history: Callable[[], StoredHistory]
+) -> DevicePlugins | NotRequested:
+    if directory := config.device_plugins_dir:
+        return read_device_plugins(directory, config.proc, history)
+    return NotRequested("device_plugins", "--device-plugins-dir=off")
+
+
+def _registration_tracker(
+    config: Config, processes: ProcessTable, latest_node: Callable[[], Node | None]
+) -> RegistrationTracker:
+    return RegistrationTracker(
+        name=displayed_name(config),
+        expected=config.provider_id,
+        state_dir=config.state_dir,
+        flags=processes.kubelet_flags,
+        proc=config.proc,
+        latest=latest_node,
+    )
+
+
+def _recheck(config: Config, readers: _Readers) -> Recheck:
+    runtimes = readers.runtimes
+    return Recheck(
+        has_container=lambda container_id: readers.in_time(lambda: runtimes.has(container_id)),
+        has_checkpoint=lambda container_id: (
+            readers.checkpoints.has(container_id) if runtimes.asks_docker else None
+        ),
+        results=readers.results,
+        proc=config.proc,
+        processes=readers.processes,
+        probe_addresses=partial(_probe, config, readers),
+    )
+
+
+def _probe(
+    config: Config, readers: _Readers, reservations: Sequence[Reservation], send: bool
+) -> Mapping[ReservationKey, ProbeResult]:
+    if config.probe == "off":
+        not_probed = ProbeResult("not probed: --probe=off", conclusive=False)
+        return {reservation.key: not_probed for reservation in reservations}
+    # What may make the interfaces of a network: its cached results say so, the first plugin of its
+    # chain, and any that isolates.
+    plugins: dict[str, set[str]] = {reservation.network: set() for reservation in reservations}
+    for result in readers.results.read():
+        if result.plugin and result.network in plugins:
+            plugins[result.network].add(result.plugin)
+    for network in readers.networks.last:
+        if network.name in plugins:
+            isolating = probe.ISOLATING.intersection(network.plugins)
+            plugins[network.name].update(network.plugins[:1], isolating)
+    return probe.probe(reservations, plugins, loop.clock, config.proc, send=send)
 
 
 def names_data_dir(config: Config, data_dir: str) -> bool:
@@ -139,25 +204,19 @@ def names_data_dir(config: Config, data_dir: str) -> bool:
 
     Only entries of the journal that have one ask for it. Raises SourceError.
     """
-    try:
-        cached = CniResults(config.cni_cache_dir).read()
-    except SourceError:  # the configuration may name it
-        cached = ()
-    if data_dir in {normpath(result.data_dir) for result in cached if result.data_dir}:
-        return True
-    runtimes = _runtimes(config, ProcessTable(config.proc))
-    networks = _deadline(config)(runtimes.networks)
-    later = (network for first in networks[:1] for network in first.later)
-    named = (network.data_dir for network in (*networks, *later) if network.data_dir)
+    readers = _Readers.of_node(config)
+    with suppress(SourceError):  # the configuration may name it
+        cached = readers.results.read()
+        if data_dir in {normpath(result.data_dir) for result in cached if result.data_dir}:
+            return True
+    networks = readers.in_time(readers.runtimes.networks)
+    later = networks[0].later if networks else ()
+    named = {network.data_dir for network in (*networks, *later) if network.data_dir}
     return data_dir in set(map(normpath, named))
 
 
-def _deadline(config: Config) -> Deadline:
-    """Allow a runtime a little more than one answer's timeout, which has the better message."""
-    return Deadline("container runtime", config.docker_timeout.total_seconds() * 1.2)
-
-
 def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
+    """Raises UsageError for a docker host that cannot be one."""
     timeout = config.docker_timeout.total_seconds()
 
     @cache
@@ -169,21 +228,18 @@ def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
     def cri(path: Path) -> Runtime:
         from agent.sources.runtime.cri import Cri
 
-        return Cri(path, timeout, loop.clock, mounted_path(path, config.run_dir))
+        return Cri(path, timeout, loop.clock, mounted=mounted_path(path, config.run_dir))
 
     docker_socket: Path | None = DOCKER_SOCKET
     if docker_host := config.docker_host or os.environ.get("DOCKER_HOST", ""):
         try:
             docker()
-        except SourceError as error:  # a wrong host is wrong usage
+        except SourceError as error:
             setting = f"{option('docker_host')} ({variable('docker_host')}, DOCKER_HOST)"
             raise UsageError(f"{setting}: {error}") from error
         socket = Path(docker_host.removeprefix("unix://"))
-        docker_socket = (
-            _RUN / socket.relative_to(config.run_dir)
-            if socket.is_relative_to(config.run_dir)
-            else None
-        )
+        is_known = socket.is_relative_to(config.run_dir)
+        docker_socket = _RUN / socket.relative_to(config.run_dir) if is_known else None
     return NodeRuntimes(
         docker=docker,
         connect=cri,
@@ -200,36 +256,5 @@ _RUN: Final = Path("/run")
 
 
 def mounted_path(path: Path, run_dir: Path) -> Path:
-    """Return where a path of the node is for this process."""
+    """Return where a path of the node is for this process. `run_dir`: where the node's /run is."""
     return run_dir / path.relative_to(_RUN) if path.is_relative_to(_RUN) else path
-
-
-def _probe(
-    config: Config,
-    results: CniResults,
-    networks: PodNetworks,
-    reservations: Sequence[Reservation],
-    send: bool,
-) -> Mapping[ReservationKey, ProbeResult]:
-    if config.probe == "off":
-        not_probed = ProbeResult("not probed: --probe=off", conclusive=False)
-        return {reservation.key: not_probed for reservation in reservations}
-    # What may make the interfaces of a network: its cached results say so, the first plugin of its
-    # chain, and any that isolates.
-    plugins: dict[str, set[str]] = {reservation.network: set() for reservation in reservations}
-    for result in results.read():
-        if result.plugin and result.network in plugins:
-            plugins[result.network].add(result.plugin)
-    for network in networks.last:
-        if network.name in plugins:
-            isolating = probe.ISOLATING.intersection(network.plugins)
-            plugins[network.name].update(network.plugins[:1], isolating)
-    return probe.probe(reservations, plugins, loop.clock, config.proc, send=send)
-
-
-def _device_plugins(
-    config: Config, history: Callable[[], StoredHistory]
-) -> DevicePlugins | NotRequested:
-    if directory := config.device_plugins_dir:
-        return read_device_plugins(directory, config.proc, history)
-    return NotRequested("device_plugins", "--device-plugins-dir=off")

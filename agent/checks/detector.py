@@ -1,7 +1,7 @@
 """What a module in the registry has to offer: a detector is a module."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
@@ -58,8 +58,7 @@ class Detector(Protocol):
     def find(self, assessment: Assessment) -> Iterator[Finding]: ...
 
 
-@runtime_checkable
-class Grouping(Protocol):
+class Grouping(Detector, Protocol):
     """A detector whose findings with an equal `group` are shown in one line."""
 
-    def describe_group(self, findings: Sequence[Finding], assessment: Assessment) -> str: ...
+    def describe_group(self, findings: Sequence[Finding], assessment: Assessment, /) -> str: ...

@@ -13,11 +13,13 @@ from agent.checks.addresses import leaked_reservation
 from agent.checks.addresses.classify import classify
 from agent.checks.detector import Detector
 from agent.checks.devices.history import with_history
-from agent.checks.memory import advance, clock_stepped, networks_read
+from agent.checks.kubelet_runtime import kubelet_runtime
+from agent.checks.memory import advance
 from agent.checks.registry import DETECTORS
 from agent.model.assessment import Assessment, State, or_none
 from agent.model.bug import Bug, bug_of
-from agent.model.finding import Finding, Key, LeakCause, SkippedCheck, TrackedFinding
+from agent.model.finding import Finding, Key, LeakCause, Observations, SkippedCheck, TrackedFinding
+from agent.model.index import SnapshotIndex
 from agent.model.memory import NO_MEMORY, Memory
 from agent.model.ranges import usable
 from agent.model.report import NetworkSummary, Report
@@ -25,17 +27,11 @@ from agent.model.snapshot import (
     InsufficientData,
     NetworkStore,
     NotRequested,
-    ReservationKey,
     Snapshot,
 )
 
-Observations = Mapping[Key, TrackedFinding]
-"""Each finding as it was first seen."""
-
 _REMAINING: Final = tuple(detector for detector in DETECTORS if detector is not leaked_reservation)
 """The detectors that run once it is known what is leaked."""
-_SEEN_ONCE: Final = "no owner of any kind, but seen in one snapshot only"
-"""Why a leak is not confirmed: between two reads of one snapshot a pod can vanish."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,45 +64,44 @@ def run(
     `grace`: how old a file without an owner must be; `confirm_after`: how long a finding must last.
     """
     before = before or ConfirmationState()
-    stepped = clock_stepped(before.memory, snapshot)
+    assessment = _assess(snapshot, before.memory, grace)
     confirmed_before = _confirmed(before.observations)
     # All candidates start over when the clock was set.
+    stepped = assessment.memory.clock_stepped
     earlier = confirmed_before if stepped else before.observations
 
-    suspected = _assess(snapshot, before.memory, grace)
-    suspects = detect(suspected, (leaked_reservation,))
-    leaks = _confirm(suspects, _lasting_leaks(earlier, suspected), snapshot, confirm_after)
+    suspects = detect(assessment, (leaked_reservation,))
+    lasting = leaked_reservation.without_ended(earlier, assessment)
+    observed = _confirm(suspects, lasting, snapshot, confirm_after)
     # As first seen: a later restart did not cause an earlier leak.
-    confirmed = [
-        leaks[finding.key] for finding in suspects.findings if leaks[finding.key].confirmed
-    ]
-    assessment = _with_confirmed(suspected, confirmed)
+    tracked = [observed[finding.key] for finding in suspects.findings]
+    leaks = [leak for leak in tracked if leak.confirmed]
+    assessment = leaked_reservation.with_confirmed(assessment, leaks)
+    listed_leaks = leaked_reservation.summarized(leaks, assessment.runtime.name)
 
     detected = detect(assessment, _REMAINING)
     others = _confirm(detected, earlier, snapshot, confirm_after)
+    findings = [replace(others[finding.key], finding=finding) for finding in detected.findings]
     report = Report(
         assessment=assessment,
         networks=tuple(_summary(assessment, store) for store in snapshot.reservations),
-        findings=(
-            *leaked_reservation.summarized(confirmed, assessment.runtime.name),
-            *(replace(others[finding.key], finding=finding) for finding in detected.findings),
-        ),
+        findings=(*listed_leaks, *findings),
         gaps=(*suspects.gaps, *detected.gaps),
-        leak_causes=_known_causes(assessment, confirmed),
+        leak_causes=leaked_reservation.known_causes(leaks),
         newly_confirmed=Counter(
-            (leak.finding.network, leak.finding.cause)
-            for leak in confirmed
+            (leak.finding.network, LeakCause(str(leak.finding.cause)))
+            for leak in leaks
             if leak.finding.key not in confirmed_before
-            and isinstance(leak.finding.cause, LeakCause)
         ),
         clock_stepped=stepped,
         bugs=(*snapshot.bugs, *suspects.bugs, *detected.bugs),
     )
-    return report, ConfirmationState(assessment.memory, {**leaks, **others})
+    return report, ConfirmationState(assessment.memory, {**observed, **others})
 
 
 def _assess(snapshot: Snapshot, before: Memory, grace: timedelta) -> Assessment:
-    assessment = classify(snapshot, grace, before)
+    index = SnapshotIndex(snapshot)
+    assessment = classify(index, kubelet_runtime(snapshot), grace, before)
     return replace(assessment, memory=advance(before, assessment))
 
 
@@ -156,53 +151,6 @@ def _confirm(
 
 def _confirmed(observations: Observations) -> Observations:
     return {key: tracked for key, tracked in observations.items() if tracked.confirmed}
-
-
-def _lasting_leaks(observations: Observations, suspected: Assessment) -> Observations:
-    """Return the observations without leaks that have ended: the file is gone, or has an owner.
-
-    Of other detectors, any may be missing.
-    """
-    read = networks_read(suspected.snapshot)
-    lasting = {
-        leaked_reservation.key(reservation)
-        for reservation, entry in suspected.classified.items()
-        if entry.state in {State.UNKNOWN, State.LEAKED}
-    }
-    return {
-        key: tracked
-        for key, tracked in observations.items()
-        if key in lasting or tracked.finding.network not in read
-    }
-
-
-def _with_confirmed(suspected: Assessment, leaks: Iterable[TrackedFinding]) -> Assessment:
-    """Make every reservation without an owner a candidate, unless it is a confirmed leak."""
-    confirmed = {leak.finding.key for leak in leaks}
-    seen_once = {
-        reservation
-        for reservation in suspected.leaked
-        if leaked_reservation.key(reservation) not in confirmed
-    }
-    if not seen_once:
-        return suspected
-    reservations = (
-        replace(entry, state=State.CANDIDATE, why=_SEEN_ONCE) if entry.entry in seen_once else entry
-        for entry in suspected.reservations
-    )
-    return replace(suspected, reservations=tuple(reservations))
-
-
-def _known_causes(
-    assessment: Assessment, leaks: Iterable[TrackedFinding]
-) -> dict[ReservationKey, LeakCause]:
-    causes = {leak.finding.key: leak.finding.cause for leak in leaks}
-    known: dict[ReservationKey, LeakCause] = {}
-    for reservation in assessment.leaked:
-        cause = causes[leaked_reservation.key(reservation)]
-        if isinstance(cause, LeakCause) and cause is not LeakCause.UNKNOWN:
-            known[reservation.key] = cause
-    return known
 
 
 def _summary(assessment: Assessment, store: NetworkStore) -> NetworkSummary:

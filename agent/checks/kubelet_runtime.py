@@ -6,14 +6,15 @@ each other, or the runtime that they name was not asked, it is unknown whose pod
 
 from typing import Final
 
+from agent.checks.runtime_versions import deletes_at_start, record_before_address
 from agent.model.runtime import (
     DOCKER,
     ContainerRuntime,
     KubeletRuntime,
     endpoint_path,
-    version_numbers,
 )
 from agent.model.snapshot import NotRequested, Snapshot, Unavailable, is_missing, known_or
+from agent.model.versions import version_numbers
 
 _BEFORE_CRI: Final = (ContainerRuntime(DOCKER),)
 """What was asked for a recording that does not say it."""
@@ -22,51 +23,54 @@ _BEFORE_CRI: Final = (ContainerRuntime(DOCKER),)
 def kubelet_runtime(snapshot: Snapshot) -> KubeletRuntime:
     processes = known_or(snapshot.processes, None)
     node = known_or(snapshot.node, None)
-    # What the kubelet names: `docker` or an endpoint. What its Node reports: `docker://20.10.24`.
-    named = (processes.runtime if processes else None) or ""
+    # The kubelet names `docker` or an endpoint, its Node reports such as `docker://20.10.24`.
+    configured = (processes.runtime if processes else None) or ""
     reported = node.runtime if node else ""
     disputed = processes is not None and processes.runtime_disputed
-    contradiction = _contradiction(named, reported, disputed=disputed)
+    contradiction = _contradiction(configured, reported, disputed=disputed)
 
     asked = known_or(snapshot.runtimes, ())
     if isinstance(snapshot.runtimes, NotRequested):
         asked = _BEFORE_CRI
     used: tuple[ContainerRuntime, ...] = ()
     if contradiction is None:
-        used = tuple(runtime for runtime in asked if _is_used(runtime, named, reported))
+        used = tuple(runtime for runtime in asked if _is_used(runtime, configured, reported))
 
     plugin_files = any(network.plugin_files for network in known_or(snapshot.networks, ()))
     return KubeletRuntime(
         asked=asked,
         used=used,
-        not_asked=None if contradiction or used else named or reported or None,
+        not_asked=None if contradiction or used else configured or reported or None,
         contradiction=contradiction,
         keeps_checkpoints=contradiction is not None
-        or _keeps_checkpoints(named or reported, asked, used, snapshot),
+        or _keeps_checkpoints(configured or reported, asked, used, snapshot),
         # If plugins are in files of their own, no result names them, and the DEL of one may go by
         # the address.
-        deletes_at_start=bool(used)
-        and not plugin_files
-        and all(runtime.deletes_at_start for runtime in used),
+        deletes_at_start=bool(used) and not plugin_files and all(map(deletes_at_start, used)),
+        without_record_order=tuple(
+            runtime
+            for runtime in used or asked
+            if runtime.name != DOCKER and not record_before_address(runtime.name, runtime.version)
+        ),
     )
 
 
-def _contradiction(named: str, reported: str, *, disputed: bool) -> str | None:
+def _contradiction(configured: str, reported: str, *, disputed: bool) -> str | None:
     """Return who contradicts whom. Anyone can name a process kubelet."""
-    if not named:
+    if not configured:
         return None
     if disputed:
-        return f"processes named kubelet name different runtimes, such as {named}"
-    if not reported or (named == DOCKER) == _is_docker(reported):
+        return f"processes named kubelet name different runtimes, such as {configured}"
+    if not reported or (configured == DOCKER) == _is_docker(reported):
         return None
-    return f"the kubelet names {named} as runtime, and its Node names {reported}"
+    return f"the kubelet names {configured} as runtime, and its Node names {reported}"
 
 
-def _is_used(runtime: ContainerRuntime, named: str, reported: str) -> bool:
-    """Return whether the kubelet uses it; if nothing names its runtime, whether it is set."""
-    if named:
-        has_endpoint = runtime.endpoint != "" and endpoint_path(named) == runtime.endpoint
-        return named == runtime.name or has_endpoint
+def _is_used(runtime: ContainerRuntime, configured: str, reported: str) -> bool:
+    """Return whether the kubelet uses it; if its runtime is unknown, whether a setting names it."""
+    if configured:
+        has_endpoint = runtime.endpoint != "" and endpoint_path(configured) == runtime.endpoint
+        return configured == runtime.name or has_endpoint
     if reported:
         name, _, version = reported.partition("://")
         versions = {version_numbers(version), version_numbers(runtime.version)} - {None}

@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from agent.model.assessment import Assessment, ClassifiedReservation, State
+from agent.model.clocks import CLOCK_STEP, Moment
 from agent.model.index import SnapshotIndex
-from agent.model.memory import Memory, ReservationMemory, Since
+from agent.model.memory import Memory, ReservationMemory
 from agent.model.snapshot import (
     SANDBOX_OF_ANOTHER_CLIENT,
     Known,
@@ -20,8 +21,6 @@ from agent.model.snapshot import (
     known_or,
 )
 
-CLOCK_STEP: Final = timedelta(seconds=5)
-"""If wall clock and boot clock progress by amounts that differ by more, the clock was set."""
 _OWNED: Final = {State.IN_USE, State.NOT_READY, State.TEARDOWN_PENDING}
 
 
@@ -29,7 +28,7 @@ def advance(before: Memory, assessment: Assessment) -> Memory:
     """Return the memory after a snapshot in which every reservation was classified."""
     snapshot = assessment.snapshot
     read = networks_read(snapshot)
-    stepped = clock_stepped(before, snapshot)
+    stepped = _clock_stepped(before, snapshot)
     pods = {pod.name: pod for pod in known_or(snapshot.pods, ())}
 
     reservations = {
@@ -46,7 +45,12 @@ def advance(before: Memory, assessment: Assessment) -> Memory:
             pending_since=_pending_since(reservation, entry, earlier, assessment.index),
             host_ports=_host_ports(reservation, entry, earlier, assessment.index, pods),
         )
-    return Memory(Since(snapshot.taken_at, snapshot.uptime), reservations, before.names)
+    return Memory(
+        last=Moment(snapshot.taken_at, snapshot.uptime),
+        reservations=reservations,
+        clock_stepped=stepped,
+        names=before.names,
+    )
 
 
 def networks_read(snapshot: Snapshot) -> set[str]:
@@ -54,11 +58,11 @@ def networks_read(snapshot: Snapshot) -> set[str]:
     return {store.network for store in snapshot.reservations if isinstance(store.reading, Known)}
 
 
-def clock_stepped(before: Memory, snapshot: Snapshot) -> bool:
+def _clock_stepped(before: Memory, snapshot: Snapshot) -> bool:
     """Return whether the wall clock was set since the last snapshot."""
     if before.last is None:
         return False
-    by_wall_clock = snapshot.taken_at - before.last.at
+    by_wall_clock = snapshot.taken_at - before.last.wall
     by_boot_clock = snapshot.uptime - before.last.uptime
     return abs(by_wall_clock - by_boot_clock) > CLOCK_STEP
 
@@ -68,7 +72,7 @@ def _pending_since(
     entry: ClassifiedReservation,
     earlier: ReservationMemory,
     index: SnapshotIndex,
-) -> Since | None:
+) -> Moment | None:
     """Return since when the teardown is pending, which no file on the node says."""
     if entry.state is State.UNKNOWN:
         return earlier.pending_since
@@ -87,7 +91,7 @@ def _is_pending(entry: ClassifiedReservation, index: SnapshotIndex) -> bool:
     return container.sandbox and not in_use
 
 
-def _first_seen(reservation: Reservation, index: SnapshotIndex) -> Since:
+def _first_seen(reservation: Reservation, index: SnapshotIndex) -> Moment:
     """Return now, or the boot of the node for a sandbox that a power cut ended.
 
     The time of the sandbox is no proof of that, because a node may create sandboxes before its
@@ -100,9 +104,9 @@ def _first_seen(reservation: Reservation, index: SnapshotIndex) -> Since:
     if processes and container and damaged:
         booted = processes.booted
         if container.created < int(booted.timestamp()):
-            return Since(booted, timedelta(0))
+            return Moment(booted, timedelta(0))
     since = _replaced_at(reservation, index) or snapshot.taken_at
-    return Since(since, snapshot.uptime - (snapshot.taken_at - since))
+    return Moment(since, snapshot.uptime - (snapshot.taken_at - since))
 
 
 def _replaced_at(reservation: Reservation, index: SnapshotIndex) -> datetime | None:

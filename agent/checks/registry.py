@@ -15,7 +15,7 @@ from agent.checks.addresses import (
     unreserved_pod_ip,
 )
 from agent.checks.cluster import detached_volume, replayed_watch, unregistered_node
-from agent.checks.detector import Detector
+from agent.checks.detector import Detector, Grouping
 from agent.checks.devices import (
     late_device_plugin,
     missing_kubelet_socket,
@@ -31,11 +31,16 @@ DETECTORS: Final[tuple[Detector, ...]] = (
 )  # fmt: skip
 """The order in which they run, and in which they are listed."""
 
-DETECTOR: Final = {detector.NAME: detector for detector in DETECTORS}
+_GROUPING: Final[tuple[Grouping, ...]] = (leaked_reservation, rejected_pod)
+"""Those that show several findings in one line."""
 _DIRECT_EFFECT: Final[tuple[Detector, ...]] = (
     unregistered_node, exhausted_range, shared_ip, unreserved_pod_ip, detached_volume,
     rejected_pod, started_without_device, missing_kubelet_socket, late_device_plugin,
     leaked_reservation, unmanaged_address, stuck_teardown, overlapping_ranges,
 )  # fmt: skip
+"""Those with an effect on pods, the most direct one first."""
+
+DETECTOR: Final = {detector.NAME: detector for detector in DETECTORS}
+GROUPING: Final = {detector.NAME: detector for detector in _GROUPING}
 BY_EFFECT: Final = tuple(dict.fromkeys(detector.NAME for detector in _DIRECT_EFFECT + DETECTORS))
-"""Names of all, the most direct effect on pods first: a headline is about the first that fits."""
+"""The names of all in this order: a headline is about the first that found something."""

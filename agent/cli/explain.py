@@ -51,37 +51,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    known = dict(_kinds())
+    words = dict(_kinds())
     if arguments.word is None:
-        write("\n".join(_list(known)) + "\n")
+        write("\n".join(_list(words)) + "\n")
         return DONE
-    if not (found := _find(arguments.word, known)):
-        suggestion = did_you_mean(arguments.word, set().union(*known.values()))
+    texts = _find(arguments.word, words)
+    if not texts:
+        suggestion = did_you_mean(arguments.word, set().union(*words.values()))
         hint = "run 'nodeleak explain' for a list of all words"
         raise UsageError(f"unknown word {quote(arguments.word)}{suggestion}", hint)
-    write("\n\n".join(found) + "\n")
+    write("\n\n".join(texts) + "\n")
     return DONE
 
 
-def _find(word: str, known: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Explain a word however it is written, a metric by one of its samples, or a known message of another program."""
+def _find(word: str, words: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return the texts about a word, however it is written.
+
+    A metric is found by one of its samples too, and a known message of another program.
+    """
     message = " ".join(word.lower().split())
-    plain = _plain(
-        next((known_as for part, known_as in _WRITTEN["messages"].items() if part in message), word)
-    )
-    for spelling in (
-        plain,
-        plain.removeprefix("nodeleak"),
-        re.sub(r"(bucket|count|sum)$", "", plain),
-    ):
-        found = [
+    for part, explained_by in _WRITTEN["messages"].items():
+        if part in message:
+            word = explained_by
+            break
+    plain = _plain(word)
+    without_suffix = re.sub(r"(bucket|count|sum)$", "", plain)
+    for spelling in (plain, plain.removeprefix("nodeleak"), without_suffix):
+        texts = [
             f"{name} ({kind})\n\n{reflow(text)}"
-            for kind, texts in known.items()
-            for name, text in texts.items()
+            for kind, of_kind in words.items()
+            for name, text in of_kind.items()
             if _plain(name) == spelling
         ]
-        if found:
-            return found
+        if texts:
+            return texts
     return []
 
 
@@ -89,14 +92,12 @@ def _plain(word: str) -> str:
     return re.sub(r"[-_]", "", word.lower())
 
 
-def _list(known: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    for kind, texts in known.items():
+def _list(words: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    for kind, texts in words.items():
         yield f"{kind}:"
         if kind == _FINDING:
-            yield from (
-                reflow(f"  {word:<24}{text.splitlines()[0]}", " " * 26)
-                for word, text in texts.items()
-            )
+            for word, text in texts.items():
+                yield reflow(f"  {word:<24}{text.splitlines()[0]}", " " * 26)
         elif kind == _SETTING:
             yield "  every option of 'nodeleak run --help-all', such as grace"
         else:
@@ -149,7 +150,7 @@ def _setting(name: str) -> str:
 
 
 def _documented(kind: type[StrEnum]) -> dict[str, str]:
-    """Return the text below each member of an enum. Python does not keep it, so it is read from the source."""
+    """Return the text below each member of an enum, from the source: Python does not keep it."""
     members = re.findall(
         r'^    \w+ = "(\w+)"\n    """(.*?)"""$', inspect.getsource(kind), re.MULTILINE | re.DOTALL
     )

@@ -7,7 +7,6 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from shutil import get_terminal_size
 from typing import Final
 
 from agent.model.text import escape
@@ -67,7 +66,11 @@ def progress(text: str) -> Iterator[None]:
 
 def width() -> int:
     """Return the columns of the terminal, 80 without one; longer lines than 100 are hard to read."""
-    return max(40, min(100, get_terminal_size().columns))
+    try:
+        columns = int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size().columns
+    except (ValueError, OSError):  # standard output is no terminal
+        columns = 0
+    return max(40, min(100, columns or 80))
 
 
 def terminal_columns() -> int | None:

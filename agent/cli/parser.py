@@ -18,7 +18,7 @@ from agent.config import (
     settings_of,
     variable,
 )
-from agent.exporters.advice import release_commands
+from agent.exporters.release_commands import release_commands
 from agent.exporters.text.layout import TableView
 from agent.model.text import did_you_mean, quote
 

@@ -1,11 +1,10 @@
-"""What to do about a finding: the `Do:` of its detector as steps, and for addresses what this node calls for."""
+"""What to do about the findings of a detector: its remedy; for addresses, what this node needs."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.metadata import metadata, version
 from inspect import cleandoc
 from shlex import quote
-from typing import Final
 
 from agent.checks.addresses import (
     exhausted_range,
@@ -16,57 +15,33 @@ from agent.checks.addresses import (
 )
 from agent.checks.detector import Step
 from agent.checks.registry import DETECTOR
-from agent.model.assessment import ClassifiedReservation, State
-from agent.model.finding import Severity
+from agent.exporters.release_commands import BY_JOB, ON_NODE, with_share
+from agent.model.assessment import State
+from agent.model.finding import Finding, Severity
+from agent.model.limits import MAX_SHARE
 from agent.model.ranges import covers
-from agent.model.release import MAX_SHARE
 from agent.model.report import NetworkSummary, Report
 from agent.model.text import count_of
 
-ON_NODE: Final = ("nodeleak clean", "nodeleak clean --apply --cleanup-network=auto")
-_IN_POD: Final = ("nodeleak clean", "nodeleak clean --apply")
-_AS_JOB: Final = ("nodeleak clean", "kubectl nodeleak clean-job {node} --apply --run")
-ANY_SHARE: Final = "--max-share=100%"
-BY_JOB: Final = (
-    " with a Job, from your machine (or deploy/clean-one-node.yaml; this pod only reads)"
-)
-
-
-def release_commands(environment: Mapping[str, str], options: str = "") -> tuple[str, ...]:
-    """Return the commands that release addresses: on a node (with `options`), in a pod that may, or from outside."""
-    if "KUBERNETES_SERVICE_HOST" not in environment:
-        return tuple(f"{command}{options}" for command in ON_NODE)
-    return _IN_POD if environment.get("NODELEAK_CLEANUP_NETWORK") else _AS_JOB
-
 
 def advice(detector: str, report: Report, release: Sequence[str] = ON_NODE) -> list[Step]:
-    """Return what to do, in order, with `release` commands. An exhausted range with leaks has the steps of these."""
-    if detector not in {leaked_reservation.NAME, exhausted_range.NAME}:
-        return _remedy(detector, report)
-    found = {tracked.finding.detector for tracked in report.findings}
-    node = quote(report.assessment.snapshot.node_name)
-    mend = Step(
-        f"Mend the CNI plugin that fails first (see {failing_plugin.NAME}), or addresses leak again."
-    )
-    first = [mend] if failing_plugin.NAME in found else []
+    """Return what to do, in order. `release`: the commands that release addresses.
+
+    An exhausted range with leaks has the steps of the leaks.
+    """
+    findings = [tracked.finding for tracked in report.findings]
+    own = [finding for finding in findings if finding.detector == detector]
+    names = {finding.detector for finding in findings}
+    steps: list[Step] = []
+    if failing_plugin.NAME in names:
+        plugin = f"the CNI plugin that fails first (see {failing_plugin.NAME})"
+        steps.append(Step(f"Mend {plugin}, or addresses leak again."))
     if detector == leaked_reservation.NAME:
-        return [
-            *first,
-            *_about_leaks(report, node, [command.replace("{node}", node) for command in release]),
-        ]
-    return [] if leaked_reservation.NAME in found else [*first, *_about_pods(report, node)]
+        return [*steps, *_about_leaks(report, own, release)]
+    if detector == exhausted_range.NAME:
+        return [] if leaked_reservation.NAME in names else [*steps, *_about_ranges(report, own)]
 
-
-def description(detector: str) -> str:
-    return cleandoc(DETECTOR[detector].__doc__ or "").partition("\n")[0]
-
-
-def _remedy(detector: str, report: Report) -> list[Step]:
-    severities = {
-        tracked.finding.severity
-        for tracked in report.findings
-        if tracked.finding.detector == detector
-    }
+    severities = {finding.severity for finding in own}
     return [
         step
         for step in DETECTOR[detector].REMEDY.steps
@@ -74,130 +49,129 @@ def _remedy(detector: str, report: Report) -> list[Step]:
     ]
 
 
-def _about_leaks(report: Report, node: str, release: Sequence[str]) -> Iterator[Step]:
-    networks = _leaking_networks(report)
+def description(detector: str) -> str:
+    return cleandoc(DETECTOR[detector].__doc__ or "").partition("\n")[0]
+
+
+def _cordon(report: Report) -> Step:
+    node = quote(report.assessment.snapshot.node_name)
+    return Step(
+        "No address is free, and pods that start now fail. Cordon the node:",
+        (f"kubectl cordon {node}",),
+    )
+
+
+def _about_leaks(
+    report: Report, leaks: Sequence[Finding], release: Sequence[str]
+) -> Iterator[Step]:
+    node = quote(report.assessment.snapshot.node_name)
+    leaking = {leak.network for leak in leaks}
+    networks = [network for network in report.networks if network.name in leaking]
     is_full = any(network.free == 0 for network in networks)
     if is_full:
-        yield Step(
-            "No address is free, and pods that start now fail. Cordon the node:",
-            (f"kubectl cordon {node}",),
-        )
+        yield _cordon(report)
     if report.assessment.snapshot.unavailable_about_addresses():
         yield Step("Restore what is unavailable (below): nothing is released before.")
-    if any(tracked.finding.port_mappings for tracked in report.findings):
+    if any(leak.port_mappings for leak in leaks):
         yield Step(
-            "Delete the rules of the host ports that are named above, or the next pod gets their traffic."
+            "Delete the rules of the host ports that are named above, or the next pod gets their "
+            "traffic."
         )
-    where = BY_JOB if "clean-job" in release[-1] else ""
-    urgency = "" if is_full else _urgency(networks)
+    commands = [command.replace("{node}", node) for command in release]
     if doubt := _doubt(report, networks):
         yield Step(
             f"So much looks leaked that the runtime's list may be incomplete: {doubt}. "
             "Check first that `crictl pods` or `docker ps -a` has none of these containers."
         )
-        release = [with_share(command) for command in release]
-    yield Step(f"{urgency}See what would be released, then release it{where}:", tuple(release))
-    yield from _about_outside(report, networks)
+        commands = [with_share(command) for command in commands]
+    where = BY_JOB if "clean-job" in commands[-1] else ""
+    urgency = "" if is_full else _urgency(networks)
+    yield Step(f"{urgency}See what would be released, then release it{where}:", tuple(commands))
+
+    ranges = {network.name: network.ranges or () for network in networks}
+    outside = [
+        leak.ip
+        for leak in report.assessment.leaked
+        if not covers(ranges.get(leak.network, ()), leak.ip)
+    ]
+    if outside:
+        count = len(outside)
+        yield Step(
+            f"Release those in no known range ({count}) by name, as with `--ip {outside[0]}`."
+        )
     if is_full:
         yield Step("When the waiting pods run, let new ones come:", (f"kubectl uncordon {node}",))
     yield Step("Find out why it happened at the time shown, or addresses will leak again.")
     yield Step("Never delete reservation files by hand: addresses in use have such files too.")
 
 
-def _doubt(report: Report, networks: Iterable[NetworkSummary]) -> str:
-    """Return why `nodeleak clean` suspects the reading by default; empty if it does not."""
+def _doubt(report: Report, networks: Sequence[NetworkSummary]) -> str | None:
+    """Return why `nodeleak clean` suspects the reading by default."""
     for network in networks:
         share = leaked_share.share(report.assessment, network.name)
         doubt = leaked_share.doubt(report.assessment, network.name)
         if share > MAX_SHARE and doubt:
             return doubt
-    return ""
-
-
-def with_share(command: str) -> str:
-    """Return a command that releases, or shows what it would release, however much looks leaked."""
-    return f"{command} -- {ANY_SHARE}" if "clean-job" in command else f"{command} {ANY_SHARE}"
-
-
-def _about_outside(report: Report, networks: Sequence[NetworkSummary]) -> Iterator[Step]:
-    ranges = {network.name: network.ranges or () for network in networks}
-    if outside := [
-        leak.ip
-        for leak in report.assessment.leaked
-        if not covers(ranges.get(leak.network, ()), leak.ip)
-    ]:
-        yield Step(
-            f"Release those in no known range ({len(outside)}) by name, as with `--ip {outside[0]}`."
-        )
+    return None
 
 
 def _urgency(networks: Sequence[NetworkSummary]) -> str:
-    free = [network.free for network in networks if network.free is not None]
-    if len(free) < len(networks) or not free:
+    lowest: int | None = None
+    is_scarce = False
+    for network in networks:
+        if network.free is None:
+            return "The number of free addresses is unknown. "
+        lowest = network.free if lowest is None else min(lowest, network.free)
+        if network.free < exhausted_range.low_watermark(network.usable or 0):
+            is_scarce = True
+    if lowest is None:
         return "The number of free addresses is unknown. "
-    is_scarce = any(
-        (network.free or 0) < exhausted_range.low_watermark(network.usable or 0)
-        for network in networks
-    )
-    return f"{'' if is_scarce else 'Not urgent: '}{count_of(min(free), 'address is', 'addresses are')} free. "
+    free = count_of(lowest, "address is", "addresses are")
+    return f"{'' if is_scarce else 'Not urgent: '}{free} free. "
 
 
-def _about_pods(report: Report, node: str) -> Iterator[Step]:
-    found = [
-        tracked.finding
-        for tracked in report.findings
-        if tracked.finding.detector == exhausted_range.NAME
-    ]
-    if full := {finding.network for finding in found if finding.severity is Severity.CRITICAL}:
-        yield Step(
-            "No address is free, and pods that start now fail. Cordon the node:",
-            (f"kubectl cordon {node}",),
-        )
-        yield from _about_states(
-            [entry for entry in report.assessment.reservations if entry.network in full]
-        )
-    networks = sorted({finding.network for finding in found})
+def _about_ranges(report: Report, findings: Sequence[Finding]) -> Iterator[Step]:
+    full = {finding.network for finding in findings if finding.severity is Severity.CRITICAL}
+    if full:
+        yield _cordon(report)
+        yield from _about_states(report, full)
+    networks = sorted({finding.network for finding in findings})
     secondary = [name for name in networks if exhausted_range.is_secondary(report.assessment, name)]
     if len(secondary) < len(networks):
         yield Step("Lower the kubelet's --max-pods, or give the node a larger pod CIDR.")
     if secondary:
-        yield Step(
-            f"If more pods need an address of {', '.join(secondary)}, give it a larger range."
-        )
+        names = ", ".join(secondary)
+        yield Step(f"If more pods need an address of {names}, give it a larger range.")
 
 
-def _about_states(entries: Sequence[ClassifiedReservation]) -> Iterator[Step]:
+def _about_states(report: Report, networks: set[str]) -> Iterator[Step]:
+    entries = [entry for entry in report.assessment.reservations if entry.network in networks]
     candidates = sum(entry.state is State.CANDIDATE for entry in entries)
-    ended = {
-        entry.container_id
-        for entry in entries
-        if entry.state in {State.NOT_READY, State.TEARDOWN_PENDING}
-    }
+    not_running = {State.NOT_READY, State.TEARDOWN_PENDING}
+    ended = {entry.container_id for entry in entries if entry.state in not_running}
     if candidates:
-        may_be = count_of(candidates, "address", "addresses")
+        addresses = count_of(candidates, "address", "addresses")
         yield Step(
-            f"{may_be} may be leaked: this is known after the grace period (--grace). Then scan again."
+            f"{addresses} may be leaked: this is known after the grace period (--grace). Then scan "
+            "again."
         )
     if ended:
-        still = count_of(len(ended), "ended sandbox still has", "ended sandboxes still have")
-        why = "If this lasts, teardowns fail, and deleting pods makes it worse: the runtime's log says why"
-        yield Step(f"{still} an address. {why} (see {stuck_teardown.NAME}).")
+        sandboxes = count_of(len(ended), "ended sandbox still has", "ended sandboxes still have")
+        yield Step(
+            f"{sandboxes} an address. If this lasts, teardowns fail, and deleting pods makes it "
+            f"worse: the runtime's log says why (see {stuck_teardown.NAME})."
+        )
     if not candidates and not ended:
         yield Step(
             "No address is known to be leaked. Delete pods here that can run on other nodes."
         )
 
 
-def _leaking_networks(report: Report) -> list[NetworkSummary]:
-    findings = (tracked.finding for tracked in report.findings)
-    leaking = {
-        finding.network for finding in findings if finding.detector == leaked_reservation.NAME
-    }
-    return [network for network in report.networks if network.name in leaking]
-
-
 def runbook(detector: str, severity: Severity) -> str:
-    """Return the URL of a runbook; empty if there is none, or if the package does not say where its documents are."""
+    """Return the URL of a runbook.
+
+    Empty if there is none, or if the package does not say where its documents are.
+    """
     section = DETECTOR[detector].REMEDY.runbook
     if (detector, severity) == (exhausted_range.NAME, Severity.CRITICAL):
         section = "Ranges.md#nodeleakrangeexhausted"

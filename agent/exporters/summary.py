@@ -1,12 +1,11 @@
-"""A report in one sentence, which names the worst consequence, and each finding, or those of one cause, in one line."""
+"""A report in one sentence, which names the worst consequence, and its findings in lines."""
 
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from agent.checks.addresses import exhausted_range, leaked_reservation
-from agent.checks.detector import Grouping
-from agent.checks.registry import BY_EFFECT, DETECTOR, DETECTORS
+from agent.checks.registry import BY_EFFECT, DETECTOR, DETECTORS, GROUPING
 from agent.exporters.json.status import NodeState
 from agent.model.assessment import State
 from agent.model.finding import Finding, Severity, TrackedFinding, total
@@ -35,9 +34,8 @@ def finding_lines(report: Report, *, verbose: bool = False) -> dict[str, list[Fi
         findings = [tracked.finding for tracked in group]
         first = findings[0]
         text = first.message
-        detector = DETECTOR[first.detector]
-        if len(findings) > 1 and isinstance(detector, Grouping):
-            text = detector.describe_group(findings, report.assessment)
+        if len(findings) > 1:
+            text = GROUPING[first.detector].describe_group(findings, report.assessment)
         line = FindingLine(first.severity, text, group[0].confirmed)
         lines.setdefault(first.detector, []).append(line)
     return lines
@@ -70,71 +68,60 @@ def _count(severity: Severity, detectors: Counter[str]) -> str:
 
 
 def state_of(report: Report, *, alive: bool = True) -> NodeState:
-    if any(tracked.confirmed for tracked in report.problems) or (
-        report.cleaning and report.cleaning.halted
-    ):
+    confirmed = any(tracked.confirmed for tracked in report.problems)
+    if confirmed or (report.cleaning and report.cleaning.halted):
         return NodeState.FINDINGS
-    return (
-        NodeState.INCOMPLETE
-        if report.unavailable or not report.complete or not alive
-        else NodeState.OK
-    )
+    if report.unavailable or not report.complete or not alive:
+        return NodeState.INCOMPLETE
+    return NodeState.OK
 
 
 def headline(report: Report, *, alive: bool = True) -> str:
     state = state_of(report, alive=alive)
     if state is NodeState.FINDINGS:
         severity, text = _worst(report, confirmed=True)
-        if (
-            severity is not Severity.CRITICAL
-            and report.cleaning is not None
-            and report.cleaning.halted
-        ):
-            return f"Critical: cleanup halted: {report.cleaning.halted}"
+        halted = report.cleaning.halted if report.cleaning else ""
+        if halted and severity is not Severity.CRITICAL:
+            return f"Critical: cleanup halted: {halted}"
         return f"{severity.value.capitalize()}: {text}"
     if state is NodeState.INCOMPLETE:
-        return f"Incomplete: {incomplete(report) if alive else 'the nodeleak agent is up but has stopped scanning'}"
-    return (
-        f"Unconfirmed: {_worst(report, confirmed=False)[1]}"
-        if report.problems
-        else f"OK: {_informational(report)}"
-    )
+        stalled = "the nodeleak agent is up but has stopped scanning"
+        return f"Incomplete: {incomplete(report) if alive else stalled}"
+    if report.problems:
+        return f"Unconfirmed: {_worst(report, confirmed=False)[1]}"
+    return f"OK: {_informational(report)}"
 
 
 def incomplete(report: Report) -> str:
     """Say which checks could not run, with the reason of most of them; empty where all did."""
     failed = [gap for gap in report.gaps if not gap.chosen]
     if failed:
-        whys = [source.why for source in report.unavailable] or [
-            f"{failed[0].detector}: {failed[0].why}"
-        ]
-        why = max(whys, key=lambda why: sum(why in gap.why for gap in failed))
-        return f"{len(failed)} of {len(DETECTORS)} checks could not run: {why}"
-    if report.unavailable:
-        return f"every check ran, but {report.unavailable[0].source} is unavailable: {report.unavailable[0].why}"
+        reasons = [source.why for source in report.unavailable]
+        reasons = reasons or [f"{failed[0].detector}: {failed[0].why}"]
+        reason = max(reasons, key=lambda reason: sum(reason in gap.why for gap in failed))
+        return f"{len(failed)} of {len(DETECTORS)} checks could not run: {reason}"
+    for source in report.unavailable:
+        return f"every check ran, but {source.source} is unavailable: {source.why}"
     return ""
 
 
 def _informational(report: Report) -> str:
-    found = (
-        count_of(total(report.findings), "informational finding")
-        if report.findings
-        else "no findings"
-    )
+    findings = "no findings"
+    if report.findings:
+        findings = count_of(total(report.findings), "informational finding")
     unknown = sum((network.states or {}).get(State.UNKNOWN, 0) for network in report.networks)
-    return f"{found} ({count_of(unknown, 'address', 'addresses')} unknown)" if unknown else found
+    if not unknown:
+        return findings
+    return f"{findings} ({count_of(unknown, 'address', 'addresses')} unknown)"
 
 
 def _worst(report: Report, *, confirmed: bool) -> tuple[Severity, str]:
-    """Describe the most severe findings; of several kinds, the one with the most direct effect on pods."""
+    """Describe the most severe findings; of several kinds, the one with the most direct effect."""
     findings = [
         tracked.finding for tracked in report.problems if tracked.confirmed or not confirmed
     ]
-    severity = max(
-        (finding.severity for finding in findings),
-        key=list(Severity).index,
-        default=Severity.WARNING,
-    )
+    severities = [finding.severity for finding in findings]
+    severity = max(severities, key=lambda severity: severity.rank, default=Severity.WARNING)
     for detector in BY_EFFECT:
         of_detector = [
             finding
@@ -165,15 +152,11 @@ def _consequence(
 
 
 def _free_addresses(network: NetworkSummary, report: Report) -> str:
+    left = "no free pod addresses"
+    if network.free:
+        left = f"only {count_of(network.free, 'free pod address', 'free pod addresses')} left"
     where = f" in {network.name}" if len(report.networks) > 1 else ""
-    left = (
-        f"only {count_of(network.free, 'free pod address', 'free pod addresses')} left"
-        if network.free
-        else ""
-    )
-    leaked, unknown = (
-        report.assessment.taken(network.name, state) for state in (State.LEAKED, State.UNKNOWN)
-    )
+    leaked = format_number(report.assessment.taken(network.name, State.LEAKED))
+    unknown = report.assessment.taken(network.name, State.UNKNOWN)
     not_known = f", {format_number(unknown)} unknown" if unknown else ""
-    taken = f"({format_number(leaked)} of {format_number(network.usable)} leaked{not_known})"
-    return f"{left or 'no free pod addresses'}{where} {taken}"
+    return f"{left}{where} ({leaked} of {format_number(network.usable)} leaked{not_known})"

@@ -1,7 +1,7 @@
-"""Events on the node, from a snapshot and the release journal, as the JSON document `nodeleak.timeline/v1`. Pure.
+"""Events on the node, as the JSON document `nodeleak.timeline/v1`. Pure.
 
-Each event comes from one record and has that record's time. Clocks differ: a time of the API server, or between two
-snapshots, is not exact.
+They come from a snapshot and the release journal, each from one record and with that record's time.
+Clocks differ: a time of the API server, or between two snapshots, is not exact.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,29 +10,31 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agent.checks.addresses import leaked_reservation
 from agent.exporters.json.scan import unavailable_sources
+from agent.model.clocks import WHOLE_SECOND
 from agent.model.devices import KUBELET_SOCKET, TransitionKind
 from agent.model.rejections import Rejection, RejectionKind
 from agent.model.release import Verdict
 from agent.model.report import Report
 from agent.model.runtime import DOCKER
-from agent.model.snapshot import Pod, Snapshot, Unavailable, known_or
+from agent.model.snapshot import Snapshot, Unavailable, known_or
 from agent.model.text import rfc3339, truncate
 
 if TYPE_CHECKING:
     from agent.cleanup.journal import Entry
 
 _SCHEMA: Final = "nodeleak.timeline/v1"
-_NONE, _SECOND = timedelta(0), timedelta(seconds=1)
 _UNDATED_SOURCES: Final = {"cni_results", "node", "watches"}
 """Sources without times: a timeline lacks nothing without them."""
 
 _TRANSITIONS: Final = {
-    TransitionKind.KUBELET_STARTED: "the kubelet's device manager started: it has no plugin until each registers again",
+    TransitionKind.KUBELET_STARTED: "the kubelet's device manager started: it has no plugin until "
+    "each registers again",
     TransitionKind.SOCKET_APPEARED: "plugin socket {socket} appeared",
     TransitionKind.SOCKET_GONE: "plugin socket {socket} was removed",
     TransitionKind.REGISTERED: "{resource} registered: the kubelet has healthy devices of it",
     TransitionKind.LOST: "the kubelet lost {resource}: it has no healthy device of it",
-    TransitionKind.DROPPED: "the kubelet dropped {resource}: the node has none until it registers again",
+    TransitionKind.DROPPED: "the kubelet dropped {resource}: the node has none until it registers "
+    "again",
 }
 _OF_SOCKETS: Final = {TransitionKind.SOCKET_APPEARED, TransitionKind.SOCKET_GONE}
 _REJECTIONS: Final = {
@@ -43,27 +45,21 @@ _REJECTIONS: Final = {
     RejectionKind.NO_CAPACITY: "the node had no {resource}",
     RejectionKind.OTHER: "{message}",
 }
-
-
 _ORDER: Final = (
-    *(
-        "booted",
-        "docker_started",
-        "runtime_started",
-        "kubelet_started",
-        "device_manager_started",
-        "socket_gone",
-    ),
-    *(
-        "lost",
-        "dropped",
-        "rejected",
-        "socket_appeared",
-        "registered",
-        "leaked",
-        "released",
-        "restored",
-    ),
+    "booted",
+    "docker_started",
+    "runtime_started",
+    "kubelet_started",
+    "device_manager_started",
+    "socket_gone",
+    "lost",
+    "dropped",
+    "rejected",
+    "socket_appeared",
+    "registered",
+    "leaked",
+    "released",
+    "restored",
 )
 """Of two events at one time, the kind that is named earlier comes first."""
 _STARTS: Final = {"kubelet": "kubelet_started", DOCKER: "docker_started"}
@@ -86,7 +82,10 @@ def timeline_document(
     *,
     since: timedelta | None = None,
 ) -> dict[str, Any]:
-    """Merge the events, the oldest first. `damage`: of the journal; `since`: only so long before the snapshot."""
+    """Merge the events, the oldest first.
+
+    `damage`: of the journal. `since`: only so long before the snapshot.
+    """
     snapshot = report.assessment.snapshot
     events = [
         *_process_starts(snapshot, report.assessment.runtime.names),
@@ -96,21 +95,20 @@ def timeline_document(
     ]
     if not isinstance(releases, Unavailable):
         events += _releases(releases)
+    shown = [
+        {**event._asdict(), "at": rfc3339(event.at, "milliseconds")}
+        for event in _in_order(events)
+        if since is None or snapshot.taken_at - event.at <= since
+    ]
+    rejections = [pod.rejection for pod in known_or(snapshot.pods, ()) if pod.rejection]
+    skew = snapshot.api_skew
     return {
         "schema": _SCHEMA,
         "node": snapshot.node_name,
         "taken_at": rfc3339(snapshot.taken_at),
-        "events": [
-            {**event._asdict(), "at": rfc3339(event.at, "milliseconds")}
-            for event in _in_order(events)
-            if since is None or snapshot.taken_at - event.at <= since
-        ],
-        "undated_rejections": sum(
-            1 for _, rejection in _rejected(snapshot) if rejection.at is None
-        ),
-        "api_skew_seconds": None
-        if snapshot.api_skew is None
-        else snapshot.api_skew.total_seconds(),
+        "events": shown,
+        "undated_rejections": sum(rejection.at is None for rejection in rejections),
+        "api_skew_seconds": None if skew is None else skew.total_seconds(),
         "warnings": [*_state_warnings(snapshot), *(f"journal: {line}" for line in damage)],
         "unavailable": unavailable_sources(_unavailable(report, releases)),
     }
@@ -119,14 +117,16 @@ def timeline_document(
 def _in_order(events: Sequence[_Event]) -> list[_Event]:
     starts = [event.at for event in events if event.what == "device_manager_started"]
 
-    def order(event: _Event) -> tuple[datetime, int, str]:
+    def sort_key(event: _Event) -> tuple[datetime, int, str]:
         at = event.at
         if event.what == "rejected":
-            # The device manager starts before any pod is admitted; a rejection's time has whole seconds only.
-            at = max([at, *(start for start in starts if _NONE <= start - at < _SECOND)])
+            # The device manager starts before any pod is admitted; a rejection's time has whole
+            # seconds only.
+            within = [start for start in starts if at <= start < at + WHOLE_SECOND]
+            at = max([at, *within])
         return at, _ORDER.index(event.what), event.subject
 
-    return sorted(events, key=order)
+    return sorted(events, key=sort_key)
 
 
 def _unavailable(report: Report, releases: object) -> Iterator[Unavailable]:
@@ -137,31 +137,39 @@ def _unavailable(report: Report, releases: object) -> Iterator[Unavailable]:
 
 
 def _process_starts(snapshot: Snapshot, runtimes: Iterable[str]) -> Iterator[_Event]:
-    if (processes := known_or(snapshot.processes, None)) is None:
+    processes = known_or(snapshot.processes, None)
+    if processes is None:
         return
-    yield _Event(processes.booted, True, "booted", "node", "the node booted", "processes")
-    starts = {"kubelet": processes.kubelet} | {name: processes.start_of(name) for name in runtimes}
-    for name, started in starts.items():
-        if started is not None:
-            kind = _STARTS.get(name, "runtime_started")
-            yield _Event(started, True, kind, name, f"{name} started", "processes")
+    starts = [("booted", "node", "the node booted", processes.booted)]
+    started = {"kubelet": processes.kubelet}
+    started |= {name: processes.start_of(name) for name in runtimes}
+    for name, at in started.items():
+        if at is not None:
+            starts.append((_STARTS.get(name, "runtime_started"), name, f"{name} started", at))
+    for what, subject, text, at in starts:
+        yield _Event(at=at, exact=True, what=what, subject=subject, text=text, source="processes")
 
 
 def _transitions(snapshot: Snapshot) -> Iterator[_Event]:
     plugins = known_or(snapshot.device_plugins, None)
-    for transition in plugins.history if plugins else ():
-        resource, name, what = transition.resource, transition.socket, transition.what
-        kind, subject = what.value, name if what in _OF_SOCKETS else resource
-        if what is TransitionKind.KUBELET_STARTED:
-            kind, subject = "device_manager_started", "kubelet"
-        text = _TRANSITIONS[what].format(
-            resource=resource, socket=f"{name} ({resource})" if resource else name
-        )
+    for change in plugins.history if plugins else ():
+        what = change.what.value
+        subject = change.socket if change.what in _OF_SOCKETS else change.resource
+        socket = f"{change.socket} ({change.resource})" if change.resource else change.socket
+        text = _TRANSITIONS[change.what].format(resource=change.resource, socket=socket)
+        if change.what is TransitionKind.KUBELET_STARTED:
+            what = "device_manager_started"
+            subject = "kubelet"
         if subject == KUBELET_SOCKET:
-            text = (
-                f"{KUBELET_SOCKET} was removed: no plugin can register until the kubelet restarts"
-            )
-        yield _Event(transition.at, transition.exact, kind, subject, text, "device_plugins")
+            text = f"{subject} was removed: no plugin can register until the kubelet restarts"
+        yield _Event(
+            at=change.at,
+            exact=change.exact,
+            what=what,
+            subject=subject,
+            text=text,
+            source="device_plugins",
+        )
 
 
 def _state_warnings(snapshot: Snapshot) -> Iterator[str]:
@@ -170,68 +178,78 @@ def _state_warnings(snapshot: Snapshot) -> Iterator[str]:
         yield f"device_plugins: {plugins.trouble}"
 
 
-def _rejected(snapshot: Snapshot) -> Iterator[tuple[Pod, Rejection]]:
-    return (
-        (pod, pod.rejection) for pod in known_or(snapshot.pods, ()) if pod.rejection is not None
-    )
-
-
 def _rejections(report: Report) -> Iterator[_Event]:
     snapshot = report.assessment.snapshot
-    causes = {
+    explained = {
         pod.uid: pod
-        for found in report.findings
-        if found.confirmed
-        for pod in found.finding.rejected_pods
+        for tracked in report.findings
+        if tracked.confirmed
+        for pod in tracked.finding.rejected_pods
     }
-    for pod, rejection in _rejected(snapshot):
-        if rejection.at is None:
+    for pod in known_or(snapshot.pods, ()):
+        rejection = pod.rejection
+        if rejection is None or rejection.at is None:
             continue
-        found = causes.get(pod.uid)
-        outcome = f"; {found.cause.value}, {found.pod_outcome.value}" if found else ""
-        at = _node_time(rejection.at, snapshot.api_skew if rejection.by_api else None)
-        text = f"pod {pod.name} was rejected: {_why(rejection)}{outcome}"
-        # Not exact by the node's own clock either: whole seconds.
-        yield _Event(at, False, "rejected", pod.name, text, "pods")
+        skew = snapshot.api_skew if rejection.by_api else None
+        text = f"pod {pod.name} was rejected: {_describe(rejection)}"
+        if found := explained.get(pod.uid):
+            text += f"; {found.cause.value}, {found.pod_outcome.value}"
+        yield _Event(
+            at=_node_time(rejection.at, skew),
+            exact=False,  # by the node's own clock, it has whole seconds
+            what="rejected",
+            subject=pod.name,
+            text=text,
+            source="pods",
+        )
 
 
 def _node_time(at: datetime, skew: timedelta | None) -> datetime:
     try:
-        return at - (skew or _NONE)
+        return at - (skew or timedelta(0))
     except OverflowError:
         return at
 
 
-def _why(rejection: Rejection) -> str:
-    known = rejection.requested is not None and rejection.available is not None
-    amounts = (
-        f" (requested {rejection.requested}, available {rejection.available})" if known else ""
-    )
-    resource, message = rejection.resource or "a device", truncate(rejection.message)
+def _describe(rejection: Rejection) -> str:
+    amounts = ""
+    if rejection.requested is not None and rejection.available is not None:
+        amounts = f" (requested {rejection.requested}, available {rejection.available})"
     return _REJECTIONS[rejection.refused].format(
-        resource=resource, amounts=amounts, message=message
+        resource=rejection.resource or "a device",
+        amounts=amounts,
+        message=truncate(rejection.message),
     )
 
 
 def _leaks(report: Report) -> Iterator[_Event]:
     for tracked in report.sorted_findings:
         finding = tracked.finding
-        if tracked.confirmed and finding.detector == leaked_reservation.NAME:
-            # Without `since`, the last start that can have been its cause is a bound from above, and not from below.
-            at = finding.since or finding.cause_at or tracked.first_seen
-            when = "then or later" if finding.since else "then or earlier"
-            text = f"leak (began {when}): {finding.message}"
-            yield _Event(at, False, "leaked", finding.subject, text, "reservations")
+        if not tracked.confirmed or finding.detector != leaked_reservation.NAME:
+            continue
+        # Without `since`, the last start that can be its cause is an upper bound, and no lower one.
+        when = "then or later" if finding.since else "then or earlier"
+        yield _Event(
+            at=finding.since or finding.cause_at or tracked.first_seen,
+            exact=False,
+            what="leaked",
+            subject=finding.subject,
+            text=f"leak (began {when}): {finding.message}",
+            source="reservations",
+        )
 
 
-def _releases(releases: "Iterable[Entry]") -> Iterator[_Event]:
-    for entry in releases:
+def _releases(entries: "Iterable[Entry]") -> Iterator[_Event]:
+    for entry in entries:
         if entry.verdict is not Verdict.RELEASED:
             continue
         ips = ", ".join(entry.ips)
-        of_pod = f" of pod {entry.pod}" if entry.pod else ""
-        text = f"{ips}{of_pod} was released by `{entry.actor}`, journal entry {entry.name}"
-        yield _Event(entry.at, True, "released", ips, text, "journal")
-        if entry.restored is not None:
-            text = f"{ips}{of_pod} was restored, journal entry {entry.name}"
-            yield _Event(entry.restored, True, "restored", ips, text, "journal")
+        addresses = f"{ips} of pod {entry.pod}" if entry.pod else ips
+        released = f"released by `{entry.actor}`"
+        for what, at, done in (
+            ("released", entry.at, released),
+            ("restored", entry.restored, "restored"),
+        ):
+            if at is not None:
+                text = f"{addresses} was {done}, journal entry {entry.name}"
+                yield _Event(at=at, exact=True, what=what, subject=ips, text=text, source="journal")

@@ -1,7 +1,8 @@
 """The node's condition `CNIAddressPressure`, from the detector `exhausted_range`.
 
-True: it has a confirmed warning or critical finding. False: it has none. Unknown: it could not check all networks. An
-unconfirmed finding leaves the condition unchanged, and a node without kubenet does not get one.
+True: it has a confirmed warning or critical finding. False: it has none. Unknown: it could not
+check all networks. An unconfirmed finding leaves the condition unchanged, and a node without
+kubenet does not get one.
 """
 
 from datetime import datetime, timedelta
@@ -21,47 +22,46 @@ class Condition(NamedTuple):
     message: str
 
     def patch(self, at: datetime, *, changed: bool) -> dict[str, Any]:
-        """Return the patch of the node's status. `changed`: the condition had another status until now."""
-        content = {
+        """Return the patch of the node's status.
+
+        `changed`: the condition had another status until now.
+        """
+        condition = {
             "type": ADDRESS_PRESSURE,
             "status": self.status,
             "reason": self.reason,
             "message": self.message,
+            "lastHeartbeatTime": rfc3339(at),
         }
         # A strategic merge patch keeps the fields that it leaves out.
-        times = {"lastHeartbeatTime": rfc3339(at)} | (
-            {"lastTransitionTime": rfc3339(at)} if changed else {}
-        )
-        return {"status": {"conditions": [content | times]}}
+        if changed:
+            condition["lastTransitionTime"] = rfc3339(at)
+        return {"status": {"conditions": [condition]}}
 
 
 def condition(report: Report) -> Condition | None:
     """Return the condition; None: leave it unchanged."""
-    found = [
-        tracked for tracked in report.problems if tracked.finding.detector == exhausted_range.NAME
+    findings = [
+        tracked
+        for tracked in sorted(report.problems, key=urgency)
+        if tracked.finding.detector == exhausted_range.NAME
     ]
-    if confirmed := [
-        tracked.finding for tracked in sorted(found, key=urgency) if tracked.confirmed
-    ]:
-        reason = (
-            "CNIAddressesExhausted"
-            if confirmed[0].severity is Severity.CRITICAL
-            else "CNIAddressesScarce"
-        )
+    confirmed = [tracked.finding for tracked in findings if tracked.confirmed]
+    if confirmed:
+        is_exhausted = confirmed[0].severity is Severity.CRITICAL
+        reason = "CNIAddressesExhausted" if is_exhausted else "CNIAddressesScarce"
         return Condition("True", reason, "; ".join(finding.message for finding in confirmed))
-    return None if found else _without_finding(report)
+    return None if findings else _without_finding(report)
 
 
 def _without_finding(report: Report) -> Condition | None:
     for gap in report.gaps:
         if gap.detector == exhausted_range.NAME:
             # A node without kubenet keeps no old status, but does not get a new condition.
-            return (
-                None
-                if gap.chosen and not _status(report)
-                else Condition("Unknown", "CNIAddressesUnknown", gap.why)
-            )
-    free = (_free_addresses(network) for network in report.networks if not network.not_in_use)
+            if gap.chosen and not _status(report):
+                return None
+            return Condition("Unknown", "CNIAddressesUnknown", gap.why)
+    free = [_free_addresses(network) for network in report.networks if not network.not_in_use]
     return Condition("False", "CNIAddressesAvailable", "; ".join(free))
 
 
@@ -72,13 +72,16 @@ def _free_addresses(network: NetworkSummary) -> str:
 
 
 def _status(report: Report) -> str | None:
-    """Return the status in the Node object, empty where it has no such condition; None: not known."""
+    """Return the status in the Node object; empty: it has no such condition; None: not known."""
     node = report.assessment.snapshot.node
     return node.value.address_pressure if isinstance(node, Known) and node.value else None
 
 
 class ConditionExporter:
-    """Patches the condition when it changes, and every five minutes: a patch, or the Node, may get lost."""
+    """Patches the condition when it changes, and every five minutes.
+
+    A patch, or the Node, may get lost.
+    """
 
     def __init__(self, queue: DeliveryQueue) -> None:
         self._queue = queue
@@ -86,8 +89,10 @@ class ConditionExporter:
         self._sent_at = timedelta(0)
 
     def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (a metric)
-        snapshot, sent = report.assessment.snapshot, self._sent
-        if (now := condition(report)) is None:
+        snapshot = report.assessment.snapshot
+        sent = self._sent
+        now = condition(report)
+        if now is None:
             return
         unchanged = sent is not None and (sent.status, sent.reason) == (now.status, now.reason)
         if unchanged and snapshot.uptime - self._sent_at < REPEAT_AFTER:
@@ -97,7 +102,7 @@ class ConditionExporter:
             before = sent.status
         patch = now.patch(snapshot.taken_at, changed=now.status != before)
         path = f"/api/v1/nodes/{snapshot.node_name}/status"
-        self._queue.put(
-            Message(Kind.CONDITION, now.reason, lambda writer: writer.patch(path, patch))
-        )
-        self._sent, self._sent_at = now, snapshot.uptime
+        message = Message(Kind.CONDITION, now.reason, lambda writer: writer.patch(path, patch))
+        self._queue.put(message)
+        self._sent = now
+        self._sent_at = snapshot.uptime

@@ -1,4 +1,7 @@
-"""Messages for the API server, their counters, and the thread that delivers them, best effort: no sync waits for it."""
+"""Messages for the API server, their counters, and the thread that delivers them.
+
+It does so best effort: no sync waits for it.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,13 +33,16 @@ class Kind(StrEnum):
 
 
 class Failure(StrEnum):
-    """Why a message was not delivered: own limits, a client error, 429 twice, no answer or a server error."""
+    """Why a message was not delivered."""
 
     RATE_LIMITED = "rate_limited"
     QUEUE_FULL = "queue_full"
     REFUSED = "refused"
+    """A client error."""
     THROTTLED = "throttled"
+    """429 twice."""
     UNREACHABLE = "unreachable"
+    """No answer, or a server error."""
 
 
 class Message(NamedTuple):
@@ -60,12 +66,10 @@ class DeliveryMetrics:
         self._conditions = counter("node_condition_patches_total", patches, ["result"])
 
     def sent(self, message: Message) -> None:
-        counter = (
-            self._sent.labels(message.reason)
-            if message.kind is Kind.EVENT
-            else self._conditions.labels("sent")
-        )
-        counter.inc()
+        if message.kind is Kind.EVENT:
+            self._sent.labels(message.reason).inc()
+        else:
+            self._conditions.labels("sent").inc()
 
     def failed(self, kind: Kind, failure: Failure, times: int = 1) -> None:
         counter = self._dropped if kind is Kind.EVENT else self._conditions
@@ -73,7 +77,7 @@ class DeliveryMetrics:
 
 
 class DeliveryQueue:
-    """`put` and `stop` return at once and may be called from any thread; `run` belongs to one."""
+    """`put` and `stop` do not wait and may be called from any thread; `run` belongs to one."""
 
     def __init__(
         self,
@@ -144,19 +148,19 @@ class DeliveryQueue:
     def _sent(self, message: Message) -> None:
         self.metrics.sent(message)
         with self._changing:
-            over = {failing for failing in self._failing if failing[0] is message.kind}
-            self._failing -= over
-        if over:
+            recovered = {failing for failing in self._failing if failing[0] is message.kind}
+            self._failing -= recovered
+        if recovered:
             self._recovered(message.kind.value)
 
-    def _failed(self, message: Message, failure: Failure, why: str) -> None:
+    def _failed(self, message: Message, failure: Failure, reason: str) -> None:
         self.metrics.failed(message.kind, failure)
         failing = message.kind, failure
         with self._changing:
             is_new = failing not in self._failing
             self._failing.add(failing)
         if is_new:
-            self._warn(message.kind.value, failure.value, why)
+            self._warn(message.kind.value, failure.value, reason)
 
 
 def _failure(error: SourceError) -> Failure:

@@ -1,8 +1,8 @@
 """The Kubernetes Events of a report. Pure.
 
-They are core/v1: Kubernetes up to 1.20 rejects an events.k8s.io Event about a Node outside of `kube-system`. An Event
-about a Node is in `default` and has the node's name as its uid, like the kubelet's: `kubectl describe node` up to 1.20
-finds only these, later versions find both.
+They are core/v1: Kubernetes up to 1.20 rejects an events.k8s.io Event about a Node outside of
+`kube-system`. An Event about a Node is in `default` and has the node's name as its uid, like the
+kubelet's: `kubectl describe node` up to 1.20 finds only these, later versions find both.
 """
 
 import hashlib
@@ -42,7 +42,10 @@ class EventSpec(NamedTuple):
     message: str
     severity: Severity = Severity.WARNING
     subject: str = ""
-    """A network or a resource, where the object has several Events with one reason. Part of the Event's identity."""
+    """A network or a resource, if the object has several Events with one reason.
+
+    Part of the Event's identity.
+    """
     lasting: bool = True
     """Whether it is sent again while it is true; the others happened in this sync."""
 
@@ -52,19 +55,12 @@ class EventSpec(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The Event's name, the same in every process, so that a restarted agent patches its own Events."""
-        identity = (
-            self.node,
-            self.reason,
-            self.about.kind,
-            self.namespace,
-            self.about.uid,
-            self.subject,
-        )
-        digest = hashlib.sha256("\0".join(identity).encode(errors="backslashreplace")).hexdigest()[
-            :16
-        ]
-        return f"{self.about.name[:_LONGEST_NAME].rstrip('-.')}.{_COMPONENT}.{digest}"
+        """The same in every process, so that a restarted agent patches its own Events."""
+        about = self.about
+        parts = (self.node, self.reason, about.kind, self.namespace, about.uid, self.subject)
+        identity = "\0".join(parts).encode(errors="backslashreplace")
+        digest = hashlib.sha256(identity).hexdigest()[:16]
+        return f"{about.name[:_LONGEST_NAME].rstrip('-.')}.{_COMPONENT}.{digest}"
 
     @property
     def path(self) -> str:
@@ -77,12 +73,13 @@ class EventSpec(NamedTuple):
             "name": self.about.name,
             "uid": self.about.uid,
         }
+        if self.about.namespace:
+            about["namespace"] = self.about.namespace
         return {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": self.name, "namespace": self.namespace},
-            "involvedObject": about
-            | ({"namespace": self.about.namespace} if self.about.namespace else {}),
+            "involvedObject": about,
             "reason": self.reason,
             "source": {"component": _COMPONENT, "host": self.node},
             "reportingComponent": _COMPONENT,
@@ -99,35 +96,43 @@ class EventSpec(NamedTuple):
 
 
 def event_specs(report: Report) -> Iterator[EventSpec]:
-    """Yield the Events of releases; of confirmed findings by detector and network or resource, and by pod."""
+    """Yield the Events of releases, and of confirmed findings.
+
+    Findings have one Event for each detector and network or resource, and one for each pod.
+    """
     snapshot = report.assessment.snapshot
     node = snapshot.node_name
-    about_node = About("Node", "", node, node)
+    about_node = About(kind="Node", namespace="", name=node, uid=node)
     if report.cleaning is not None:
         yield from _released(about_node, report.cleaning)
     confirmed = [tracked.finding for tracked in report.sorted_findings if tracked.confirmed]
-    found: defaultdict[tuple[About, str, str], list[Finding]] = defaultdict(list)
+    groups: defaultdict[tuple[About, str, str], list[Finding]] = defaultdict(list)
     for finding in confirmed:
-        found[about_node, finding.detector, finding.network or finding.resource].append(finding)
+        groups[about_node, finding.detector, finding.network or finding.resource].append(finding)
     for finding in confirmed:
         for pod in _affected(finding, snapshot):
             namespace, _, name = pod.name.partition("/")
-            found[About("Pod", namespace, name, pod.uid), finding.detector, ""].append(finding)
-    for (about, detector, subject), findings in found.items():
-        severity = max(
-            (finding.severity for finding in findings), key=lambda severity: severity.rank
+            about_pod = About(kind="Pod", namespace=namespace, name=name, uid=pod.uid)
+            groups[about_pod, finding.detector, ""].append(finding)
+    for (about, detector, subject), findings in groups.items():
+        severities = [finding.severity for finding in findings]
+        yield EventSpec(
+            node,
+            about,
+            reason=detector.title().replace("_", ""),
+            message=_message(subject, findings),
+            severity=max(severities, key=lambda severity: severity.rank),
+            subject=subject,
         )
-        reason = detector.title().replace("_", "")
-        yield EventSpec(node, about, reason, _message(subject, findings), severity, subject)
 
 
 def _affected(finding: Finding, snapshot: Snapshot) -> Iterator[Pod]:
-    """Yield the affected pods, by uid: a name is not enough, because a leaked address's pod may have a successor."""
-    uids = {
-        *finding.identity,
-        *finding.affected,
-        *(rejected.uid for rejected in finding.rejected_pods),
-    }
+    """Yield the affected pods, by uid.
+
+    A name is not enough, because a leaked address's pod may have a successor.
+    """
+    rejected = (pod.uid for pod in finding.rejected_pods)
+    uids = {*finding.identity, *finding.affected, *rejected}
     if isinstance(snapshot.pods, Known):
         yield from (pod for pod in snapshot.pods.value if pod.uid and pod.uid in uids)
 
@@ -140,12 +145,15 @@ def _released(about_node: About, cleaning: Cleaning) -> Iterator[EventSpec]:
             for reservation in outcome.request.reservations:
                 released[reservation.network].append(f"{reservation.ip}{pod}")
     for network, addresses in released.items():
-        message = _list(
-            f"released leaked addresses in {network} ({len(addresses)})", addresses, len(addresses)
-        )
-        reason = "ReleasedReservation"
+        count = len(addresses)
         yield EventSpec(
-            about_node.name, about_node, reason, message, Severity.INFO, network, lasting=False
+            about_node.name,
+            about_node,
+            reason="ReleasedReservation",
+            message=_list(f"released leaked addresses in {network} ({count})", addresses, count),
+            severity=Severity.INFO,
+            subject=network,
+            lasting=False,
         )
 
 

@@ -1,4 +1,4 @@
-"""Limits how often something is done: so many times at once, and then once in each interval. Pure."""
+"""Limits how often something is done: so many times together, then once in each interval. Pure."""
 
 from datetime import timedelta
 
@@ -8,8 +8,10 @@ class TokenBucket:
 
     def __init__(self, size: int, interval: timedelta) -> None:
         """`interval`: until the bucket gets a token back."""
-        self._size, self._interval = float(size), interval
-        self._tokens, self._filled_at = self._size, timedelta(0)
+        self._size = float(size)
+        self._interval = interval
+        self._tokens = self._size
+        self._filled_at = timedelta(0)
 
     def fill(self, now: timedelta) -> None:
         self._tokens = min(self._size, self._tokens + (now - self._filled_at) / self._interval)

@@ -1,44 +1,38 @@
-"""The only module that writes to the API server. It creates and patches; it reads, lists and deletes nothing."""
+"""Writes to the API server, as no other module does. It creates and patches, and does not read."""
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
-from kubernetes import client, config
-from urllib3.exceptions import HTTPError
-
-from agent.model.text import truncate
 from agent.sources.deadline import Deadline
-from agent.sources.kube.client import (
+from agent.sources.kube.connection import (
     LARGEST_ERROR,
-    close_client,
-    describe_failure,
-    open_client,
+    WHOLE_RESPONSE,
+    Connection,
+    read_body,
     refusal,
 )
-from agent.sources.kube.credentials import loader
+from agent.sources.kube.loader import loader
 from agent.sources.source_error import SourceError
 
-_LARGEST_ANSWER: Final = 1 << 20
-_WHOLE_ANSWER: Final = 3
-"""Times the timeout of a read, for the whole: an occasional byte would hold up all other
-messages."""
+_LARGEST_RESPONSE: Final = 1 << 20
 
 
 class Writer:
-    """A connection to one API server, opened when it is needed. Not safe for threads."""
+    """A connection to one API server, opened when it is needed. Not thread-safe."""
 
     def __init__(self, kubeconfig: Path | None, timeout: float) -> None:
         """`timeout`: seconds to connect, and between bytes."""
-        self._timeout, self._kubeconfig = timeout, kubeconfig
-        self._client: client.ApiClient | None = None
-        self._in_time = Deadline("API server", timeout * _WHOLE_ANSWER)
+        self._timeout = timeout
+        self._kubeconfig = kubeconfig
+        self._connection: Connection | None = None
+        # An occasional byte would hold up all other messages.
+        self._in_time = Deadline("API server", timeout * WHOLE_RESPONSE)
 
     def create(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Create an object and return it; raises SourceError, and ApiError where the server refuses."""
+        """Create an object and return it; raises SourceError, and ApiError if the server refuses."""
         return self._send("POST", path, body, "application/json")
 
     def patch(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -46,37 +40,40 @@ class Writer:
         return self._send("PATCH", path, body, "application/strategic-merge-patch+json")
 
     def close(self) -> None:
-        if self._client is not None:
-            close_client(self._client)
-            self._client = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def _send(
-        self, method: str, path: str, body: Mapping[str, Any], kind: str
+        self, method: str, path: str, body: Mapping[str, Any], content_type: str
     ) -> Mapping[str, Any]:
-        if self._client is None:
-            self._client = open_client(loader(self._kubeconfig, self._timeout).load())
-        api = self._client
-        headers = {"Accept": "application/json", "Content-Type": kind}
+        if self._connection is None:
+            credentials = loader(self._kubeconfig, self._timeout).load()
+            self._connection = Connection(credentials, self._timeout)
+        connection = self._connection
+        content = json.dumps(body).encode()
+        answer = self._in_time(
+            lambda: self._request(connection, method, path, content, content_type)
+        )
         try:
-            request = api.param_serialize(
-                method, path, header_params=headers, body=dict(body), auth_settings=["BearerToken"]
-            )
-            tree = self._in_time(lambda: self._answer(api, request))
-        except client.ApiException as error:
-            raise SourceError(f"API server: {truncate(str(error.reason))}") from error
-        except (HTTPError, OSError, config.ConfigException, ValueError, RecursionError) as error:
-            raise SourceError(f"API server: {describe_failure(error)}") from error
+            tree = json.loads(answer)
+        except (ValueError, RecursionError) as error:
+            text = f"the response is no JSON ({type(error).__name__})"
+            raise SourceError(f"API server: {text}") from error
         if not isinstance(tree, dict):  # the page of a proxy: nothing was written
-            raise SourceError(f"API server: the answer is no JSON object ({type(tree).__name__})")
+            raise SourceError(f"API server: the response is no object ({type(tree).__name__})")
         return tree
 
-    def _answer(self, api: Any, request: Any) -> Any:
-        response = api.call_api(*request, _request_timeout=(self._timeout, self._timeout))
+    def _request(
+        self, connection: Connection, method: str, path: str, body: bytes, content_type: str
+    ) -> bytes:
+        """Return the body of a response; raises as `create`."""
+        response = connection.request(
+            method, path, silence=self._timeout, body=body, content_type=content_type
+        )
         if response.status not in {HTTPStatus.OK, HTTPStatus.CREATED}:
-            raise refusal(response, _once(response), None)
-        with closing(response.response) as answer:
-            return json.loads(answer.read(_LARGEST_ANSWER))
-
-
-def _once(response: Any) -> Iterator[bytes]:
-    yield response.response.read(LARGEST_ERROR)
+            raise refusal(response, read_body(response, LARGEST_ERROR), now=None)
+        try:
+            return b"".join(read_body(response, _LARGEST_RESPONSE))
+        finally:
+            response.close()

@@ -1,7 +1,7 @@
 """What a detector reports, and its history."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -116,6 +116,10 @@ class TrackedFinding:
     def began(self) -> datetime | None:
         """The same; None: it began before it could be seen, and no record says when."""
         return None if self.finding.cause_at and not self.finding.since else self.since
+
+
+Observations: TypeAlias = Mapping[Key, TrackedFinding]
+"""Each finding as it was first seen."""
 
 
 def total(findings: Iterable[TrackedFinding]) -> int:

@@ -174,11 +174,11 @@ def mounted_by_sandbox(results: Iterable[CniResult], mounted: Iterable[str]) -> 
     paths without symbolic links, and libcni has them as the runtime wrote them (`/var/run`).
     """
     paths = {_name(path): path for path in mounted}
-    found: dict[str, str] = {}
+    by_sandbox: dict[str, str] = {}
     for result in results:
         if result.namespace and (path := paths.get(_name(result.namespace))):
-            found[result.container_id] = path
-    return found
+            by_sandbox[result.container_id] = path
+    return by_sandbox
 
 
 def unattributed_namespace(

@@ -2,18 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property
-from typing import NamedTuple
 
+from agent.model.clocks import Moment
 from agent.model.snapshot import PortMapping, Reservation
-
-
-class Since(NamedTuple):
-    """When something began, by both clocks of the node."""
-
-    at: datetime
-    uptime: timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +16,7 @@ class ReservationMemory:
     pod: str = ""
     owned_at: datetime | None = None
     """When a snapshot last found an owner."""
-    pending_since: Since | None = None
+    pending_since: Moment | None = None
     """Since when the teardown of its sandbox is pending; None: it is not."""
     host_ports: tuple[PortMapping, ...] | None = None
     """Those in the spec of its pod."""
@@ -33,9 +26,11 @@ class ReservationMemory:
 class Memory:
     """Lookups are computed on first use and cached (hence no `__slots__`)."""
 
-    last: Since | None = None
+    last: Moment | None = None
     """When the last snapshot was taken; None: there was none."""
     reservations: Mapping[Reservation, ReservationMemory] = field(default_factory=dict)
+    clock_stepped: bool = False
+    """The wall clock was set between the last two snapshots."""
     names: Mapping[str, str] = field(default_factory=dict)
     """The pods of container IDs that another process remembered."""
 

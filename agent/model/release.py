@@ -262,10 +262,6 @@ class NotReleasable:
     network: str = ""  # empty: it is reserved in no network
 
 
-MAX_SHARE: Final = 0.5
-"""The default of `Limits.max_share`."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What cleanup may release."""

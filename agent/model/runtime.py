@@ -1,7 +1,6 @@
-"""What a container runtime says of itself, and which runtimes record a sandbox before they request its address."""
+"""What a container runtime says of itself, and which one the pods of a node belong to."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from posixpath import normpath
 from typing import Final
@@ -24,11 +23,6 @@ class ContainerRuntime:
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}".rstrip()
-
-    @property
-    def deletes_at_start(self) -> bool:
-        """Whether it calls CNI DEL, when it starts, for what libcni's cache names and no sandbox has."""
-        return self.name == CRI_O and is_since(self.version, _FIRST_TO_DELETE) is True
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,44 +81,6 @@ def endpoint_path(text: str) -> str:
     return path.removeprefix("/var") if path.startswith("/var/run/") else path
 
 
-_Version = tuple[int, int, int]
-_VERSION: Final = re.compile(r"v?(\d{1,5})\.(\d{1,5})(?:\.(\d{1,5}))?(?!\d)", re.ASCII)
-
-_FIRST_TO_RECORD: Final[Mapping[str, tuple[_Version, ...]]] = {
-    # It recorded a sandbox only after its network was set up, until containerd#5904, which was
-    # backported.
-    CONTAINERD: ((1, 5, 15), (1, 6, 9), (1, 7, 0)),
-    CRI_O: ((1, 20, 0),),
-}
-_FIRST_TO_DELETE: Final[tuple[_Version, ...]] = (
-    (1, 32, 0),
-)  # the first CRI-O with cri-o#8245, not backported
-
-
-def version_numbers(version: str) -> _Version | None:
-    """Return the numbers that a version starts with; None: it has no such numbers."""
-    found = _VERSION.match(version)
-    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
-
-
-def is_since(version: str, firsts: tuple[_Version, ...]) -> bool | None:
-    """Return whether a version is as new as the first of its branch, or as the last of all; None: it has no numbers."""
-    parsed = version_numbers(version)
-    if parsed is None or not firsts:
-        return None
-    return parsed >= firsts[-1] or any(
-        parsed[:2] == first[:2] and parsed >= first for first in firsts
-    )
-
-
-def record_before_address(name: str, version: str) -> bool:
-    """Return whether this runtime is known to record each sandbox before it requests an address for it.
-
-    Where it does, and reservations are read before the runtime's records, a reservation without a record has no owner.
-    """
-    return is_since(version, _FIRST_TO_RECORD.get(name, ())) is True
-
-
 @dataclass(frozen=True, slots=True)
 class KubeletRuntime:
     """Which container runtime the pods of a node belong to, as far as a snapshot shows it."""
@@ -142,6 +98,8 @@ class KubeletRuntime:
     """Whether the kubelet has, or may have, checkpoints of its sandboxes."""
     deletes_at_start: bool
     """Whether a start of the runtime tears down leaks whose result is in libcni's cache."""
+    without_record_order: tuple[ContainerRuntime, ...]
+    """The runtimes whose list may lack a sandbox that has an address already."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -152,12 +110,3 @@ class KubeletRuntime:
     def name(self) -> str:
         """What texts call it."""
         return self.names[0] if len(self.names) == 1 else "the container runtime"
-
-    @property
-    def without_record_order(self) -> tuple[ContainerRuntime, ...]:
-        """The runtimes whose list may lack a sandbox that has an address already."""
-        return tuple(
-            runtime
-            for runtime in self.used or self.asked
-            if runtime.name != DOCKER and not record_before_address(runtime.name, runtime.version)
-        )

@@ -168,9 +168,6 @@ class LeftOver:
     pods: int  # how many of its IDs are those of pods, as far as libcni's cache knows
 
 
-MAX_RESERVATIONS: Final = 65_536
-"""Files in the directories of all networks: the maximum of the setting --max-reservations."""
-
 DEFAULT_DATA_DIR: Final = "/var/lib/cni/networks"
 """The `dataDir` of host-local where a configuration names none."""
 

@@ -9,10 +9,10 @@ from typing import Any, Final
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 
 
-def objects_of(pieces: Iterable[bytes], largest: int) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a list, which is all there is; raises ValueError or RecursionError.
+def objects_of(pieces: Iterable[bytes], largest: int, end: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the objects of a list, and read to the end; raises ValueError or RecursionError.
 
-    `largest`: characters of one object.
+    `largest`: characters of one object. `end`: what follows the list.
     """
     text = _Arriving(pieces)
     _expect("[", text.next())
@@ -22,8 +22,9 @@ def objects_of(pieces: Iterable[bytes], largest: int) -> Iterator[dict[str, Any]
         while text.next() == ",":
             text.at += 1
             yield text.take_object(largest)
-    _expect("]", text.next())
-    text.at += 1
+    for char in f"]{end}":
+        _expect(char, text.next())
+        text.at += 1
     _expect("", text.next())
 
 

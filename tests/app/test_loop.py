@@ -55,13 +55,13 @@ def run(
     )
     loop.run_loop(
         config,
-        sources.sources,
-        "worker-1",
-        exporters,
-        cleaner,
-        Heartbeat(timedelta(hours=1)),
-        stop,
-        report_bug,
+        sources=sources.sources,
+        node="worker-1",
+        exporters=exporters,
+        cleaner=cleaner,
+        heartbeat=Heartbeat(timedelta(hours=1)),
+        stop=stop,
+        report_bug=report_bug,
     )
 
 

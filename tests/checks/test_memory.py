@@ -4,8 +4,11 @@ from dataclasses import replace
 from datetime import timedelta
 
 from agent.checks.addresses.classify import classify
+from agent.checks.kubelet_runtime import kubelet_runtime
 from agent.checks.memory import advance
-from agent.model.memory import NO_MEMORY, Memory, ReservationMemory, Since
+from agent.model.clocks import Moment
+from agent.model.index import SnapshotIndex
+from agent.model.memory import NO_MEMORY, Memory, ReservationMemory
 from agent.model.snapshot import Known, PortMapping, Snapshot
 from tests.builders import GRACE, NOW, UPTIME, WEB_ID, node, pod, reservation, without
 
@@ -15,7 +18,8 @@ GONE = reservation("10.244.1.9")
 
 
 def after(before: Memory, snapshot: Snapshot) -> Memory:
-    return advance(before, classify(snapshot, GRACE, before))
+    index = SnapshotIndex(snapshot)
+    return advance(before, classify(index, kubelet_runtime(snapshot), GRACE, before))
 
 
 def test_what_an_owner_showed_is_known_once_the_owner_is_gone() -> None:
@@ -44,7 +48,7 @@ def test_the_reservations_of_a_network_that_cannot_be_read_stay_as_they_were() -
     unread = without(node(GONE, later=timedelta(minutes=1)), "reservations")
     second = after(first, unread)
     assert second.reservations == first.reservations
-    assert second.last == Since(NOW + timedelta(minutes=1), UPTIME + timedelta(minutes=1))
+    assert second.last == Moment(NOW + timedelta(minutes=1), UPTIME + timedelta(minutes=1))
     assert after(second, node()).get(GONE) == ReservationMemory(), "its file is gone"
 
 

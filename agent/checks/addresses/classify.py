@@ -5,18 +5,18 @@ never `leaked`.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
-from agent.checks.kubelet_runtime import kubelet_runtime
 from agent.model.assessment import KUBENET, Assessment, ClassifiedReservation, State
 from agent.model.clocks import FILE_AHEAD
 from agent.model.index import SnapshotIndex
-from agent.model.memory import NO_MEMORY, Memory
+from agent.model.memory import Memory
+from agent.model.runtime import KubeletRuntime
 from agent.model.snapshot import (
     InsufficientData,
     Reservation,
-    Snapshot,
     require_available,
 )
 from agent.model.text import format_age
@@ -34,29 +34,26 @@ _PROTECTING: Final = (State.CANDIDATE, State.UNKNOWN, State.UNMANAGED)
 """A state that protects one address of a sandbox protects all of them; the strongest comes last."""
 
 
-def classify(snapshot: Snapshot, grace: timedelta, memory: Memory = NO_MEMORY) -> Assessment:
+def classify(
+    index: SnapshotIndex, runtime: KubeletRuntime, grace: timedelta, memory: Memory
+) -> Assessment:
     """Return the state of every entry. The engine confirms what is `leaked`."""
-    index = SnapshotIndex(snapshot)
-    runtime = kubelet_runtime(snapshot)
     if runtime.without_record_order:
         grace = max(grace, UNORDERED_GRACE)
     pods = {**memory.pods, **index.pods}
-    states = [
-        _state(reservation, index, runtime.keeps_checkpoints, grace)
-        for reservation in index.reservations
-    ]
-    states = _protect_sandboxes(index.reservations, states)
-    classified = [
-        ClassifiedReservation(reservation, state, reason, pods.get(reservation.container_id, ""))
-        for reservation, (state, reason) in zip(index.reservations, states, strict=True)
-    ]
-    for store in snapshot.reservations:
+    entries: list[ClassifiedReservation] = []
+    for reservation in index.reservations:
+        state, reason = _state(reservation, index, runtime.keeps_checkpoints, grace)
+        pod = pods.get(reservation.container_id, "")
+        entries.append(ClassifiedReservation(reservation, state, reason, pod))
+    entries = _protect_sandboxes(entries)
+    for store in index.snapshot.reservations:
         for entry in store.unrecognized:
             reason = entry.why
             if entry.blocks:
                 reason += "; host-local cannot give out the address"
-            classified.append(ClassifiedReservation(entry, State.UNRECOGNIZED, reason))
-    return Assessment(index, runtime, tuple(classified))
+            entries.append(ClassifiedReservation(entry, State.UNRECOGNIZED, reason))
+    return Assessment(index, runtime, tuple(entries))
 
 
 def _state(
@@ -158,24 +155,22 @@ def _without_owner(reservation: Reservation, now: datetime, grace: timedelta) ->
 
 
 def _protect_sandboxes(
-    reservations: Sequence[Reservation], states: Sequence[StateAndReason]
-) -> list[StateAndReason]:
-    """Return the state of each reservation, with the addresses of a sandbox classified together."""
-    strongest: dict[str, tuple[Reservation, StateAndReason]] = {}
-    for reservation, (state, reason) in zip(reservations, states, strict=True):
-        if not reservation.container_id or state not in _PROTECTING:
-            continue
-        found = strongest.get(reservation.container_id)
-        if found is None or _PROTECTING.index(state) > _PROTECTING.index(found[1][0]):
-            strongest[reservation.container_id] = reservation, (state, reason)
+    entries: Sequence[ClassifiedReservation],
+) -> list[ClassifiedReservation]:
+    """Return the entries with the addresses of each sandbox classified together."""
+    strongest: dict[str, ClassifiedReservation] = {}
+    for entry in entries:
+        if entry.container_id and entry.state in _PROTECTING:
+            other = strongest.setdefault(entry.container_id, entry)
+            if _PROTECTING.index(entry.state) > _PROTECTING.index(other.state):
+                strongest[entry.container_id] = entry
 
-    protected: list[StateAndReason] = []
-    for reservation, (state, reason) in zip(reservations, states, strict=True):
-        found = strongest.get(reservation.container_id)
-        if found is not None and state in {State.LEAKED, *_PROTECTING}:
-            protecting, (strongest_state, its_reason) = found
-            if strongest_state is not state:
-                state = strongest_state  # noqa: PLW2901
-                reason = f"same sandbox as {protecting.ip}: {its_reason}"  # noqa: PLW2901
-        protected.append((state, reason))
+    protected: list[ClassifiedReservation] = []
+    for entry in entries:
+        other = strongest.get(entry.container_id, entry)
+        if other.state is not entry.state and entry.state in {State.LEAKED, *_PROTECTING}:
+            reason = f"same sandbox as {other.name}: {other.why}"
+            protected.append(replace(entry, state=other.state, why=reason))
+        else:
+            protected.append(entry)
     return protected

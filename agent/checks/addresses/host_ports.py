@@ -16,6 +16,7 @@ from agent.model.text import count_of
 Ports = tuple[PortMapping, ...]
 
 _NAMED: Final = 3  # ports in one sentence about several
+_MAY_FORWARD: Final = "iptables or nftables rules may still forward host port"
 
 
 def forwarded(
@@ -64,7 +65,7 @@ def _cached(reservation: Reservation, index: SnapshotIndex, *, may_lack: bool) -
 
 def describe(ports: str) -> str:
     """Say what a release does not remove. `ports`: of the node, and where they lead, or empty."""
-    return f"; iptables or nftables rules may still forward host port {ports}" if ports else ""
+    return f"; {_MAY_FORWARD} {ports}" if ports else ""
 
 
 def describe_rules(ports: Mapping[str, Sequence[PortMapping] | None]) -> str:
@@ -82,7 +83,7 @@ def describe_rules(ports: Mapping[str, Sequence[PortMapping] | None]) -> str:
         addresses = count_of(len(ports), "address", "addresses")
         return f"rules that forward host ports to {addresses} are not known; {show}"
     more = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
-    return f"{describe(', '.join(known[:_NAMED]) + more).removeprefix('; ')}; {show}"
+    return f"{_MAY_FORWARD} {', '.join(known[:_NAMED])}{more}; {show}"
 
 
 def _pattern(ips: Iterable[str]) -> str:

@@ -109,17 +109,17 @@ def _is_anothers(owners: Collection[str] | None, own: Collection[str]) -> bool:
 
 def _owners(assessment: Assessment) -> dict[str, set[str]]:
     """Return the sandboxes that each address is reserved for. An empty file names none."""
-    found: dict[str, set[str]] = {}
+    owners: dict[str, set[str]] = {}
     for reservation in assessment.classified:
         if reservation.container_id:
-            found.setdefault(reservation.ip, set()).add(reservation.container_id)
-    return found
+            owners.setdefault(reservation.ip, set()).add(reservation.container_id)
+    return owners
 
 
 def _running_sandboxes(snapshot: Snapshot) -> dict[str, set[str]]:
     """Return the IDs of the running sandboxes of each pod, by its UID."""
-    found: dict[str, set[str]] = {}
+    sandboxes: dict[str, set[str]] = {}
     for container in snapshot.containers.known():
         if container.sandbox and container.running and container.pod_uid:
-            found.setdefault(container.pod_uid, set()).add(container.id)
-    return found
+            sandboxes.setdefault(container.pod_uid, set()).add(container.id)
+    return sandboxes

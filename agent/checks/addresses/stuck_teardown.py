@@ -20,11 +20,11 @@ from typing import Final
 
 from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import Assessment, ClassifiedReservation, State
+from agent.model.clocks import Moment
 from agent.model.finding import Finding, Severity
-from agent.model.memory import Since
-from agent.model.runtime import version_numbers
 from agent.model.snapshot import ENDED, SANDBOX_OF_ANOTHER_CLIENT, Reservation, Snapshot, known_or
 from agent.model.text import format_time
+from agent.model.versions import version_numbers
 
 NAME = "stuck_teardown"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
@@ -78,7 +78,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 
 def _late(
-    entry: ClassifiedReservation, reservation: Reservation, since: Since, assessment: Assessment
+    entry: ClassifiedReservation, reservation: Reservation, since: Moment, assessment: Assessment
 ) -> Iterator[Finding]:
     snapshot = assessment.snapshot
     late, stuck = _LIMITS[entry.state]
@@ -94,7 +94,7 @@ def _late(
 
     foreign = container is not None and container.state == SANDBOX_OF_ANOTHER_CLIENT
     severity = Severity.WARNING if lasted >= stuck and not foreign else Severity.INFO
-    time = format_time(since.at)
+    time = format_time(since.wall)
     if forgotten:
         owner = (
             f"container {entry.container}, which no longer exists; kubelets from 1.36 never tear "
@@ -121,7 +121,7 @@ def _late(
         severity=severity,
         network=entry.network,
         pod=entry.pod,
-        since=since.at,
+        since=since.wall,
         identity=(entry.container_id, severity),
     )
 

@@ -149,8 +149,8 @@ def _network_that_can_give_out(
 def _pods_of_other_networks(assessment: Assessment) -> set[str]:
     """Return the pods with an address of a network that is not checked, by libcni's cache."""
     checked: set[str] = set()
-    others: set[str] = set()
+    unchecked: set[str] = set()
     for container_id, pod in assessment.index.running_sandboxes.items():
         for network in _primary_networks(assessment.index, container_id):
-            (checked if network in assessment.networks else others).add(pod)
-    return others - checked
+            (checked if network in assessment.networks else unchecked).add(pod)
+    return unchecked - checked

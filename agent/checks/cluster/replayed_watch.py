@@ -1,11 +1,13 @@
-"""The API server sends old versions on a watch: clients that adopt them process old events and delete live objects.
+"""The API server sends old versions on a watch, and clients that adopt them delete live objects.
 
-Before 1.8.8 and 1.9.3, API servers sent a DELETED event with the version of the object's last update. A client that
-adopts the version of the last event (client-go did) watches again from there, and receives old events as if they were
-new: an existing object is added and deleted once more. Controllers then delete endpoints of live services.
+Before 1.8.8 and 1.9.3, API servers sent a DELETED event with the version of the object's last
+update. A client that adopts the version of the last event (client-go did) watches again from there,
+and receives old events as if they were new: an existing object is added and deleted once more.
+Controllers then delete endpoints of live services.
 
-Means: the API server sent the daemon an event older than what its watch had received or was started from. The daemon
-itself never adopts a lower version. The finding ends an hour after the last such event.
+Means: the API server sent the daemon an event older than what its watch had received or was started
+from. The daemon itself never adopts a lower version. The finding ends an hour after the last such
+event.
 """
 
 from collections.abc import Iterator
@@ -14,9 +16,9 @@ from typing import Final
 from agent.checks.detector import Noun, Remedy, Step
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
-from agent.model.runtime import is_since
 from agent.model.snapshot import require_available
 from agent.model.text import format_time
+from agent.model.versions import is_since
 from agent.model.watches import LASTS, Evidence
 
 NAME = "replayed_watch"
@@ -49,9 +51,7 @@ _SHOWN: Final = {
     Evidence.DELETED_BELOW: "a DELETED event with version {} after {} on the same watch",
     Evidence.REPLAYED: "an old ADDED or MODIFIED event, version {}, to a watch that had reached {}",
 }
-"""Proof against the server. Lists have other explanations: a server that lags, or a restored etcd.
-
-"""
+"""Proof against the server. Lists may come from a server that lags, or from a restored etcd."""
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -64,8 +64,9 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         times = f"at {format_time(watch.last)}"
         if watch.count != 1:
             times = f"{watch.count} times since {format_time(watch.first)}, last {times}"
-        fixed = _ALTHOUGH_FIXED if is_since(watch.server_version, _FIXED) else ""
-        effect = f"clients that adopt this version process old events again and delete live objects{fixed}"
+        effect = "clients that adopt this version process old events again and delete live objects"
+        if is_since(watch.server_version, _FIXED):
+            effect += _ALTHOUGH_FIXED
         message = f"{watch.resource}: the API server{server} sent {shown}, {times}; {effect}"
         yield Finding(NAME, f"{watch.resource} {watch.evidence.value}", message, since=watch.first)
     # Without events there is no evidence, so the absence of a finding means nothing.

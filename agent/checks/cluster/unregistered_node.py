@@ -1,15 +1,17 @@
-"""The cluster does not know this machine as its node any more: the cluster-autoscaler deletes such an instance.
+"""The cluster no longer knows this machine as its node: the autoscaler may delete the instance.
 
-The autoscaler identifies instances by `spec.providerID` of Node objects. It deletes an instance that matches none of
-them 15 minutes after it noticed, even if scale-down is disabled; no Node means no taint that would announce it.
-A kubelet registers when it starts, and never again: a deleted Node does not come back by itself.
+The cluster-autoscaler identifies instances by `spec.providerID` of Node objects. It deletes an
+instance that matches none of them 15 minutes after it noticed, even if scale-down is disabled; no
+Node means no taint that would announce it. A kubelet registers when it starts, and never again: a
+deleted Node does not come back by itself.
 
 Means: the Node is gone, has no provider ID or another ID than before, or is about to be removed.
-Critical: it is gone while its kubelet runs (its pods are deleted 40 s later), or has had no provider ID for 8 minutes.
-Warning: the same after an hour in which nothing deleted the instance; or it has had no provider ID for 3 minutes, has
-another ID than before, or was deleted while it was cordoned.
-Info: it was removed on purpose (drained within a day, or marked by the autoscaler), or the autoscaler removes it or
-considers that.
+Critical: it is gone while its kubelet runs (its pods are deleted 40 s later), or has had no
+provider ID for 8 minutes.
+Warning: the same after an hour in which nothing deleted the instance; or it has had no provider ID
+for 3 minutes, has another ID than before, or was deleted while it was cordoned.
+Info: it was removed on purpose (drained within a day, or marked by the autoscaler), or the
+autoscaler removes it or considers that.
 """
 
 from collections.abc import Iterator
@@ -37,8 +39,8 @@ NOUN: Final = Noun(
     "node that is not registered correctly",
     "nodes that are not registered correctly",
     headline="this node is not registered correctly",
-    critical_headline="this node is not registered correctly: the cluster-autoscaler may delete the "
-    "instance",
+    critical_headline="this node is not registered correctly: the cluster-autoscaler may delete "
+    "the instance",
 )
 REMEDY: Final = Remedy(
     steps=(
@@ -53,8 +55,8 @@ REMEDY: Final = Remedy(
         ),
         Step(
             "If the ID is missing, repair the cloud-controller-manager, or set it (`kubectl patch "
-            'node NODE -p \'{"spec":{"providerID":"…"}}\'`), which is possible once; the kubelet\'s '
-            "--provider-id has an effect only when it registers."
+            'node NODE -p \'{"spec":{"providerID":"…"}}\'`), which is possible once; the '
+            "kubelet's --provider-id has an effect only when it registers."
         ),
         Step(
             "If the ID has changed, compare it with the machine's ID at the cloud provider: if it "
@@ -73,116 +75,125 @@ REMEDY: Final = Remedy(
 REGISTERS_WITHIN: Final = timedelta(seconds=60)
 """How long a kubelet may take from its start to its registration."""
 REMOVED_AFTER: Final = timedelta(minutes=15)
-"""The default of the autoscaler's `--max-node-provision-time`: how long an instance may have no
-Node."""
-_WARNING_AFTER, _CRITICAL_AFTER = timedelta(minutes=3), timedelta(minutes=8)
-"""Without a provider ID: a cloud controller sets it within seconds, and the autoscaler acts after
-15 minutes."""
+"""How long an instance may have no Node: the default of `--max-node-provision-time`."""
+_WARNING_AFTER: Final = timedelta(minutes=3)
+"""Without a provider ID: a cloud controller sets it within seconds."""
+_CRITICAL_AFTER: Final = timedelta(minutes=8)
+"""Without a provider ID: the autoscaler acts after `REMOVED_AFTER`."""
 ACTED_WITHIN: Final = timedelta(hours=1)
 """By then the cloud's controllers and the autoscaler have acted, if at all."""
 _REMOVALS: Final = {
     TO_BE_DELETED: "is being removed by the cluster-autoscaler in a scale-down",
-    DELETION_CANDIDATE: "is a candidate for removal by the cluster-autoscaler, which considers it unneeded",
+    DELETION_CANDIDATE: "is a candidate for removal by the cluster-autoscaler, which considers it "
+    "unneeded",
 }
+_REMOVED: Final = {
+    Removal.DRAINED: "it was cordoned and drained",
+    Removal.SCALE_DOWN: f"the cluster-autoscaler marked it for removal (taint {TO_BE_DELETED})",
+}
+_SPARED: Final = "no cluster-autoscaler has deleted the instance since"
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
-    registration, node = snapshot.registration.known(), snapshot.node.known()
+    registration = snapshot.registration.known()
+    node = snapshot.node.known()
     if node is None:
-        yield from _gone(snapshot, registration)
+        yield from _find_gone(snapshot, registration)
         return
     for taint in node.taints:
         if taint.key in _REMOVALS:
             since = "" if taint.at is None else f", since {format_time(taint.at)}"
-            message = f"the Node {node.name} {_REMOVALS[taint.key]}{since} (taint {taint.key})"
             yield Finding(
                 NAME,
                 f"{taint.key} of {node.name}",
-                message,
+                f"the Node {node.name} {_REMOVALS[taint.key]}{since} (taint {taint.key})",
                 severity=Severity.INFO,
                 since=taint.at,
             )
-    yield from _changed(node, registration, snapshot.taken_at)
-    yield from _without_id(node, registration, snapshot)
+    yield from _find_changed(node, registration, snapshot.taken_at)
+    yield from _find_without_id(node, registration, snapshot)
 
 
-def _gone(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
-    name, last = snapshot.node_name, registration.last
+def _find_gone(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
+    name = snapshot.node_name
     evidence = evidence_of_node(registration, name)
     if not evidence:
         raise InsufficientData(f"node: {_unknown_name(registration, name)}")
     started = snapshot.processes.known().kubelet
     if started is None:
         return  # no kubelet runs; the next kubelet registers when it starts
-    last = last if last is not None and last.name == name else None
-    registered = last is not None and last.at >= started
-    if not registered and snapshot.taken_at - started < REGISTERS_WITHIN:
+    last = registration.last
+    if last is not None and last.name != name:
+        last = None
+    if last is not None and last.at >= started:
+        remedy = (
+            "restart the kubelet (systemctl restart kubelet), which registers the node only when "
+            "it starts"
+        )
+    elif snapshot.taken_at - started < REGISTERS_WITHIN:
         return
-    remedy = "restart the kubelet (systemctl restart kubelet), which registers the node only when it starts"
-    if not registered:
-        remedy = f"the kubelet has not registered it since its start at {format_time(started)}: check its log"
-    severity, message = _deleted(snapshot, last, evidence, remedy)
-    since = last.at if last is not None else started
-    # Urgent: its pods are deleted 40 s later, and the agent is among them.
+    else:
+        start = format_time(started)
+        remedy = f"the kubelet has not registered it since its start at {start}: check its log"
+    severity, message = _describe_deletion(snapshot, last, evidence, remedy)
     yield Finding(
         NAME,
         f"Node {name}",
         f"the Node {name} was {message}",
         severity=severity,
-        since=since,
-        urgent=True,
+        since=last.at if last is not None else started,
+        urgent=True,  # its pods are deleted 40 s later, and the agent is among them
     )
 
 
-_REMOVED: Final = {
-    Removal.DRAINED: "removed on purpose: it was cordoned and drained",
-    Removal.SCALE_DOWN: f"removed on purpose: the cluster-autoscaler marked it for removal (taint {TO_BE_DELETED})",
-}
-_SPARED: Final = "no cluster-autoscaler has deleted the instance since"
-
-
-def _deleted(
+def _describe_deletion(
     snapshot: Snapshot, last: LastSeen | None, evidence: str, remedy: str
 ) -> tuple[Severity, str]:
-    """Return how severe it is that a Node was deleted, and what to do; `remedy`: if that was not planned."""
+    """Return how severe it is that a Node was deleted, and what to do.
+
+    `remedy`: if that was not planned.
+    """
     if last is not None and last.removal in _REMOVED:
-        keep = "to keep it removed, stop the kubelet, which registers the node when it starts"
-        removed = f"{_REMOVED[last.removal]} before it was deleted ({evidence})"
-        return Severity.INFO, f"{removed}; its kubelet is still running; {keep}"
-    cordoned = last is not None and last.removal is Removal.CORDONED
-    how = (
-        "deleted while it was cordoned, no drain was seen in the day before, and"
-        if cordoned
-        else "deleted, but"
-    )
-    start = f"{how} its kubelet is running: {evidence}; "
+        return Severity.INFO, (
+            f"removed on purpose: {_REMOVED[last.removal]} before it was deleted ({evidence}); its "
+            "kubelet is still running; to keep it removed, stop the kubelet, which registers the "
+            "node when it starts"
+        )
+    is_cordoned = last is not None and last.removal is Removal.CORDONED
+    deleted = "deleted, but its kubelet is running"
+    if is_cordoned:
+        deleted = (
+            "deleted while it was cordoned, no drain was seen in the day before, and its kubelet "
+            "is running"
+        )
+    status = _status(snapshot)
     remedy += ", unless the Node was deleted on purpose"
     if last is not None and last.gone is not None and snapshot.taken_at - last.gone >= ACTED_WITHIN:
-        return Severity.WARNING, f"{start}{_SPARED}{_status(snapshot)}; {remedy}"
+        return Severity.WARNING, f"{deleted}: {evidence}; {_SPARED}{status}; {remedy}"
     due = "15 minutes after it notices"
     if last is not None:
         due += f" (at {format_time(last.at + REMOVED_AFTER)} or later)"
-    effects = f"its pods are deleted after 40 s, and a cluster-autoscaler deletes the instance {due}{_status(snapshot)}"
     message = (
-        f"{start}{effects}; {remedy}; until then, pause the autoscaler or protect the instance"
+        f"{deleted}: {evidence}; its pods are deleted after 40 s, and a cluster-autoscaler deletes "
+        f"the instance {due}{status}; {remedy}; until then, pause the autoscaler or protect the "
+        "instance"
     )
-    return Severity.WARNING if cordoned else Severity.CRITICAL, message
+    return Severity.WARNING if is_cordoned else Severity.CRITICAL, message
 
 
 def _unknown_name(registration: Registration, name: str) -> str:
-    kubelet = (
-        f" (the kubelet here uses the name {registration.kubelet_name})"
-        if registration.kubelet_name
-        else ""
-    )
-    unreadable = (
-        f"; the last known Node cannot be read: {registration.why}" if registration.why else ""
-    )
-    return f"the API server has no Node named {name}: check --node{kubelet}{unreadable}"
+    message = f"the API server has no Node named {name}: check --node"
+    if registration.kubelet_name:
+        message += f" (the kubelet here uses the name {registration.kubelet_name})"
+    if registration.why:
+        message += f"; the last known Node cannot be read: {registration.why}"
+    return message
 
 
-def _without_id(node: Node, registration: Registration, snapshot: Snapshot) -> Iterator[Finding]:
+def _find_without_id(
+    node: Node, registration: Registration, snapshot: Snapshot
+) -> Iterator[Finding]:
     if node.provider_id or registration.expected is Expected.IGNORED:
         return
     if node.created is None:
@@ -190,62 +201,72 @@ def _without_id(node: Node, registration: Registration, snapshot: Snapshot) -> I
     age = snapshot.api_time - node.created  # the server sets creationTimestamp
     if age < _WARNING_AFTER:
         return
-    why = _why_it_needs_one(node, registration, snapshot)
-    if not why:
+    reason = _reason_for_id(node, registration, snapshot)
+    if reason is None:
         return
-    severity = Severity.CRITICAL if _CRITICAL_AFTER <= age < ACTED_WITHIN else Severity.WARNING
-    effect, otherwise = _SPARED, "if the node needs none, set --provider-id=ignored"
+    severity = Severity.WARNING
+    effect = _SPARED
+    remedy = "if the node needs none, set --provider-id=ignored"
     if age < ACTED_WITHIN:
         due = format_time(node.created + REMOVED_AFTER)
         effect = f"a cluster-autoscaler may delete the instance from about {due} on"
-        otherwise = "until then, pause the autoscaler or protect the instance"
+        remedy = "until then, pause the autoscaler or protect the instance"
+        if age >= _CRITICAL_AFTER:
+            severity = Severity.CRITICAL
     message = (
-        f"the Node {node.name} has had no provider ID since it registered at {format_time(node.created)}, and needs "
-        f"one: {why}; {effect}{_status(snapshot)}; repair the cloud-controller-manager, or set spec.providerID of the "
-        f"Node (it can be set only once); {otherwise}"
+        f"the Node {node.name} has had no provider ID since it registered at "
+        f"{format_time(node.created)}, and needs one: {reason}; {effect}{_status(snapshot)}; "
+        "repair the cloud-controller-manager, or set spec.providerID of the Node (it can be set "
+        f"only once); {remedy}"
     )
-    identity = (severity.value,)  # a change of the severity is another finding
     yield Finding(
         NAME,
         f"provider ID of {node.name}",
         message,
         severity=severity,
         since=node.created,
-        identity=identity,
+        identity=(severity.value,),  # a change of the severity is another finding
     )
 
 
-def _why_it_needs_one(node: Node, registration: Registration, snapshot: Snapshot) -> str:
+def _reason_for_id(node: Node, registration: Registration, snapshot: Snapshot) -> str | None:
+    """Return why a Node needs a provider ID; None: it does not."""
     if registration.expected is Expected.REQUIRED:
         return "--provider-id=required"
-    if why := evidence_of_cloud(registration, node.taints):
-        return why
-    others = snapshot.autoscaler.known()
-    return (
-        f"{others.others_with_id} of {others.others} other nodes have one"
-        if others.others_with_id
-        else ""
-    )
+    if evidence := evidence_of_cloud(registration, node.taints):
+        return evidence
+    nodes = snapshot.autoscaler.known()
+    if not nodes.others_with_id:
+        return None
+    return f"{nodes.others_with_id} of {nodes.others} other nodes have one"
 
 
-def _changed(node: Node, registration: Registration, now: datetime) -> Iterator[Finding]:
+def _find_changed(node: Node, registration: Registration, now: datetime) -> Iterator[Finding]:
     last = registration.last
     if last is None or last.name != node.name or last.uid != node.uid or last.changed is None:
         return
     if not last.earlier_id or not node.provider_id or now - last.changed >= ACTED_WITHIN:
         return
     message = (
-        f"the Node {node.name} has the provider ID {node.provider_id}, and had {last.earlier_id} before; "
-        "compare it with the machine's ID at the cloud provider; if it is right, do nothing: the finding ends after an "
-        "hour; if it is wrong, first pause the autoscaler, then tell the owner of the cloud-controller-manager: the "
-        "cloud's controllers may delete the Node, and a cluster-autoscaler the instance"
+        f"the Node {node.name} has the provider ID {node.provider_id}, and had {last.earlier_id} "
+        "before; compare it with the machine's ID at the cloud provider; if it is right, do "
+        "nothing: the finding ends after an hour; if it is wrong, first pause the autoscaler, then "
+        "tell the owner of the cloud-controller-manager: the cloud's controllers may delete the "
+        "Node, and a cluster-autoscaler the instance"
     )
-    subject, identity = f"changed provider ID of {node.name}", (node.provider_id,)
-    yield Finding(NAME, subject, message, since=last.changed, identity=identity)
+    yield Finding(
+        NAME,
+        f"changed provider ID of {node.name}",
+        message,
+        since=last.changed,
+        identity=(node.provider_id,),
+    )
 
 
 def _status(snapshot: Snapshot) -> str:
-    if (status := known_or(snapshot.autoscaler, None)) is None:
+    """Return what the autoscaler's status says, as the end of a sentence."""
+    status = known_or(snapshot.autoscaler, None)
+    if status is None:
         return ""
     if status.why:
         return f"; the autoscaler's status is unknown: {status.why}"

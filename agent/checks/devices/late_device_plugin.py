@@ -1,9 +1,11 @@
-"""A device plugin has not registered since the kubelet started: pods that request its devices are rejected.
+"""A device plugin has not registered since the kubelet started.
 
-When the kubelet starts, it knows no plugin and removes their sockets. Each plugin has to notice, bind its socket again
-and register. Until then the kubelet has none of its devices, although the node's status may still list some.
+Pods that request its devices are rejected. When the kubelet starts, it knows no plugin and removes
+their sockets. Each plugin has to notice, bind its socket again and register. Until then the kubelet
+has none of its devices, although the node's status may still list some.
 
-Means: the kubelet started a minute or more ago, it should offer this resource, and it has no device of it.
+Means: the kubelet started a minute or more ago, it should offer this resource, and it has no device
+of it.
 """
 
 from collections.abc import Iterator
@@ -70,35 +72,32 @@ def _late(
     state: ResourceState, start: DeviceTransition, up: timedelta, view: DeviceView
 ) -> Iterator[Finding]:
     # When the kubelet drops a resource, it has been gone for long.
-    seen = (
-        transition
-        for transition in view.since_start
-        if transition.what is not TransitionKind.DROPPED
-    )
-    lost, listed = last_by_resource(seen).get(state.resource), state.resource in view.healthy
-    if lost is None:
-        missing_for, since = up, start.at
-        what = f"the kubelet started {format_age(up)} ago, at {format_time(start.at)}"
-    else:
-        missing_for, since = min(up, view.snapshot.uptime - lost.uptime), lost.at
-        what = (
-            f"the kubelet started at {format_time(start.at)} and lost it at {format_time(lost.at)}"
-        )
-    no_healthy_device = listed and not view.healthy[state.resource]
-    if missing_for < GRACE or (no_healthy_device and _plugin_present(state, missing_for)):
+    changes = (change for change in view.since_start if change.what is not TransitionKind.DROPPED)
+    lost = last_by_resource(changes).get(state.resource)
+    missing_for = up
+    since = start.at
+    what = f"the kubelet started {format_age(up)} ago, at {format_time(since)}"
+    if lost is not None:
+        missing_for = min(up, view.snapshot.uptime - lost.uptime)
+        since = lost.at
+        what = f"the kubelet started at {format_time(start.at)} and lost it at {format_time(since)}"
+    if missing_for < GRACE:
         return
+    is_listed = state.resource in view.healthy
+    if is_listed and not view.healthy[state.resource] and _is_present(state, missing_for):
+        return  # its devices are unhealthy, and the plugin is not late
     effect = "the kubelet stops offering it after 5 minutes"
-    if not listed or missing_for >= ENDPOINT_GRACE:
+    if not is_listed or missing_for >= ENDPOINT_GRACE:
         effect = f"the kubelet no longer offers it{_node_status(state.resource, view.snapshot)}"
     message = f"{state.resource} is not registered: {what}{_socket(state)}; {effect}"
     yield Finding(NAME, state.resource, message, since=since, resource=state.resource)
 
 
-def _plugin_present(state: ResourceState, missing_for: timedelta) -> bool:
-    """Whether the plugin of a listed resource is there: then its devices are unhealthy, and the plugin is not late."""
-    return state.connected is True or (
-        state.connected is None and missing_for >= SURELY_DROPPED_AFTER
-    )
+def _is_present(state: ResourceState, missing_for: timedelta) -> bool:
+    """Whether the plugin of a listed resource is there."""
+    if state.connected is None:  # the kubelet would have dropped the resource
+        return missing_for >= SURELY_DROPPED_AFTER
+    return state.connected
 
 
 def _socket(state: ResourceState) -> str:
@@ -115,9 +114,8 @@ def _node_status(resource: str, snapshot: Snapshot) -> str:
     node = known_or(snapshot.node, None)
     if node is None:
         return ""
-    listed = next((device for device in node.devices if device.resource == resource), None)
-    if listed is None:
-        return ", and the node's status does not list it"
-    return (
-        f", and the node's status has capacity {listed.capacity}, allocatable {listed.allocatable}"
-    )
+    for device in node.devices:
+        if device.resource == resource:
+            amounts = f"capacity {device.capacity}, allocatable {device.allocatable}"
+            return f", and the node's status has {amounts}"
+    return ", and the node's status does not list it"

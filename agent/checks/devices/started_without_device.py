@@ -1,19 +1,21 @@
-"""A pod requests a device and was started without it: the kubelet did not know the resource when it admitted the pod.
+"""A pod requests a device and was started without it.
 
-A kubelet that does not know a resource ignores the request and starts the pod. Up to 1.24 it also starts a pod whose
-devices were allocated before. The pod runs without a device, or with a device that the next pod is given too.
+The kubelet did not know the resource when it admitted the pod. Then it ignores the request and
+starts the pod. Up to 1.24 it also starts a pod whose devices were allocated before. The pod runs
+without a device, or with a device that the next pod is given too.
 
-Means: the pod started after the kubelet and before the resource was registered, and the checkpoint lists no device.
+Means: the pod started after the kubelet and before the resource was registered, and the checkpoint
+lists no device.
 """
 
-from collections.abc import Iterable, Iterator
-from datetime import MAXYEAR, datetime, timedelta
+from collections.abc import Iterator
+from datetime import MAXYEAR, datetime
 from typing import Final
 
 from agent.checks.detector import Noun, Remedy, Step
 from agent.checks.devices.view import DeviceView
 from agent.model.assessment import Assessment
-from agent.model.clocks import CONTAINER_START
+from agent.model.clocks import CONTAINER_START, WHOLE_SECOND
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import Pod
 from agent.model.text import format_time
@@ -36,53 +38,53 @@ REMEDY: Final = Remedy(
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     view = DeviceView.of(assessment.snapshot)
-    pods, plugins = assessment.snapshot.pods.known(), view.plugins
-    if plugins.checkpoint_written is None:
+    pods = assessment.snapshot.pods.known()
+    if view.plugins.checkpoint_written is None:
         return  # no file says which pod has a device
-    allocated = {(allocation.pod_uid, allocation.resource) for allocation in plugins.allocations}
+    allocated = {
+        (allocation.pod_uid, allocation.resource) for allocation in view.plugins.allocations
+    }
     # A capacity that was set by hand needs no device.
     of_plugins = {*view.healthy, *view.last_changes, *(resource for _, resource in allocated)}
     for pod in pods:
         # The kubelet may have taken back the devices of a pod that is being deleted.
         if pod.live and not pod.deleting and pod.started is not None:
-            wanted = sorted(of_plugins.intersection(pod.wants))
-            missing = (resource for resource in wanted if (pod.uid, resource) not in allocated)
-            yield from _too_early(pod, pod.started, missing, view)
+            for resource in sorted(of_plugins.intersection(pod.wants)):
+                if (pod.uid, resource) not in allocated:
+                    yield from _too_early(pod, pod.started, resource, view)
 
 
-def _too_early(
-    pod: Pod, started: datetime, resources: Iterable[str], view: DeviceView
-) -> Iterator[Finding]:
+def _too_early(pod: Pod, started: datetime, resource: str, view: DeviceView) -> Iterator[Finding]:
     if started.year == MAXYEAR:
         return  # no kubelet says so, and to this time nothing can be added
-    # A kubelet starts its first pods within its first second; no earlier kubelet starts a pod in
-    # that second.
-    run = view.run_before(started + timedelta(seconds=1))
+    # A kubelet starts its first pods within its first second; no earlier one does in that second.
+    run = view.run_before(started + WHOLE_SECOND)
     if run is None or not view.in_this_boot(run.start.at):
         return
-    for resource in resources:
-        registration, when = run.first_registration(resource), "was not registered then"
-        # Until when the kubelet certainly knew no device of it. Registered or not: it has not
-        # written that it is.
-        until: datetime | None = run.end or view.snapshot.taken_at + CONTAINER_START
-        if registration is not None:
-            when = f"was registered {(registration.at - run.start.at).total_seconds():.1f} s later"
-            bound = view.socket_bound(run, resource, run.start.at, view.snapshot.taken_at)
-            until = registration.at if registration.exact else bound
-        if until and started + CONTAINER_START < until:
-            message = (
-                f"pod {pod.name} requests {resource} and was started without it at {format_time(started)}: the kubelet "
-                f"started at {format_time(run.start.at)}, and {resource} {when}; kubelets up to 1.24 start such a pod "
-                "without an error, newer ones only if they never knew the resource; delete the pod, so that its "
-                "replacement gets a device"
-            )
-            subject, identity = f"{resource} of pod {pod.name}", (pod.uid,)
-            yield Finding(
-                NAME,
-                subject,
-                message,
-                pod=pod.name,
-                since=started,
-                identity=identity,
-                resource=resource,
-            )
+    registration = run.first_registration(resource)
+    # Until when the kubelet certainly knew no device of it. Without a registration: until the end,
+    # since it has not written that it knows one.
+    unknown_until: datetime | None = run.end or view.snapshot.taken_at + CONTAINER_START
+    registered = "was not registered then"
+    if registration is not None:
+        delay = (registration.at - run.start.at).total_seconds()
+        registered = f"was registered {delay:.1f} s later"
+        bound = view.socket_bound(run, resource, run.start.at, view.snapshot.taken_at)
+        unknown_until = registration.at if registration.exact else bound
+    if unknown_until is None or started + CONTAINER_START >= unknown_until:
+        return
+    message = (
+        f"pod {pod.name} requests {resource} and was started without it at {format_time(started)}: "
+        f"the kubelet started at {format_time(run.start.at)}, and {resource} {registered}; "
+        "kubelets up to 1.24 start such a pod without an error, newer ones only if they never knew "
+        "the resource; delete the pod, so that its replacement gets a device"
+    )
+    yield Finding(
+        NAME,
+        f"{resource} of pod {pod.name}",
+        message,
+        pod=pod.name,
+        since=started,
+        identity=(pod.uid,),
+        resource=resource,
+    )

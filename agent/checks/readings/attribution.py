@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
 from posixpath import normpath
-from typing import Final
+from typing import Final, TypeAlias
 
 from agent.checks.waiting_pods import may_wait
 from agent.model.assessment import KUBENET, PRIMARY
@@ -31,6 +31,8 @@ from agent.model.snapshot import (
 )
 
 _PODMAN: Final = re.compile(r"podman|cni-podman\d+")
+_Reservations: TypeAlias = Reading[tuple[Reservation, ...]]
+
 _RELOADED: Final = timedelta(minutes=1)
 """Until then every runtime has read a changed configuration."""
 
@@ -97,39 +99,55 @@ def _networks_in_use(
 
 def attributed(store: NetworkStore, index: SnapshotIndex) -> NetworkStore:
     """Return the store if it is the pods', else one that is not requested, or unavailable."""
+    reading = _believed(store, index)
+    if reading is store.reading:
+        return store
+    if isinstance(reading, Known):
+        return replace(store, reading=reading)
+    left_over = _left_over(store, index) if isinstance(reading, NotRequested) else None
+    return replace(store, reading=reading, unrecognized=(), left_over=left_over)
+
+
+def _believed(store: NetworkStore, index: SnapshotIndex) -> _Reservations:
     has_pods = not _container_ids(store).isdisjoint(index.running_sandboxes)
     if _PODMAN.fullmatch(store.network):
         reason = "its addresses are those of podman"
-        if has_pods:
-            return _unavailable(store, f"{reason}, and of pods")
-        return _not_in_use(store, reason, index)
+        return _doubt(store, f"{reason}, and of pods") if has_pods else _not_used(reason)
     if has_pods:
-        return store
+        return store.reading
     for network in known_or(index.snapshot.networks, ()):
         if network.name == store.network:
             return _configured(store, network, index)
     return _not_configured(store, index)
 
 
-def _configured(store: NetworkStore, network: RuntimeNetwork, index: SnapshotIndex) -> NetworkStore:
+def _doubt(store: NetworkStore, reason: str) -> Unavailable:
+    reason = f"it is unknown whether pods use network {store.network}: {reason}"
+    return Unavailable("reservations", reason)
+
+
+def _not_used(reason: str) -> NotRequested:
+    return NotRequested("reservations", reason)
+
+
+def _configured(
+    store: NetworkStore, network: RuntimeNetwork, index: SnapshotIndex
+) -> _Reservations:
     if not network.may_use_host_local:
-        return _not_in_use(store, f"network {network.name} uses {network.ipam}", index)
+        return _not_used(f"network {network.name} uses {network.ipam}")
     if not is_missing(store.reading):
-        return store
+        return store.reading
     # A plugin without `ipam` gives libcni a result too, whoever allocates: Cilium, Amazon VPC, OVN.
     plugins = "" if network.ipam else ", ".join(network.plugins)
     if plugins and not any(result.plugin for result in _results(store, index)):
-        reason = f"network {store.network} ({plugins}) has no directory of host-local"
-        return _not_in_use(store, reason, index)
-    if isinstance(index.snapshot.containers, Unavailable):
-        return store
-    if not store.absent or _sandboxes_without_address(store, index):
-        return store
-    # No pod has to have an address yet, so host-local may not have made its directory.
-    return replace(store, reading=Known(()))
+        return _not_used(f"network {store.network} ({plugins}) has no directory of host-local")
+    if isinstance(index.snapshot.containers, Unavailable) or not store.absent:
+        return store.reading
+    # If no pod has to have an address yet, host-local may not have made its directory.
+    return store.reading if _pod_lacks_address(store, index) else Known(())
 
 
-def _not_configured(store: NetworkStore, index: SnapshotIndex) -> NetworkStore:
+def _not_configured(store: NetworkStore, index: SnapshotIndex) -> _Reservations:
     snapshot = index.snapshot
     kubenet = store.network == KUBENET
     if not isinstance(store.reading, Known):
@@ -140,77 +158,57 @@ def _not_configured(store: NetworkStore, index: SnapshotIndex) -> NetworkStore:
                 store.discovered
                 and store.absent
                 and not isinstance(snapshot.containers, Unavailable)
-                and not _sandboxes_without_address(store, index)
+                and not _pod_lacks_address(store, index)
             )
-            return _not_in_use(store, "its directory does not exist", index) if skipped else store
+            return _not_used("its directory does not exist") if skipped else store.reading
     # Whoever names a network knows it; but kubenet may be named for a fleet, and missing on nodes.
     if _is_in_use(store, index) or (not store.discovered and not kubenet):
-        return store
+        return store.reading
     if program := _program(store):
-        return _not_in_use(store, f"its addresses are those of {program}", index)
+        return _not_used(f"its addresses are those of {program}")
     return _unnamed(store, index)
 
 
-def _unnamed(store: NetworkStore, index: SnapshotIndex) -> NetworkStore:
-    """Return a store that neither a setting nor the configuration names."""
+def _unnamed(store: NetworkStore, index: SnapshotIndex) -> _Reservations:
+    """Return what to believe if neither a setting nor the configuration names the network."""
     snapshot = index.snapshot
     for reading in (snapshot.networks, snapshot.containers, snapshot.cni_results):
         if isinstance(reading, Unavailable):
             results = _results(store, index)
             if store.network == KUBENET or (results and all(result.pod for result in results)):
-                return store  # each of its reservations is unknown
-            return _unavailable(store, f"{reading.source}: {reading.why}")
+                return store.reading  # each of its reservations is unknown
+            return _doubt(store, f"{reading.source}: {reading.why}")
     if isinstance(snapshot.networks, NotRequested):
-        if store.network == KUBENET:
-            return store
-        return _not_in_use(store, snapshot.networks.why, index)
+        return store.reading if store.network == KUBENET else _not_used(snapshot.networks.why)
     if _is_failing(store, index):
-        return store
+        return store.reading
     if first := _skipped_network(store, index):
         reason = (
             f"pods wait, and the runtime skips network {first}, which comes first, if a plugin of "
             "it is not installed"
         )
-        return _unavailable(store, reason)
+        return _doubt(store, reason)
     names = ", ".join(network.name for network in known_or(snapshot.networks, ()))
     reason = f"the pods of this node get their addresses from network {names}"
-    return _not_in_use(store, reason if names else "the kubelet uses no CNI network", index)
+    return _not_used(reason if names else "the kubelet uses no CNI network")
 
 
-def _unavailable(store: NetworkStore, reason: str) -> NetworkStore:
-    reason = f"it is unknown whether pods use network {store.network}: {reason}"
-    return replace(store, reading=Unavailable("reservations", reason), unrecognized=())
-
-
-def _not_in_use(store: NetworkStore, reason: str, index: SnapshotIndex) -> NetworkStore:
-    """Return a store from which nothing is concluded, with what is left over in it."""
-    return replace(
-        store,
-        reading=NotRequested("reservations", reason),
-        unrecognized=(),
-        left_over=_left_over(store, index),
-    )
-
-
-def _sandboxes_without_address(store: NetworkStore, index: SnapshotIndex) -> set[str]:
-    """Return the running sandboxes that should have an address in a directory that is missing."""
+def _pod_lacks_address(store: NetworkStore, index: SnapshotIndex) -> bool:
+    """Return whether a running sandbox should have an address in a directory that is missing."""
     snapshot = index.snapshot
     host_pods = {pod.name for pod in known_or(snapshot.pods, ()) if pod.host_network}
-    on_host = {
-        checkpoint.container_id
-        for checkpoint in known_or(snapshot.checkpoints, ())
-        if checkpoint.host_network
-    }
-    elsewhere = {reservation.container_id for reservation in index.reservations}
+    explained = {reservation.container_id for reservation in index.reservations}
     for result in known_or(snapshot.cni_results, ()):
         if result.network != store.network:
-            elsewhere.add(result.container_id)
-    elsewhere -= _allocated(store, index)
-    return {
-        container_id
+            explained.add(result.container_id)
+    explained -= _allocated(store, index)
+    for checkpoint in known_or(snapshot.checkpoints, ()):
+        if checkpoint.host_network:
+            explained.add(checkpoint.container_id)
+    return any(
+        pod not in host_pods and container_id not in explained
         for container_id, pod in index.running_sandboxes.items()
-        if pod not in host_pods and container_id not in on_host | elsewhere
-    }
+    )
 
 
 def _is_failing(store: NetworkStore, index: SnapshotIndex) -> bool:

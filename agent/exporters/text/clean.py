@@ -9,9 +9,9 @@ from typing import Any, Final
 from agent.checks.detector import Step
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.restore import Restoration
-from agent.exporters.advice import ANY_SHARE, BY_JOB, with_share
 from agent.exporters.json.clean import clean_document
 from agent.exporters.json.scan import address_order
+from agent.exporters.release_commands import ANY_SHARE, BY_JOB, with_share
 from agent.exporters.text import layout
 from agent.exporters.text.layout import AddressRow, TableView
 from agent.model.ranges import runs

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import wraps
 from itertools import groupby
-from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeAlias
 
-from agent.checks.detector import Step
-from agent.exporters.advice import ON_NODE
+from agent.exporters.release_commands import ON_NODE
 from agent.model.ranges import numbered
 from agent.model.text import escape, format_age
+
+if TYPE_CHECKING:  # `status` needs no detector
+    from agent.checks.detector import Step
 
 _P = ParamSpec("_P")
 
@@ -71,7 +73,7 @@ def fill_each(
     )
 
 
-def numbered_steps(steps: Iterable[Step], columns: int | None) -> Iterator[str]:
+def numbered_steps(steps: "Iterable[Step]", columns: int | None) -> Iterator[str]:
     for number, step in enumerate(steps, 1):
         if number == 1:
             yield "  Do:"

@@ -1,4 +1,4 @@
-"""A report as text, for people: a summary of each network, the findings, then what is unavailable."""
+"""A report as text: a summary of each network, the findings, then what is unavailable."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -87,20 +87,15 @@ def header(report: Report, columns: int | None = None) -> Iterator[str]:
 def _summary(network: dict[str, Any]) -> list[str]:
     ranges = "?" if network["ranges"] is None else ", ".join(network["ranges"])
     if network["not_in_use"]:
-        ranges, states = "-", f"not in use: {network['not_in_use']}"
+        ranges = "-"
+        states = f"not in use: {network['not_in_use']}"
     elif network["states"] is None:
         states = "unavailable"
     else:
-        states = (
-            ", ".join(f"{n} {state}" for state, n in network["states"].items() if n)
-            or "no reservation"
-        )
-    return [
-        network["name"],
-        ranges,
-        *(format_number(network[key]) for key in ("usable", "reserved", "free")),
-        states,
-    ]
+        counts = [f"{count} {state}" for state, count in network["states"].items() if count]
+        states = ", ".join(counts) or "no reservation"
+    numbers = [format_number(network[key]) for key in ("usable", "reserved", "free")]
+    return [network["name"], ranges, *numbers, states]
 
 
 def _reservations(document: dict[str, Any], view: TableView, *, whole: bool) -> Iterator[str]:
@@ -108,9 +103,8 @@ def _reservations(document: dict[str, Any], view: TableView, *, whole: bool) -> 
     if listed:
         yield ""
         shown = listed if whole else _without_repetition(listed)
-        yield from layout.address_table(
-            _WIDE_COLUMNS if view.wide else _COLUMNS, shown, view.columns
-        )
+        columns = _WIDE_COLUMNS if view.wide else _COLUMNS
+        yield from layout.address_table(columns, shown, view.columns)
         yield from _more(len(listed) - len(shown))
 
 
@@ -121,18 +115,21 @@ def _more(count: int, indent: str = "") -> Iterator[str]:
 
 def _rows(document: dict[str, Any], view: TableView, *, whole: bool) -> list[AddressRow]:
     """Return the addresses to list. Only the whole list repeats what findings name."""
-    states, unavailable = _LISTED | {State.LEAKED} if whole else _LISTED, document["unavailable"]
+    states = _LISTED | {State.LEAKED} if whole else _LISTED
     named = set() if whole else {finding["subject"] for finding in document["findings"]}
-    listed = (
-        {**row, "why": layout.refer(row["why"], unavailable)}
+    listed = [
+        {**row, "why": layout.refer(row["why"], document["unavailable"])}
         for row in document["reservations"]
         if row["state"] in states and f"{row['network']}/{row['ip']}" not in named
-    )
+    ]
     return layout.sorted_rows(listed, view.sort_by)
 
 
 def _without_repetition(listed: Iterable[AddressRow]) -> list[AddressRow]:
-    """Keep the first entries with the same state and reason: an unavailable source is the reason of all addresses."""
+    """Keep the first entries with the same state and reason.
+
+    An unavailable source is the reason of all addresses.
+    """
     seen: Counter[tuple[str, str, str]] = Counter()
     shown = []
     for row in listed:
@@ -150,11 +147,9 @@ def _devices(report: Report, columns: int | None, *, verbose: bool) -> Iterator[
         return
     if rows:
         shown = rows if verbose else rows[:LONGEST_LIST]
-        yield from (
-            "",
-            "Devices:",
-            *layout.grid([[head.upper() for head in HEADS], *shown], columns),
-        )
+        yield ""
+        yield "Devices:"
+        yield from layout.grid([[head.upper() for head in HEADS], *shown], columns)
         yield from _more(len(rows) - len(shown))
 
 
@@ -167,12 +162,11 @@ def _findings(report: Report, view: TableView, *, verbose: bool) -> Iterator[str
     for detector, lines in groups.items():
         shown = lines if verbose else lines[:LONGEST_LIST]
         for line in shown:
-            severity = (
-                "" if line.severity is Severity.WARNING else f"({line.severity.value}) "
-            )  # most are warnings
-            yield from layout.fill(
-                f"{detector}: {severity}{line.text}", view.columns, first="  ", rest="    "
-            )
+            severity = f"({line.severity.value}) "
+            if line.severity is Severity.WARNING:  # as most are
+                severity = ""
+            text = f"{detector}: {severity}{line.text}"
+            yield from layout.fill(text, view.columns, first="  ", rest="    ")
         yield from _more(len(lines) - len(shown), f"  {detector}: ")
         if not DETECTOR[detector].REMEDY.in_messages:
             yield from layout.numbered_steps(advice(detector, report, view.release), view.columns)
@@ -192,9 +186,8 @@ def _not_evaluated(report: Report, document: dict[str, Any], columns: int | None
         for gap in report.gaps
         if not gap.chosen
     ]
-    yield from layout.section(
-        layout.fill_each(layout.by_reason(failed), columns), "Checks that could not run:"
-    )
+    lines = layout.fill_each(layout.by_reason(failed), columns)
+    yield from layout.section(lines, "Checks that could not run:")
 
 
 def unavailable(sources: Sequence[dict[str, str]], columns: int | None = None) -> Iterator[str]:
@@ -205,28 +198,32 @@ def unavailable(sources: Sequence[dict[str, str]], columns: int | None = None) -
 
 
 def device_rows(snapshot: Snapshot) -> list[list[str]]:
-    """Return a row for each resource, and for each socket of no known resource; raises InsufficientData."""
+    """Return a row for each resource, and for each socket of no known resource.
+
+    Raises InsufficientData.
+    """
     view = DeviceView.of(snapshot)
     states = resource_states(view)
     claimed = {state.socket for state in states}
-    unclaimed = sorted(socket.name for socket in view.plugins.sockets if socket.name not in claimed)
-    return [*map(_row, states), *(["?", "?", "?", "?", "?", "?", name] for name in unclaimed)]
+    sockets = sorted(socket.name for socket in view.plugins.sockets)
+    rows = [_row(state) for state in states]
+    rows += [["?"] * 6 + [name] for name in sockets if name not in claimed]
+    return rows
 
 
 def _row(state: ResourceState) -> list[str]:
-    gone = (
-        " (gone)"
-        if state.socket_present is False
-        else " (not connected)"
-        if state.connected is False
-        else ""
-    )
+    socket = state.socket or "?"
+    if state.socket and state.socket_present is False:
+        socket += " (gone)"
+    elif state.socket and state.connected is False:
+        socket += " (not connected)"
+    registered = {None: "?", True: "yes", False: "no"}[state.registered]
     return [
         state.resource,
         format_number(state.devices),
         format_number(state.allocated),
-        "?" if state.registered is None else "yes" if state.registered else "no",
+        registered,
         "?" if state.registered_since is None else rfc3339(state.registered_since),
         "?" if state.delay is None else f"{state.delay.total_seconds():.1f} s",
-        f"{state.socket}{gone}" if state.socket else "?",
+        socket,
     ]

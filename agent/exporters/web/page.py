@@ -11,10 +11,11 @@ from importlib.resources import files
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, Final
 
-from agent.exporters.advice import advice, description, release_commands, runbook
+from agent.exporters.advice import advice, description, runbook
 from agent.exporters.json.scan import scan_document
 from agent.exporters.json.status import NodeState
 from agent.exporters.range_map import LOOKS, by_weight, network_maps
+from agent.exporters.release_commands import release_commands
 from agent.exporters.summary import finding_lines, headline, incomplete, state_of
 from agent.exporters.text.clean import WHEN_HALTED
 from agent.exporters.text.scan import HEADS, device_rows

@@ -88,7 +88,7 @@ def _threads(proc: Path) -> Iterator[tuple[int, str]]:
 
 
 def _unread_addresses(net: str, seen: set[int]) -> Iterator[tuple[str, int]]:
-    """Yield each address of a thread's namespace with the inode of its table, if it is not `seen`."""
+    """Yield each address of a thread's namespace with the inode of its table, unless `seen`."""
     for name, parse in (("fib_trie", _ipv4_addresses), ("if_inet6", _ipv6_addresses)):
         content, inode = _read_unless_seen(f"{net}/{name}", seen)
         try:

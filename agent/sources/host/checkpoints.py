@@ -65,7 +65,7 @@ class CheckpointDirectories(Source):
         return tuple(checkpoints)
 
     def has(self, container_id: str) -> bool:
-        """Return whether this sandbox has a checkpoint that is not left over. Raises SourceError."""
+        """Return whether a sandbox has a checkpoint that is not left over; raises SourceError."""
         files = {directory / container_id for directory in self.directories}
         return any(map(_exists, files - self._left_over))
 

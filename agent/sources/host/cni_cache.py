@@ -82,7 +82,7 @@ class CniResults:
     def __init__(
         self, directories: Iterable[Path], is_missing: Callable[[Path], bool] = lambda _: False
     ) -> None:
-        """`is_missing`: whether a path that does not exist here is known not to exist on the node."""
+        """`is_missing`: whether a path that is missing here is known not to exist on the node."""
         self._directories = tuple(directories)
         self._is_missing = is_missing
         self._parsed: dict[_Version, _Parsed] = {}
@@ -145,7 +145,7 @@ def _parse(content: bytes, file: ResultFile, mtime_ns: int) -> _Parsed:
 
 
 def _result(tree: Mapping[str, Any], file: ResultFile, mtime_ns: int) -> CniResult | None:
-    """Return the result; None: it is of another sandbox than the file, or of a delegating plugin."""
+    """Return the result; None: it is of another sandbox, or of a plugin that delegates."""
     is_bare = tree.get("kind") != "cniCacheV1"
     if is_bare:
         tree = {"networkName": file.network, "containerId": file.container_id, "result": tree}
@@ -199,7 +199,7 @@ def _pod(arguments: Any) -> str:
 
 
 def _configured_ranges(ipam: Mapping[str, Any]) -> RangeSets:
-    """Return the ranges of host-local's configuration; none if it has none, or they are malformed."""
+    """Return the ranges of host-local's configuration; none if they are missing or malformed."""
     sets: list[tuple[Any, ...]] = []
     try:
         for ranges in ranges_of(ipam):

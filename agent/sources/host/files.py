@@ -1,4 +1,7 @@
-"""Opens what other programs own: with a bound, waiting for no FIFO, and following no link unasked."""
+"""Opens what other programs own: with a limit, and without waiting for a FIFO.
+
+Symbolic links are followed only if that is asked for.
+"""
 
 import errno
 import os
@@ -9,8 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from agent.model.limits import MAX_RESERVATIONS
 from agent.model.remedy import Remedy
-from agent.model.snapshot import MAX_RESERVATIONS
 from agent.sources.source_error import NotFound, SourceError, read_error
 
 FILE_LIMIT: Final = 1024 * 1024

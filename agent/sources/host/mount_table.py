@@ -32,15 +32,13 @@ def read_mount_table(proc: Path, process: int | str = 1) -> tuple[MountEntry, ..
         content, _ = read_file(table, follow=True, limit=TABLE_LIMIT)
     except OSError as error:
         raise read_error(table, error) from error
-    lines = map(_LINE.fullmatch, content.decode(errors="replace").split("\n"))
-    return tuple(_entry(line) for line in lines if line)
-
-
-def _entry(line: re.Match[str]) -> MountEntry:
-    point = _OCTAL.sub(lambda code: chr(int(code[1], 8)), line["point"])
-    # A mount outlives the file below it, which then is marked so.
-    point = point.removesuffix(_DELETED)
-    return MountEntry(root=line["root"], point=point, kind=line["kind"], device=line["device"])
+    entries: list[MountEntry] = []
+    for line in filter(None, map(_LINE.fullmatch, content.decode(errors="replace").split("\n"))):
+        point = _OCTAL.sub(lambda code: chr(int(code[1], 8)), line["point"])
+        # A mount outlives the file below it, which then is marked so.
+        point = point.removesuffix(_DELETED)
+        entries.append(MountEntry(line["root"], point, line["kind"], line["device"]))
+    return tuple(entries)
 
 
 def is_missing_on_node(path: Path, proc: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Which directories of host-local are read: those of the settings, and, with `auto`, all it finds."""
+"""Reads host-local's directories: those that settings name, and with `auto` all that are found."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -341,7 +341,7 @@ def _plugin(proc: Path, process: _Process, names: Collection[str]) -> _Process |
 
 
 def _is_nested(proc: Path, pid: int) -> bool:
-    """Return whether a process has a PID namespace of its own: docker in docker is not the node's."""
+    """Return whether a process has its own PID namespace: docker in docker is not the node's."""
     for line in read_process_file(proc, pid, "status").splitlines():
         if line.startswith("NSpid:"):
             return len(line.split()) > 2  # noqa: PLR2004 (the key, and its ID in each namespace)

@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from agent.model.limits import MAX_RESERVATIONS
 from agent.model.remedy import Remedy
 from agent.model.snapshot import (
-    MAX_RESERVATIONS,
     Known,
     NetworkStore,
     Reservation,

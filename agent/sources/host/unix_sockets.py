@@ -26,7 +26,7 @@ class UnixSockets(NamedTuple):
 
 
 def read_sockets(proc: Path, paths: Iterable[bytes]) -> UnixSockets:
-    """Return which of these paths are in the node's list; raises SourceError if it is unreadable."""
+    """Return which of these paths are in the node's list; raises SourceError."""
     wanted = frozenset(paths)
     ends = tuple({b"/%b\n" % path.rpartition(b"/")[2] for path in wanted})
     listening: set[bytes] = set()

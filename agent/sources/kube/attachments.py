@@ -1,8 +1,11 @@
-"""What the API server says about volumes that are missing from the node's status. It is asked only then, by name."""
+"""What the API server says about volumes that are missing from the node's status.
+
+They are requested only then, by name.
+"""
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from typing import Final
@@ -11,26 +14,30 @@ from urllib.parse import quote
 from agent.checks.cluster import detached_volume
 from agent.model.snapshot import Pod, Snapshot
 from agent.model.volumes import Attachment, Attachments
-from agent.sources.kube.client import CachedRequest, Get, Inquire, Query
+from agent.sources.kube.cached_request import CachedRequest, Get, OpenSession
+from agent.sources.kube.connection import Query
 from agent.sources.kube.errors import FORBIDDEN, NOT_FOUND, ApiError
 from agent.sources.kube.fields import Object
 from agent.sources.kube.objects import unique_volume_name
 from agent.sources.source import Source
 
-MAX_REQUESTS: Final = 64  # requests for one snapshot
-KEPT_FOR: Final = 60.0  # seconds
+MAX_REQUESTS: Final = 64
+"""Requests for one snapshot."""
+CACHED_FOR: Final = 60.0
+"""Seconds."""
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
-"""A valid object name. Pods and claims may contain any volume name: `../../secrets/key` would be another path."""
-_CSI: Final = re.compile(
-    r"kubernetes\.io/csi/([^^]*)\^(.*)", re.DOTALL
-)  # the driver and its handle
+"""A valid object name. Pods and claims may contain any volume name: `../../secrets/key` would be
+another path."""
+_CSI: Final = re.compile(r"kubernetes\.io/csi/([^^]*)\^(.*)", re.DOTALL)
+"""The driver and its handle."""
 
 
 class AttachmentsSource(Source):
-    """Asks the API server of one node, at most once a minute about the same volumes and pods."""
+    """Requests each volume and pod at most once a minute."""
 
-    def __init__(self, inquire: Inquire, node: str, clock: Callable[[], float]) -> None:
-        self._node, self._cached = node, CachedRequest[Attachments](inquire, clock, KEPT_FOR)
+    def __init__(self, open_session: OpenSession, node: str, clock: Callable[[], float]) -> None:
+        self._node = node
+        self._cached = CachedRequest[Attachments](open_session, clock, CACHED_FOR)
 
     name = "attachments"
 
@@ -42,51 +49,62 @@ class AttachmentsSource(Source):
         """Raises SourceError. What the account may not read is not requested."""
         request = detached_volume.request(snapshot) or detached_volume.Request((), ())
         subjects = frozenset((*request.volumes, *(pod.uid for pod in request.pods)))
-        return self._cached.get(
-            lambda get: _Inquiry(get, self._node).attachments(request), subjects
-        )
+        return self._cached.get(lambda get: _Lookup(get, self._node).attachments(request), subjects)
 
 
-class _Inquiry:
+class _Lookup:
+    """The requests for one snapshot."""
+
     def __init__(self, get: Get, node: str) -> None:
-        self._get, self._node, self._left = get, node, MAX_REQUESTS
+        self._get = get
+        self._node = node
+        self._requests_left = MAX_REQUESTS
         self._not_requested: dict[str, None] = {}
+        """What for lack of a right, or for too many requests, in order."""
 
     def attachments(self, request: detached_volume.Request) -> Attachments:
-        found = {volume: self._attachment(volume) for volume in request.volumes}
-        known = {attachment.claim for attachment in found.values()}
-        claims = (
-            f"{pod.name.partition('/')[0]}/{claim}" for pod in request.pods for claim in pod.claims
-        )
-        # If every volume leads to its claim, the claims need not be asked for their volumes.
-        for claim in claims if "" in known else ():
-            if claim not in known:
-                self._add_claim(found, claim, request.volumes)
-        failed = tuple(pod.uid for pod in request.pods if self._attach_failed(pod))
-        return Attachments(tuple(found.values()), failed, tuple(self._not_requested))
+        attachments = {volume: self._attachment(volume) for volume in request.volumes}
+        claims = {attachment.claim for attachment in attachments.values()}
+        # If every volume leads to its claim, the claims need not be requested for their volumes.
+        if "" in claims:
+            for pod in request.pods:
+                namespace = pod.name.partition("/")[0]
+                for name in pod.claims:
+                    if f"{namespace}/{name}" not in claims:
+                        self._add_claim(attachments, namespace, name, request.volumes)
+        failed = tuple(pod.uid for pod in request.pods if self._has_attach_failure(pod))
+        return Attachments(tuple(attachments.values()), failed, tuple(self._not_requested))
 
-    def _add_claim(self, found: dict[str, Attachment], claim: str, volumes: Sequence[str]) -> None:
-        if bound := self._volume_of(claim):
-            volume = next(
-                (volume for volume in volumes if detached_volume.same(bound, volume)), bound
-            )
-            found[volume] = replace(found.get(volume) or Attachment(volume), claim=claim)
+    def _add_claim(
+        self,
+        attachments: dict[str, Attachment],
+        namespace: str,
+        name: str,
+        volumes: tuple[str, ...],
+    ) -> None:
+        bound = self._volume_of(namespace, name)
+        if not bound:
+            return
+        same = (volume for volume in volumes if detached_volume.same(bound, volume))
+        volume = next(same, bound)
+        attachment = attachments.get(volume) or Attachment(volume)
+        attachments[volume] = replace(attachment, claim=f"{namespace}/{name}")
 
     def _attachment(self, volume: str) -> Attachment:
-        if (named := _CSI.fullmatch(volume)) is None:
+        csi = _CSI.fullmatch(volume)
+        if csi is None:
             return Attachment(volume)
-        driver, handle = named.groups()
+        driver, handle = csi.groups()
         # The controller derives the name, so the object can be requested without a list.
         name = f"csi-{sha256(f'{handle}{driver}{self._node}'.encode()).hexdigest()}"
         described = self._object("/apis/storage.k8s.io/v1", "volumeattachments", name)
         if described is None:
             return Attachment(volume)
-        metadata, status, spec = (
-            described.get(part) or {} for part in ("metadata", "status", "spec")
-        )
-        attached = status.get("attached") is True and not metadata.get("deletionTimestamp")
-        name = str((spec.get("source") or {}).get("persistentVolumeName") or "")
-        reference = self._persistent_volume(name).get("claimRef")
+        status = described.get("status") or {}
+        source = (described.get("spec") or {}).get("source") or {}
+        deleting = (described.get("metadata") or {}).get("deletionTimestamp")
+        attached = status.get("attached") is True and not deleting
+        reference = self._volume_spec(str(source.get("persistentVolumeName") or "")).get("claimRef")
         return Attachment(
             volume,
             attached=attached,
@@ -94,46 +112,45 @@ class _Inquiry:
             claim=f"{reference['namespace']}/{reference['name']}" if reference else "",
         )
 
-    def _volume_of(self, claim: str) -> str:
-        namespace, _, name = claim.partition("/")
-        found = (
-            self._object(f"/api/v1/namespaces/{quote(namespace)}", "persistentvolumeclaims", name)
-            or {}
-        )
-        bound = (found.get("spec") or {}).get("volumeName")
-        return unique_volume_name(self._persistent_volume(bound), bound) if bound else ""
+    def _volume_of(self, namespace: str, claim: str) -> str:
+        """Return the unique name of the volume that a claim is bound to; empty: none is known."""
+        path = f"/api/v1/namespaces/{quote(namespace)}"
+        described = self._object(path, "persistentvolumeclaims", claim) or {}
+        name = (described.get("spec") or {}).get("volumeName")
+        return unique_volume_name(self._volume_spec(name), name) if name else ""
 
-    def _persistent_volume(self, name: str) -> Object:
-        """Return what describes it; empty: it does not exist, or is not known."""
+    def _volume_spec(self, name: str) -> Object:
+        """Return the spec of a PersistentVolume; empty: it does not exist, or is not known."""
         return (self._object("/api/v1", "persistentvolumes", name) or {}).get("spec") or {}
 
-    def _attach_failed(self, pod: Pod) -> bool:
+    def _has_attach_failure(self, pod: Pod) -> bool:
         namespace = quote(pod.name.partition("/")[0])
         selector = f"involvedObject.uid={pod.uid},reason=FailedAttachVolume"
-        # Few events match, and servers before 1.24 search the namespace's events in pages of this size.
+        # Few events match, and servers before 1.24 search the namespace's events in pages of this
+        # size.
         query = (("fieldSelector", selector), ("limit", "500"))
-        items = (
-            self._request("list events", f"/api/v1/namespaces/{namespace}/events", query) or {}
-        ).get("items")
+        path = f"/api/v1/namespaces/{namespace}/events"
+        items = (self._request("list events", path, query) or {}).get("items")
         if items is not None and not isinstance(items, list):
             raise TypeError(f"items: {type(items).__name__}")
         return bool(items)
 
-    def _object(self, below: str, resource: str, name: str) -> Object | None:
-        return (
-            self._request(f"get {resource}", f"{below}/{resource}/{name}")
-            if _NAME.fullmatch(name)
-            else {}
-        )
+    def _object(self, path: str, resource: str, name: str) -> Object | None:
+        if not _NAME.fullmatch(name):
+            return {}
+        return self._request(f"get {resource}", f"{path}/{resource}/{name}")
 
     def _request(self, right: str, path: str, query: Query = ()) -> Object | None:
-        """Return an object, which is empty if it does not exist; None: it was not requested, or may not be."""
+        """Return an object, which is empty if it does not exist.
+
+        None: it was not requested, or may not be. Raises SourceError.
+        """
         if right in self._not_requested:
             return None
-        if not self._left:
+        if not self._requests_left:
             self._not_requested[f"more than {MAX_REQUESTS} objects"] = None
             return None
-        self._left -= 1
+        self._requests_left -= 1
         try:
             tree = json.loads(self._get(path, query))
         except ApiError as error:

@@ -1,4 +1,7 @@
-"""Other nodes' provider IDs and the autoscaler's status: asked rarely, if this node's registration is incomplete."""
+"""Other nodes' provider IDs and the cluster-autoscaler's status.
+
+They are requested rarely, if this node's registration is incomplete.
+"""
 
 import json
 import re
@@ -11,7 +14,7 @@ from agent.checks.cluster.registration import evidence_of_cloud, evidence_of_nod
 from agent.model.registration import Autoscaler, Expected, Registration
 from agent.model.snapshot import Known, Node, NotRequested, Reading, Snapshot
 from agent.model.text import truncate
-from agent.sources.kube.client import CachedRequest, Get, Inquire
+from agent.sources.kube.cached_request import CachedRequest, Get, OpenSession
 from agent.sources.kube.errors import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, ApiError
 from agent.sources.kube.objects import NODES_PATH
 from agent.sources.source import Source
@@ -19,77 +22,78 @@ from agent.sources.source_error import SourceError
 
 _STATUS: Final = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
 _CONFIGMAP: Final = "configmap kube-system/cluster-autoscaler-status"
-_NODES_KEPT, _STATUS_KEPT = (
-    600.0,
-    120.0,
-)  # Seconds for which an answer is kept. The autoscaler acts in minutes.
+# Seconds. The autoscaler acts in minutes.
+_NODES_CACHED_FOR: Final = 600.0
+_STATUS_CACHED_FOR: Final = 120.0
 _DENIED: Final = frozenset({UNAUTHORIZED, FORBIDDEN})
 
 
 class AutoscalerClient(Source):
-    def __init__(self, node_name: str, inquire: Inquire, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, node_name: str, open_session: OpenSession, clock: Callable[[], float]
+    ) -> None:
         self._name = node_name
-        self._others = CachedRequest[Autoscaler](inquire, clock, _NODES_KEPT)
-        self._status = CachedRequest[Autoscaler](inquire, clock, _STATUS_KEPT)
+        self._other_nodes = CachedRequest[Autoscaler](open_session, clock, _NODES_CACHED_FOR)
+        self._status = CachedRequest[Autoscaler](open_session, clock, _STATUS_CACHED_FOR)
 
     name = "autoscaler"
 
     def read(self, snapshot: Snapshot) -> Autoscaler | NotRequested:
-        """Ask what there is a reason to ask; raises SourceError. What may not be read is reported as such."""
-        known = _cloud_known(self._name, snapshot.node, snapshot.registration)
-        if isinstance(known, NotRequested):
-            return known
+        """Request what is needed; raises SourceError. What may not be read is reported as such."""
+        uses_cloud = _uses_cloud(self._name, snapshot.node, snapshot.registration)
+        if isinstance(uses_cloud, NotRequested):
+            return uses_cloud
+        nodes = Autoscaler()
+        if not uses_cloud:
+            try:
+                nodes = self._other_nodes.get(self._read_other_nodes)
+            except ApiError as error:
+                if error.status not in _DENIED:
+                    raise
+                reason = f"no permission to list nodes, to read their provider IDs ({error})"
+                return NotRequested("autoscaler", reason)
+            if not nodes.others_with_id:
+                return nodes
         try:
-            others = Autoscaler() if known else self._others.get(self._read_others)
-        except ApiError as error:
-            if error.status not in _DENIED:
-                raise
-            return NotRequested(
-                "autoscaler", f"no permission to list nodes, to read their provider IDs ({error})"
-            )
-        if not known and not others.others_with_id:
-            return others
-        try:
-            found = self._status.get(_read_status)
+            status = self._status.get(_read_status)
         except SourceError as error:
-            found = Autoscaler(why=_why_no_status(error))
-        return replace(found, others=others.others, others_with_id=others.others_with_id)
+            status = Autoscaler(why=_why_no_status(error))
+        return replace(status, others=nodes.others, others_with_id=nodes.others_with_id)
 
-    def _read_others(self, get: Get) -> Autoscaler:
+    def _read_other_nodes(self, get: Get) -> Autoscaler:
         items = json.loads(get(NODES_PATH, (("limit", "50"),)))["items"] or []
-        ids = [
+        has_id = [
             bool(item["spec"].get("providerID"))
             for item in items
             if item["metadata"]["name"] != self._name
         ]
-        return Autoscaler(others=len(ids), others_with_id=sum(ids))
+        return Autoscaler(others=len(has_id), others_with_id=sum(has_id))
 
 
-def _cloud_known(
+def _uses_cloud(
     name: str, node: Reading[Node | None], registration: Reading[Registration]
 ) -> NotRequested | bool:
-    """Whether the cluster is already known to use a cloud; or the reason why nothing is requested."""
-    if not isinstance(registration, Known) or not isinstance(node, Known):
-        why = next(
-            reading.why for reading in (node, registration) if not isinstance(reading, Known)
-        )
-        return NotRequested("autoscaler", f"whether the node is registered is not known: {why}")
-    known = registration.value
-    if node.value is None:
-        if evidence_of_node(known, name):
+    """Whether the cluster is already known to use a cloud; or why nothing is requested."""
+    for reading in (node, registration):
+        if not isinstance(reading, Known):
+            reason = f"whether the node is registered is not known: {reading.why}"
+            return NotRequested("autoscaler", reason)
+    own, registered = node.known(), registration.known()
+    if own is None:
+        if evidence_of_node(registered, name):
             return True
-        return NotRequested(
-            "autoscaler", f"there is no Node named {name}, and no evidence that there was one"
-        )
-    if node.value.provider_id:
+        reason = f"there is no Node named {name}, and no evidence that there was one"
+        return NotRequested("autoscaler", reason)
+    if own.provider_id:
         return NotRequested("autoscaler", "the node is registered")
-    if known.expected is Expected.IGNORED:
+    if registered.expected is Expected.IGNORED:
         return NotRequested("autoscaler", "--provider-id=ignored")
-    return known.expected is Expected.REQUIRED or bool(evidence_of_cloud(known, node.value.taints))
+    is_required = registered.expected is Expected.REQUIRED
+    return is_required or bool(evidence_of_cloud(registered, own.taints))
 
 
 def _why_no_status(error: SourceError) -> str:
-    code = error.status if isinstance(error, ApiError) else 0
+    code = error.status if isinstance(error, ApiError) else None
     if code in _DENIED:
         return f"no permission to get {_CONFIGMAP}"
     return f"there is no {_CONFIGMAP}" if code == NOT_FOUND else f"{_CONFIGMAP}: {error}"
@@ -99,13 +103,13 @@ def _why_no_status(error: SourceError) -> str:
 
 _GROUPS: Final = re.compile(r"^node ?groups:", re.IGNORECASE | re.MULTILINE)
 _TIME: Final = re.compile(
-    r"^(?:Cluster-autoscaler status at |time:).*?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.\d{1,9})?( [+-]\d{4})\b",
+    r"^(?:Cluster-autoscaler status at |time:).*?"
+    r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.\d{1,9})?( [+-]\d{4})\b",
     re.MULTILINE,
 )
 """When it was written: in its first line, or in a line of its own, as Go prints times."""
-_COUNT: Final = re.compile(
-    r"\b(unregistered|longUnregistered)(?:=|: )(\d{1,9})(?![\w.])"
-)  # in both formats
+_COUNT: Final = re.compile(r"\b(unregistered|longUnregistered)(?:=|: )(\d{1,9})(?![\w.])")
+"""In both formats."""
 
 
 def _read_status(get: Get) -> Autoscaler:
@@ -114,10 +118,10 @@ def _read_status(get: Get) -> Autoscaler:
     try:
         text = json.loads(body)["data"]["status"]
         # The entries of the node groups follow: they are long and not needed.
-        whole = _GROUPS.split(text, maxsplit=1)[0]
+        cluster_wide = _GROUPS.split(text, maxsplit=1)[0]
     except (ValueError, KeyError, TypeError, RecursionError):
         return Autoscaler(why=f"{_CONFIGMAP} has no status")
-    counts = {name: int(count) for name, count in _COUNT.findall(whole)}
+    counts = {name: int(count) for name, count in _COUNT.findall(cluster_wide)}
     return Autoscaler(
         unregistered=counts.get("unregistered"),
         long_unregistered=counts.get("longUnregistered"),
@@ -127,7 +131,8 @@ def _read_status(get: Get) -> Autoscaler:
 
 
 def _time(text: str) -> datetime | None:
-    if (found := _TIME.search(text)) is None:
+    found = _TIME.search(text)
+    if found is None:
         return None
     try:
         return datetime.strptime("".join(found.groups()), "%Y-%m-%d %H:%M:%S %z").astimezone(UTC)

@@ -8,7 +8,9 @@ from typing import Final
 
 from agent.sources.source_error import SourceError
 
-UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 401, 403, 404
+UNAUTHORIZED: Final = 401
+FORBIDDEN: Final = 403
+NOT_FOUND: Final = 404
 LONGEST_RETRY_AFTER: Final = timedelta(minutes=2)
 """As long as data stay valid by default: no server should ask for more, and a proxy's mistake would
 blind the agent."""
@@ -19,7 +21,7 @@ class ApiError(SourceError):
     """The API server answered with an error."""
 
     def __init__(self, status: int, text: str, retry_after: timedelta = timedelta(0)) -> None:
-        """`retry_after`: for how long the server asks not to be asked again."""
+        """`retry_after`: for how long the server wants no request."""
         super().__init__(f"API server: {text}")
         self.status = status
         self.retry_after = retry_after
@@ -35,24 +37,27 @@ class ApiError(SourceError):
         return is_refusal and self.status != UNAUTHORIZED
 
 
-def parse_retry_after(written: str | None, date: str | None, now: datetime | None) -> timedelta:
-    """Return what a `Retry-After` of seconds or of a date (RFC 9110) asks for, at most two minutes.
+def parse_retry_after(retry_after: str | None, date: str | None, now: datetime | None) -> timedelta:
+    """Return the time of a `Retry-After`, in seconds or until a date (RFC 9110): at most 2 minutes.
 
-    `date`: the response's `Date`, because the server's clock may differ from `now`, the node's.
-    Where both are missing, a date says nothing.
+    `date`: the response's `Date`, because the server's clock may differ from `now`, the node's. If
+    both are missing, a date says nothing.
     """
-    text = (written or "").strip()
+    text = (retry_after or "").strip()
+    wait = timedelta(0)
     if _SECONDS.fullmatch(text):
-        asked = timedelta(seconds=int(text))
+        wait = timedelta(seconds=int(text))
     else:
-        until, since = _http_date(text), _http_date(date or "") or now
-        asked = until - since if until and since else timedelta(0)
-    return min(max(asked, timedelta(0)), LONGEST_RETRY_AFTER)
+        until = _http_date(text)
+        since = _http_date(date or "") or now
+        if until and since:
+            wait = until - since
+    return min(max(wait, timedelta(0)), LONGEST_RETRY_AFTER)
 
 
 def _http_date(text: str) -> datetime | None:
     try:
-        parsed = parsedate_to_datetime(text)
+        date = parsedate_to_datetime(text)
     except (ValueError, TypeError, OverflowError):
         return None
-    return parsed if parsed.tzinfo is not None else None
+    return date if date.tzinfo is not None else None

@@ -29,7 +29,7 @@ _POLL: Final = 0.05
 
 
 class PluginError(SourceError):
-    """The plugin gave no credentials; the text says why, and names the plugin."""
+    """The plugin gave no credentials; the text has its name and the reason."""
 
 
 class Credential(NamedTuple):
@@ -48,7 +48,7 @@ def run_plugin(
     """Run the plugin; raises PluginError, also KeyError, TypeError, ValueError for an odd `exec`.
 
     `described`: the `exec` of the kubeconfig's user. `cluster`: the kubeconfig's cluster, which the
-    plugin gets if it is asked for. `directory`: that of the kubeconfig, to which a relative command
+    plugin gets if `exec` says so. `directory`: that of the kubeconfig, to which a relative command
     belongs.
     """
     if missing := [name for name in ("command", "apiVersion") if not described.get(name)]:
@@ -105,8 +105,9 @@ def _output(
     if not in_time:
         raise PluginError(f"exec plugin {words[0]}: it did not end within {seconds:g} s")
     if code := process.returncode:
-        said = escape(truncate(errors.decode(errors="replace")))
-        raise PluginError(f"exec plugin {words[0]}: exit code {code}{f': {said}' if said else ''}")
+        message = escape(truncate(errors.decode(errors="replace")))
+        text = f"exit code {code}{f': {message}' if message else ''}"
+        raise PluginError(f"exec plugin {words[0]}: {text}")
     return output
 
 
@@ -135,11 +136,12 @@ def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 def _read(process: subprocess.Popen[bytes], late: Event) -> tuple[bytes, bytes]:
     """Return both outputs; or what there is of them when it is late, or when one is too long."""
-    stdout, stderr = bytearray(), bytearray()
+    stdout = bytearray()
+    stderr = bytearray()
     with selectors.DefaultSelector() as selector:
-        for stream, found in ((process.stdout, stdout), (process.stderr, stderr)):
+        for stream, output in ((process.stdout, stdout), (process.stderr, stderr)):
             if stream:
-                selector.register(stream, selectors.EVENT_READ, found)
+                selector.register(stream, selectors.EVENT_READ, output)
         # A process that left the group may keep them open: it is not waited for.
         while selector.get_map() and not late.is_set():
             for key, _ in selector.select(_POLL):
@@ -158,7 +160,7 @@ def _parse(command: str, version: str, output: bytes) -> Credential:
         if tree["apiVersion"] != version or tree["kind"] != "ExecCredential":
             raise ValueError(f"it is no ExecCredential of {version}")  # noqa: TRY301
         status = tree["status"]
-        found = Credential(
+        credential = Credential(
             token=str(status.get("token") or ""),
             certificate=str(status.get("clientCertificateData") or ""),
             key=str(status.get("clientKeyData") or ""),
@@ -166,10 +168,8 @@ def _parse(command: str, version: str, output: bytes) -> Credential:
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         # The output may have a token in it: it is not shown.
-        why = type(error).__name__
-        raise PluginError(
-            f"exec plugin {command}: its output is no ExecCredential ({why})"
-        ) from None
-    if not found.token and not (found.certificate and found.key):
+        text = f"its output is no ExecCredential ({type(error).__name__})"
+        raise PluginError(f"exec plugin {command}: {text}") from None
+    if not credential.token and not (credential.certificate and credential.key):
         raise PluginError(f"exec plugin {command}: its output has no token and no certificate")
-    return found
+    return credential

@@ -5,20 +5,15 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from ipaddress import ip_address
-from itertools import chain
 from operator import index
-from typing import Any, Final
+from typing import Final
 
-from agent.model.clocks import STATUS_DELAY
 from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED, Taint
-from agent.model.rejections import Rejection, RejectionKind
 from agent.model.snapshot import ADDRESS_PRESSURE, Node, NodeDevices, Pod, PortMapping
 from agent.model.text import escape
-from agent.sources.kube.client import Resource
+from agent.sources.kube.api import Resource
 from agent.sources.kube.fields import (
-    RESOURCE,
     Object,
     condition,
     count,
@@ -27,39 +22,44 @@ from agent.sources.kube.fields import (
     objects,
     sorted_names,
 )
+from agent.sources.kube.rejections import parse_rejection
 
 
 def pods_of(node: str) -> Resource[Pod]:
     # RBAC cannot restrict the list to this node; with the selector the server sends nothing else.
-    return Resource(
-        "pods", "/api/v1/pods", (("fieldSelector", f"spec.nodeName={node}"),), parse_pod
-    )
+    selector = ("fieldSelector", f"spec.nodeName={node}")
+    return Resource("pods", "/api/v1/pods", (selector,), parse_pod)
 
 
 def parse_pod(item: Object) -> Pod:
     """Parse a pod; raises KeyError, TypeError, ValueError or AttributeError if it is none."""
-    metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+    metadata = item["metadata"]
+    spec = item.get("spec") or {}
+    status = item.get("status") or {}
     phase = status.get("phase") or ""
     if not isinstance(phase, str):
         raise TypeError(f"phase {phase!r}")
+
     # The status has the last two runs of each container.
     started = min(filter(None, _starts(status)), default=None)
     wants_in_init = sorted_names(_wanted(spec, "initContainers"))
     wants = sorted_names((*wants_in_init, *_wanted(spec, "containers")))
-    ips, volumes = _ips(status), objects(spec.get("volumes"))
+    ips = _ips(status)
+    volumes = objects(spec.get("volumes"))
     attached = (unique_volume_name(volume, str(volume.get("name"))) for volume in volumes)
+    host_network = bool(spec.get("hostNetwork"))
     pod = Pod(
         name=f"{metadata['namespace']}/{metadata['name']}",
         uid=_uid(metadata),
         phase=sys.intern(phase),
-        host_network=bool(spec.get("hostNetwork")),
+        host_network=host_network,
         deleting=bool(metadata.get("deletionTimestamp")),
         ips=ips,
         created=moment(metadata.get("creationTimestamp")),
         started=started,
         wants=wants,
         wants_in_init=wants_in_init,
-        rejection=_rejection(metadata, status, wants, started),
+        rejection=parse_rejection(metadata, status, wants, started),
         controller=sys.intern(_controller(metadata)),
         deletion=moment(metadata.get("deletionTimestamp")),
         finalizers=sorted_names(map(str, metadata.get("finalizers") or ())),
@@ -68,10 +68,11 @@ def parse_pod(item: Object) -> Pod:
         claims=sorted_names(_claims(str(metadata["name"]), volumes)),
         volumes=sorted_names(filter(None, attached)),
         static=_is_mirror(metadata),
-        host_ports=() if spec.get("hostNetwork") else tuple(dict.fromkeys(_host_ports(spec))),
-        waiting=any(map(_waits, _statuses(status))),
+        host_ports=() if host_network else tuple(dict.fromkeys(_host_ports(spec))),
+        waiting=any("waiting" in (each.get("state") or {}) for each in _containers(status)),
     )
-    # A node can have thousands of terminated pods, and only a live pod owns addresses or waits for volumes.
+    # A node can have thousands of terminated pods, and only a live pod owns addresses or waits for
+    # volumes.
     return pod if pod.live else replace(pod, ips=(), claims=(), volumes=())
 
 
@@ -92,17 +93,19 @@ def _ips(status: Object) -> tuple[str, ...]:
 
 
 def _wanted(spec: Object, containers: str) -> Iterator[str]:
+    """Yield the device resources of these containers."""
     for container in spec.get(containers) or ():
         resources = container.get("resources") or {}
-        for amounts in (resources.get("limits") or {}, resources.get("requests") or {}):
-            yield from (
-                name for name, amount in amounts.items() if is_device(name) and count(amount) != 0
-            )
+        for kind in ("limits", "requests"):
+            for name, amount in (resources.get(kind) or {}).items():
+                if is_device(name) and count(amount) != 0:
+                    yield name
 
 
 def _claims(pod: str, volumes: Iterable[Object]) -> Iterator[str]:
     for volume in volumes:
-        if isinstance(claim := volume.get("persistentVolumeClaim"), Mapping):
+        claim = volume.get("persistentVolumeClaim")
+        if isinstance(claim, Mapping):
             yield str(claim.get("claimName"))
         elif volume.get("ephemeral"):
             yield f"{pod}-{volume.get('name')}"
@@ -117,20 +120,19 @@ def _host_ports(spec: Object) -> Iterator[PortMapping]:
 
 
 def _scheduled(status: Object) -> datetime | None:
-    given = condition(status, "PodScheduled")
-    return moment(given.get("lastTransitionTime")) if given.get("status") == "True" else None
+    scheduled = condition(status, "PodScheduled")
+    return (
+        moment(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None
+    )
 
 
-def _statuses(status: Object) -> Iterator[Object]:
-    return chain(status.get("initContainerStatuses") or (), status.get("containerStatuses") or ())
-
-
-def _waits(container: Object) -> bool:
-    return "waiting" in (container.get("state") or {})
+def _containers(status: Object) -> Iterator[Object]:
+    for name in ("initContainerStatuses", "containerStatuses"):
+        yield from status.get(name) or ()
 
 
 def _starts(status: Object) -> Iterator[datetime | None]:
-    for container in _statuses(status):
+    for container in _containers(status):
         for state in (container.get("state") or {}, container.get("lastState") or {}):
             for run in ("running", "terminated"):
                 yield moment((state.get(run) or {}).get("startedAt"))
@@ -155,40 +157,48 @@ _VOLUMES: Final[Mapping[str, str]] = {
     "rbd": "kubernetes.io/rbd/{pool}:{image}",
     "vsphereVolume": "kubernetes.io/vsphere-volume/{volumePath}",
 }
-"""How each kind is named in the node's status, by its fields. Other kinds (Fibre Channel) cannot be named from here.
+"""How each kind is named in the node's status, by its fields.
 
-The kind `csi` of a pod has no handle: it is never attached.
+Other kinds (Fibre Channel) cannot be named from here. The kind `csi` of a pod has no handle: it is
+never attached.
 """
 _DEFAULTS: Final = {"lun": "0", "pool": "rbd"}  # of Kubernetes
 
 
 def unique_volume_name(described: Object, name: str) -> str:
-    """Return a volume's name in the node's status; empty: it need not be attached, or is of an unknown kind."""
-    # `name`: of the PersistentVolume, or of the volume in its pod.
-    kind = next((kind for kind in _VOLUMES if isinstance(described.get(kind), Mapping)), None)
-    if kind is None:
-        return ""
-    given = {
-        field: value for field, value in {**described[kind], "object name": name}.items() if value
-    }
-    try:
-        return _VOLUMES[kind].format_map(_DEFAULTS | given)
-    except KeyError:
-        return ""
+    """Return a volume's name in the node's status.
+
+    Empty: it need not be attached, or is of an unknown kind. `name`: of the PersistentVolume, or of
+    the volume in its pod.
+    """
+    for kind, pattern in _VOLUMES.items():
+        source = described.get(kind)
+        if isinstance(source, Mapping):
+            fields = {**source, "object name": name}
+            known = {field: value for field, value in fields.items() if value}
+            try:
+                return pattern.format_map(_DEFAULTS | known)
+            except KeyError:
+                return ""
+    return ""
 
 
-NODES_PATH = "/api/v1/nodes"
-_CONTROLLER_ATTACH = "volumes.kubernetes.io/controller-managed-attach-detach"
+NODES_PATH: Final = "/api/v1/nodes"
+_CONTROLLER_ATTACH: Final = "volumes.kubernetes.io/controller-managed-attach-detach"
 
 
 def own_node(name: str) -> Resource[Node]:
-    return Resource("node", NODES_PATH, (("fieldSelector", f"metadata.name={name}"),), parse_node)
+    selector = ("fieldSelector", f"metadata.name={name}")
+    return Resource("node", NODES_PATH, (selector,), parse_node)
 
 
 def parse_node(item: Object) -> Node:
     """Parse a Node; raises KeyError, TypeError or AttributeError if it is none."""
-    metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
-    in_use, info = status.get("volumesInUse"), status.get("nodeInfo") or {}
+    metadata = item["metadata"]
+    spec = item.get("spec") or {}
+    status = item.get("status") or {}
+    in_use = status.get("volumesInUse")
+    info = status.get("nodeInfo") or {}
     return Node(
         name=str(metadata["name"]),
         # Servers before 1.16 send only `podCIDR`.
@@ -216,164 +226,29 @@ def _max_pods(status: Object) -> int | None:
 
 
 def _volumes_attached(status: Object) -> tuple[str, ...]:
-    return sorted_names(
-        str(volume["name"]) for volume in objects(status.get("volumesAttached")) if "name" in volume
-    )
+    volumes = objects(status.get("volumesAttached"))
+    return sorted_names(str(volume["name"]) for volume in volumes if "name" in volume)
 
 
 def _devices(status: Object) -> Iterator[NodeDevices]:
-    capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
+    capacity = status.get("capacity") or {}
+    allocatable = status.get("allocatable") or {}
     for resource in sorted_names(name for name in (*capacity, *allocatable) if is_device(name)):
-        total, usable = count(capacity.get(resource, 0)), count(allocatable.get(resource, 0))
+        total = count(capacity.get(resource, 0))
+        usable = count(allocatable.get(resource, 0))
         if total is not None and usable is not None:
             yield NodeDevices(resource, total, usable)
 
 
 _RELEVANT_TAINTS: Final = frozenset({UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE})
-_SECONDS: Final = re.compile(
-    "[0-9]{1,11}"
-)  # since the epoch, as the autoscaler writes a time; others write `true`
+_EPOCH_SECONDS: Final = re.compile("[0-9]{1,11}")
+"""As the autoscaler writes a time; others write `true`."""
 
 
 def _taints(spec: Object) -> Iterator[Taint]:
     for taint in objects(spec.get("taints")):
         if str(taint.get("key")) in _RELEVANT_TAINTS:
-            written = str(taint.get("value"))
-            at = datetime.fromtimestamp(int(written), UTC) if _SECONDS.fullmatch(written) else None
+            value = str(taint.get("value"))
+            is_time = _EPOCH_SECONDS.fullmatch(value)
+            at = datetime.fromtimestamp(int(value), UTC) if is_time else None
             yield Taint(taint["key"], at)
-
-
-# How the kubelet rejected a pod for a device, by its status. Texts: Kubernetes 1.18 to 1.36,
-# `devicemanager/manager.go`, `devicemanager/endpoint.go`, `lifecycle/predicate.go`.
-
-_LONGEST_READ: Final = 4096  # characters; a kubelet writes some hundred
-_LONGEST_KEPT: Final = 400
-
-_OUT_OF = "OutOf"
-_NO_ROOM = re.compile(
-    r"enough resource: \S+, requested: ([0-9]{1,18}), used: ([0-9]{1,18}), capacity: ([0-9]{1,18})"
-)
-
-# The CPU and memory managers use the same frame; only the cause distinguishes them.
-_FRAME = re.compile(r"(?:Allocate|Update plugin resources) failed due to (.+)", re.DOTALL)
-_SUFFIX = re.compile(r",? which is unexpected\.?$")
-
-_R: Final = f"(?P<resource>{RESOURCE})"
-_N: Final = "(?P<requested>[0-9]{1,18})"
-_M: Final = "(?P<available>[0-9]{1,18})"
-_CAUSES: Final = tuple(
-    (refused, re.compile(pattern, re.ASCII | re.DOTALL | re.IGNORECASE))
-    for refused, pattern in (
-        # A plugin's own error comes first: its text may contain anything.
-        (
-            RejectionKind.PLUGIN_GONE,
-            r"rpc error: code = (?:Unavailable|Canceled)\b|rpc error: .*\bdial unix ",
-        ),
-        (RejectionKind.OTHER, r"rpc error:|GetPreferredAllocation rpc failed"),
-        (RejectionKind.UNREGISTERED, rf"can(?:'t|not) allocate unregistered device {_R}"),
-        (RejectionKind.NO_HEALTHY, rf"cannot allocate unhealthy devices {_R}"),
-        (
-            RejectionKind.INSUFFICIENT,
-            rf"devices unavailable for {_R}\. Requested: {_N}, Available: {_M}",
-        ),
-        (RejectionKind.PLUGIN_GONE, rf"unknown device plugin {_R}"),
-        (
-            RejectionKind.PLUGIN_GONE,
-            rf"endpoint not found in cache for a registered resource: {_R}",
-        ),
-        (RejectionKind.PLUGIN_GONE, r"\bendpoint .*has been stopped"),
-        (RejectionKind.OTHER, rf'changed request for resource "?{_R}"? from [0-9]+ to {_N}'),
-        (
-            RejectionKind.OTHER,
-            rf"unexpectedly allocated less resources than required\. Requested: {_N}",
-        ),
-        (
-            RejectionKind.OTHER,
-            r"no containers return in allocation response|kubelet_internal_checkpoint|\bdevices?\b",
-        ),
-    )
-)
-# A stopped endpoint is printed as a Go struct, with its resource, and until 1.24 its socket, among the fields.
-_WORD = re.compile(rf"endpoint .*?[\s{{]({RESOURCE})[\s}}]", re.ASCII | re.DOTALL)
-_SOCKET = re.compile(r'/([^\s/":,]{1,107}\.sock)\b|\bdial unix /(?:[^\s/":,]+/)*([^\s/":,]{1,107})')
-_refused = partial(Rejection, requested=None, available=None, at=None, message="")
-
-
-def _rejection(
-    metadata: Object, status: Object, wants: tuple[str, ...], started: datetime | None
-) -> Rejection | None:
-    """Return how a pod was rejected for a device; None for every other pod."""
-    # `wants`: the device resources of its spec. `started`: when its first container started, by its status.
-    reason, message = _text(status.get("reason")), _text(status.get("message"))
-    if (
-        status.get("phase") != "Failed"
-        or (parsed := _parse(reason, message[:_LONGEST_READ])) is None
-    ):
-        return None
-    at, by_api = _rejected_at(metadata, status, started)
-    return replace(
-        parsed,
-        # The message names the first resource that failed, or none; it is not guessed among several.
-        resource=sys.intern(parsed.resource or (wants[0] if len(wants) == 1 else "")),
-        at=at,
-        # A storm has the same message a thousand times.
-        message=sys.intern(escape(" ".join(message[:_LONGEST_READ].split()))[:_LONGEST_KEPT]),
-        socket=sys.intern(escape(parsed.socket)),
-        by_api=by_api,
-    )
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _parse(reason: str, message: str) -> Rejection | None:
-    if reason == "UnexpectedAdmissionError":
-        framed = _FRAME.search(message)
-        return _cause(_SUFFIX.sub("", framed[1].strip())) if framed else None
-    if not reason.startswith(_OUT_OF) or not is_device(resource := reason.removeprefix(_OUT_OF)):
-        return None
-    if (counts := _NO_ROOM.search(message)) is None:
-        return _refused(RejectionKind.OTHER, resource)
-    requested, used, capacity = map(int, counts.groups())
-    refused = RejectionKind.INSUFFICIENT if capacity else RejectionKind.NO_CAPACITY
-    return _refused(refused, resource, requested=requested, available=max(0, capacity - used))
-
-
-def _cause(cause: str) -> Rejection | None:
-    for refused, pattern in _CAUSES:
-        if found := pattern.search(cause):
-            named = found.groupdict()
-            if refused is RejectionKind.PLUGIN_GONE:
-                resource = named.get("resource") or _group(_WORD.match(found[0]))
-                return _refused(refused, resource, socket=_group(_SOCKET.search(cause)))
-            requested, available = (
-                int(named[name]) if name in named else None for name in ("requested", "available")
-            )
-            return _refused(
-                refused, named.get("resource", ""), requested=requested, available=available
-            )
-    return None
-
-
-def _group(found: re.Match[str] | None) -> str:
-    return next(filter(None, found.groups()), "") if found else ""
-
-
-def _rejected_at(
-    metadata: Object, status: Object, started: datetime | None
-) -> tuple[datetime | None, bool]:
-    """Return when the pod was rejected, and whether by the API server's clock."""
-    # The kubelet's last write to a rejected pod is the rejection; since 1.22 managedFields has an entry for the status.
-    # startTime is by the node's clock. It is the rejection's if the pod never ran, but is kept from an earlier
-    # admission, of which the rejection removes all traces: so it only counts if both times are close.
-    by_kubelet = (
-        moment(field.get("time"))
-        for field in metadata.get("managedFields") or ()
-        if field.get("manager") == "kubelet" and field.get("subresource") in {None, "", "status"}
-    )
-    written = max(filter(None, by_kubelet), default=None)
-    start = moment(status.get("startTime")) if started is None else None
-    if written is None or (start is not None and abs(written - start) <= STATUS_DELAY):
-        return start, False
-    return written, True

@@ -1,25 +1,28 @@
-"""Why sandboxes of this node's pods could not be created, from Events. They are asked for only while pods wait."""
+"""Why sandboxes of this node's pods could not be created, from Events.
+
+They are requested only while pods wait.
+"""
 
 import json
 import re
 from collections.abc import Callable, Iterator
-from itertools import chain
 from typing import Final
 from urllib.parse import quote
 
 from agent.checks.waiting_pods import waiting_pods
 from agent.model.snapshot import NotRequested, Pod, SandboxFailure, Snapshot
 from agent.model.text import escape, truncate
-from agent.sources.kube.client import CachedRequest, Get, Inquire
+from agent.sources.kube.cached_request import CachedRequest, Get, OpenSession
 from agent.sources.kube.errors import FORBIDDEN, ApiError
 from agent.sources.kube.fields import Object, moment
 from agent.sources.source import Source
 
-MAX_PODS: Final = (
-    4  # pods whose Events are listed, once a minute: those of one node fail for the same reason
-)
-KEPT_FOR: Final = 60.0  # seconds
-_LONGEST_READ: Final = 4096  # characters; the kubelet cuts at 1,024
+MAX_PODS: Final = 4
+"""Pods whose Events are listed, once a minute: those of one node fail for the same reason."""
+CACHED_FOR: Final = 60.0
+"""Seconds."""
+_LONGEST_READ: Final = 4096
+"""Characters; the kubelet cuts at 1,024."""
 
 # libcni since 1.0, in the Events of kubelets with containerd, CRI-O and cri-dockerd alike.
 _PLUGIN: Final = re.compile(
@@ -39,8 +42,8 @@ _EXHAUSTED: Final = re.compile(r"no IP addresses available in range set: ([0-9A-
 class SandboxFailuresSource(Source):
     """Lists the Events of some waiting pods, at most once a minute."""
 
-    def __init__(self, inquire: Inquire, clock: Callable[[], float]) -> None:
-        self._cached = CachedRequest[tuple[SandboxFailure, ...]](inquire, clock, KEPT_FOR)
+    def __init__(self, open_session: OpenSession, clock: Callable[[], float]) -> None:
+        self._cached = CachedRequest[tuple[SandboxFailure, ...]](open_session, clock, CACHED_FOR)
 
     name = "sandbox_failures"
 
@@ -52,7 +55,7 @@ class SandboxFailuresSource(Source):
         pods = waiting_pods(snapshot)[:MAX_PODS]
         try:
             return self._cached.get(
-                lambda get: tuple(chain.from_iterable(_last_failures(get, pod) for pod in pods))
+                lambda get: tuple(failure for pod in pods for failure in _last_failures(get, pod))
             )
         except ApiError as error:
             if error.status != FORBIDDEN:
@@ -61,17 +64,16 @@ class SandboxFailuresSource(Source):
 
 
 def _last_failures(get: Get, pod: Pod) -> Iterator[SandboxFailure]:
-    """Yield the last failure; if that says that the range is full, the last failure with another cause before it."""
+    """Yield the last failure, after the last with another cause if it is that the range is full."""
     path = f"/api/v1/namespaces/{quote(pod.name.partition('/')[0], safe='')}/events"
     selector = f"involvedObject.uid={pod.uid},reason=FailedCreatePodSandBox"
-    items = (
-        json.loads(get(path, (("fieldSelector", selector), ("limit", "500")))).get("items") or []
+    tree = json.loads(get(path, (("fieldSelector", selector), ("limit", "500"))))
+    failures = sorted(
+        (_failure(pod.name, item) for item in tree.get("items") or []),
+        key=lambda failure: failure.at.timestamp() if failure.at else 0.0,
     )
-    found = (_failure(pod.name, item) for item in items)
-    failures = sorted(found, key=lambda failure: failure.at.timestamp() if failure.at else 0.0)
-    others = [failure for failure in failures if not failure.exhausted]
     if failures and failures[-1].exhausted:
-        yield from others[-1:]
+        yield from [failure for failure in failures if not failure.exhausted][-1:]
     yield from failures[-1:]
 
 
@@ -81,25 +83,25 @@ def _failure(pod: str, event: Object) -> SandboxFailure:
         event.get("eventTime"),
         (event.get("series") or {}).get("lastObservedTime"),
     )
-    words = str(event.get("message") or "")[:_LONGEST_READ]
-    exhausted = _EXHAUSTED.search(words)
-    found = _plugin(words) or _NO_BINARY.search(words)
-    parts = found.groupdict("") if found else {}
-    network = _NETWORK.search(found.string if found else words)
+    text = str(event.get("message") or "")[:_LONGEST_READ]
+    exhausted = _EXHAUSTED.search(text)
+    failed = _failed_plugin(text) or _NO_BINARY.search(text)
+    groups = failed.groupdict("") if failed else {}
+    network = _NETWORK.search(failed.string if failed else text)
     return SandboxFailure(
         pod=pod,
         at=max(filter(None, map(moment, times)), default=None),
-        message=escape(truncate(parts.get("message", words), 300)),
-        plugin=escape(parts.get("plugin", "")),
-        network=escape(parts.get("network") or (network[1] if network else "")),
-        operation=parts.get("operation", ""),
+        message=escape(truncate(groups.get("message", text), 300)),
+        plugin=escape(groups.get("plugin", "")),
+        network=escape(groups.get("network") or (network[1] if network else "")),
+        operation=groups.get("operation", ""),
         exhausted=exhausted[1].rstrip(".:,-") if exhausted else "",
     )
 
 
-def _plugin(words: str) -> re.Match[str] | None:
-    """Return which plugin failed, by its match: of Multus, the plugin that it called."""
-    found = _PLUGIN.search(words)
+def _failed_plugin(text: str) -> re.Match[str] | None:
+    """Return the match of the plugin that failed: of Multus, the plugin that it called."""
+    found = _PLUGIN.search(text)
     if found and found["plugin"].startswith("multus"):
-        return _plugin(found["message"]) or found
+        return _failed_plugin(found["message"]) or found
     return found

@@ -1,4 +1,4 @@
-"""Lists docker's containers, all of them, in one request. Changes nothing; no other module knows docker."""
+"""Lists all of docker's containers in one request. Read-only; no other module knows docker."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar, cast
@@ -22,60 +22,70 @@ from agent.sources.source_error import SourceError, connection_failure
 
 _T = TypeVar("_T")
 
-_PIECE: Final = 64 * 1024
-_LARGEST_CONTAINER: Final = 4 * 1024 * 1024
+_PIECE: Final = 64 * 1024  # bytes that are read at a time
+_CONTAINER_LIMIT: Final = 4 * 1024 * 1024
 """Characters: the labels have a pod's annotations, 256 KiB that Go may escape to six times."""
-_LARGEST_LIST: Final = 256 * 1024 * 1024
+_LIST_LIMIT: Final = 256 * 1024 * 1024
 """Bytes: 5,000 exited sandboxes of 50 KB."""
+_MALFORMED: Final = (
+    AttributeError,
+    KeyError,
+    TypeError,
+    ValueError,
+    OverflowError,
+    RecursionError,
+)
+"""What a response of any shape can raise where it is read."""
 
 
 class Docker(Runtime):
     """One engine. The connection is opened at the first request, and again after every failure."""
 
+    expected: Final = ContainerRuntime(DOCKER)
+
     def __init__(
         self, host: str | None, timeout: float, require: Callable[[], None] = lambda: None
     ) -> None:
-        """`host`: as in DOCKER_HOST; None: by its variables. `timeout`: seconds for an answer. Raises SourceError."""
-        # `require` raises SourceError unless docker runs: a connection to the socket of a stopped docker may start it
-        # (systemd's socket activation).
+        """`host`: as in DOCKER_HOST; None: by its variables. `timeout`: seconds for a response.
+
+        `require`: raises SourceError unless docker runs, because a connection to the socket of a
+        stopped docker may start it (systemd's socket activation). Raises SourceError.
+        """
         try:
-            self._where: Mapping[str, Any] = (
+            self._options: Mapping[str, Any] = (
                 kwargs_from_env() if host is None else {"base_url": host}
             )
-            parse_host(self._where.get("base_url"))
+            parse_host(self._options.get("base_url"))
         except (DockerException, ValueError) as error:
             raise SourceError(f"invalid docker host: {error}") from error
-        self._timeout, self._require = timeout, require
+        self._timeout = timeout
+        self._require = require
         self._client: docker.APIClient | None = None
-
-    expected: Final = ContainerRuntime(DOCKER)
 
     def identify(self) -> ContainerRuntime:
         return self.expected
 
-    def containers(self, _asked: Collection[str] = ()) -> tuple[Container, ...]:
-        """List every container in any state: a sandbox is listed before its address is reserved. Raises SourceError."""
-        return self._ask(_list)
+    def containers(self, _: Collection[str] = ()) -> tuple[Container, ...]:
+        """Docker lists a sandbox before its address is reserved."""
+        return self._call(_list)
 
     def has(self, container_id: str) -> bool:
-        """Return whether this container exists; False only where docker itself says so. Raises SourceError."""
-
         def inspect(client: docker.APIClient) -> bool:
             try:
-                found = client.inspect_container(container_id)
+                container = client.inspect_container(container_id)
             except NotFound as error:
                 # A proxy can answer 404 too, and mean another page.
                 if f"no such container: {container_id}" in str(error.explanation).lower():
                     return False
                 raise
-            if found["Id"] != container_id:
-                raise ValueError(f"requested {container_id}, got {found['Id']}")
+            if container["Id"] != container_id:
+                raise ValueError(f"requested {container_id}, got {container['Id']}")
             return True
 
-        return self._ask(inspect)
+        return self._call(inspect)
 
     def networks(self) -> CniStatus:
-        """Say nothing: the kubelet, not docker, attaches pods to networks."""
+        """Return nothing: the kubelet, not docker, attaches pods to networks."""
         return CniStatus()
 
     def close(self) -> None:
@@ -83,38 +93,31 @@ class Docker(Runtime):
             self._client.close()
             self._client = None
 
-    def _ask(self, question: Callable[[docker.APIClient], _T]) -> _T:
+    def _call(self, call: Callable[[docker.APIClient], _T]) -> _T:
+        """Return the result of a call with the client; raises SourceError."""
         self._require()
         try:
             if self._client is None:
-                self._client = docker.APIClient(
-                    version="auto", timeout=cast("int", self._timeout), **self._where
-                )
+                timeout = cast("int", self._timeout)
+                self._client = docker.APIClient(version="auto", timeout=timeout, **self._options)
                 # The client adds them to its own requests only.
                 self._client.headers.update(load_general_config().get("HttpHeaders") or {})
-            return question(self._client)
+            return call(self._client)
         except (DockerException, RequestException, HTTPError) as error:
             self.close()  # an upgraded engine may speak another API version: negotiate again
-            if not (reason := connection_failure(error)):
-                raise SourceError(f"docker: {truncate(error)}") from error
-            host = str(self._where.get("base_url") or DEFAULT_UNIX_SOCKET)
-            where = host.removeprefix("http+unix://").removeprefix("unix://")
-            raise SourceError(f"cannot connect to docker at {where}: {reason}") from error
-        except (
-            AttributeError,
-            KeyError,
-            TypeError,
-            ValueError,
-            OverflowError,
-            RecursionError,
-        ) as error:
+            if reason := connection_failure(error):
+                host = str(self._options.get("base_url") or DEFAULT_UNIX_SOCKET)
+                where = host.removeprefix("http+unix://").removeprefix("unix://")
+                raise SourceError(f"cannot connect to docker at {where}: {reason}") from error
+            raise SourceError(f"docker: {truncate(error)}") from error
+        except _MALFORMED as error:
             self.close()
-            raise SourceError(
-                f"docker: cannot parse the response ({truncate(repr(error))})"
-            ) from error
+            reason = truncate(repr(error))
+            raise SourceError(f"docker: cannot parse the response ({reason})") from error
 
 
 def _list(client: docker.APIClient) -> tuple[Container, ...]:
+    """Return every container in any state."""
     # Not `docker.containers.list()`, which inspects each container, and fails if one is removed
     # meanwhile. And not `client.containers()`, which holds the whole answer three times: an exited
     # sandbox keeps its annotations.
@@ -126,15 +129,16 @@ def _list(client: docker.APIClient) -> tuple[Container, ...]:
         except RequestsHTTPError as error:
             create_api_error_from_http_exception(error)  # it raises one with docker's message
         pieces = _bounded(response.iter_content(_PIECE))
-        return tuple(map(_container, objects_of(pieces, _LARGEST_CONTAINER)))
+        return tuple(map(_container, objects_of(pieces, _CONTAINER_LIMIT)))
 
 
 def _bounded(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the pieces; raises ValueError if they exceed the limit."""
     size = 0
     for piece in pieces:
         size += len(piece)
-        if size > _LARGEST_LIST:
-            raise ValueError(f"the list is larger than {_LARGEST_LIST:,} bytes")
+        if size > _LIST_LIMIT:
+            raise ValueError(f"the list is larger than {_LIST_LIMIT:,} bytes")
         yield piece
 
 

@@ -1,17 +1,18 @@
 """Asks the container runtimes of this node: docker, and those that speak CRI.
 
-Evidence decides which there are: what the kubelet names, which sockets are listened on, which processes run. All are
-asked, because any may own a reservation; a runtime that should answer and does not makes the list unavailable.
+Evidence decides which there are: what the kubelet names, which sockets are listened on, which
+processes run. All are asked, because any may own a reservation; a runtime that should answer and
+does not makes the list unavailable.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Final, TypeVar
 
 from agent.model.assessment import KUBENET
+from agent.model.remedy import Remedy
 from agent.model.runtime import DOCKER, ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import Container, Snapshot, known_or
 from agent.sources.deadline import Late
@@ -40,106 +41,115 @@ ENDPOINTS: Final = (
     "/var/snap/microk8s/common/run/containerd.sock",
     "/run/crio/crio.sock",
 )
-_KUBENET: Final = RuntimeNetwork(
-    KUBENET, ("bridge",), "host-local"
-)  # its range is the node's pod CIDR
-_NONE_SERVES: Final = "no container runtime serves CRI at its socket (check --cri-endpoint)"
+_KUBENET: Final = RuntimeNetwork(KUBENET, plugins=("bridge",), ipam="host-local")
+"""Its range is the node's pod CIDR."""
 
 
 @dataclass
 class NodeRuntimes:
-    """The runtimes of this node. They are found anew for each snapshot and recheck: a node may change to another."""
+    """The runtimes of this node.
+
+    They are found anew for each snapshot and recheck: a node may change to another.
+    """
 
     docker: Callable[[], Runtime]
     connect: Callable[[Path], Runtime]  # to an endpoint
     processes: ProcessTable
     proc: Path
     choice: str  # `auto`, `docker` or `cri`
-    docker_socket: Path | None  # None where docker is asked elsewhere
+    docker_socket: Path | None  # None: docker is asked elsewhere
     endpoint: Path | None  # as settings name it
     config_dir: Path | None  # of CNI, in place of the directory that the runtime names
     asked: tuple[ContainerRuntime, ...] = ()  # for the last list, whether they answered or not
     _found: Sequence[Runtime] = ()  # for this snapshot's networks; their containers come next
     _cri: Sequence[Runtime] = ()  # those of the last search that are asked by CRI
     _served: Collection[Path] = ()  # the sockets that are listened on, by a runtime that runs
-    _late: Late | None = (
-        None  # why the networks are not known: a runtime is waited for once a snapshot
-    )
+    _late: Late | None = None
+    """Set when `networks` timed out: `containers` of this snapshot fails without a second wait."""
 
     def containers(self, snapshot: Snapshot) -> tuple[Container, ...]:
-        """List the containers of all runtimes; raises SourceError if any of them fails."""
-        reserved = {
-            held.container_id
-            for store in snapshot.reservations
-            for held in known_or(store.reading, ())
-        }
-        found: list[Container] = []
+        """Return the containers of all runtimes; raises SourceError if any of them fails."""
+        reserved: set[str] = set()
+        for store in snapshot.reservations:
+            reserved.update(held.container_id for held in known_or(store.reading, ()))
         self.asked = ()
-        runtimes, self._found = self._found or self._runtimes(), ()
+        runtimes = self._found or self._runtimes()
+        self._found = ()
+        containers: list[Container] = []
         for runtime in runtimes:
-            others, chosen = self.asked, Path(runtime.expected.endpoint) == self.endpoint
-            self.asked = (*others, replace(runtime.expected, chosen=chosen))
+            before = self.asked
+            is_chosen = Path(runtime.expected.endpoint) == self.endpoint
+            self.asked = (*before, replace(runtime.expected, chosen=is_chosen))
             if self._late:
                 raise self._late
-            identity = self._ask(runtime, runtime.identify)
-            self.asked = (*others, replace(identity, chosen=chosen)) if identity else others
-            if identity:
-                found += runtime.containers(
-                    reserved.difference(container.id for container in found)
-                )
+            identity = self._call(runtime, runtime.identify)
+            if identity is None:
+                self.asked = before
+                continue
+            self.asked = (*before, replace(identity, chosen=is_chosen))
+            listed = {container.id for container in containers}
+            containers += runtime.containers(reserved - listed)
         if not self.asked:
-            raise SourceError(_NONE_SERVES)
-        return tuple(found)
+            raise _none_serves()
+        return tuple(containers)
 
     @property
     def asks_docker(self) -> bool:
-        """Whether docker may be the kubelet's runtime: only then it has checkpoints, and others were left over."""
+        """Whether docker may be the kubelet's runtime: only then checkpoints are not left over."""
         return not self.asked or any(runtime.name == DOCKER for runtime in self.asked)
 
     def has(self, container_id: str) -> bool:
         """Return whether any runtime has it; raises SourceError if any of them fails."""
-        # One that was asked for the last list has to be asked again: the others cannot deny what is in it.
-        runtimes = {runtime.expected.endpoint: runtime for runtime in self._runtimes()}
-        answers = {
-            path: self._ask(found, partial(found.has, container_id))
-            for path, found in runtimes.items()
-        }
+        answers: dict[str, bool | None] = {}  # by endpoint; None: it serves no CRI
+        for runtime in self._runtimes():
+            call = partial(runtime.has, container_id)
+            answers[runtime.expected.endpoint] = self._call(runtime, call)
         if any(answers.values()):
             return True
-        if silent := [runtime for runtime in self.asked if answers.get(runtime.endpoint) is None]:
-            raise SourceError(
-                f"{silent[0]} no longer serves its socket, and only it can deny its containers"
-            )
+        # One that was asked for the last list has to answer: the others cannot deny what is in it.
+        for asked in self.asked:
+            if answers.get(asked.endpoint) is None:
+                reason = "no longer serves its socket, and only it can deny its containers"
+                raise SourceError(f"{asked} {reason}")
         if False not in answers.values():
-            raise SourceError(_NONE_SERVES)
+            raise _none_serves()
         return False
 
     def networks(self) -> tuple[RuntimeNetwork, ...]:
-        """Return the networks that give pods their addresses; raises SourceError if they are not known."""
-        # The word of the kubelet's runtime comes first, then the kubelet's flag, then the CNI configuration.
-        self._late, self._found = None, ()
+        """Return the networks that give pods their addresses; raises SourceError.
+
+        The word of the kubelet's runtime comes first, then the kubelet's flag, then the CNI
+        configuration.
+        """
+        self._late = None
+        self._found = ()
         runtimes = self._found = self._runtimes()
-        certain = len(runtimes) == 1 or bool(self._named())
-        status = self._status(runtimes[0]) if certain else CniStatus()
+        is_certain = len(runtimes) == 1 or bool(self._named())
+        status = self._status(runtimes[0]) if is_certain else CniStatus()
         directory = self.config_dir or status.directory or DEFAULT_DIRECTORY
         if status.loaded is not None:
-            others = chain.from_iterable(self._of_class(other) for other in status.others)
-            return (*loaded_networks(status.loaded, directory), *others)
-        if any(
-            runtime.expected.name == DOCKER for runtime in (runtimes[:1] if certain else runtimes)
-        ):
-            return self._docker_networks(certain=certain)
+            networks = loaded_networks(status.loaded, directory)
+            for class_directory in status.class_directories:
+                networks += self._class_networks(class_directory)
+            return networks
+        candidates = runtimes[:1] if is_certain else runtimes
+        if any(runtime.expected.name == DOCKER for runtime in candidates):
+            return self._docker_networks(is_certain=is_certain)
         return default_networks(directory, status.default)
 
     def _status(self, runtime: Runtime) -> CniStatus:
         try:
-            return self._ask(runtime, runtime.networks) or CniStatus()
+            return self._call(runtime, runtime.networks) or CniStatus()
         except Late as late:
-            self._late, self._found = late, ()
+            self._late = late
+            self._found = ()
             raise
 
-    def _of_class(self, directory: Path) -> Sequence[RuntimeNetwork]:
-        """Return the networks of a runtime class with a directory of its own: without a file, it can start no pod."""
+    def _class_networks(self, directory: Path) -> tuple[RuntimeNetwork, ...]:
+        """Return the networks of a runtime class with a directory of its own.
+
+        Without a file there, it can start no pod.
+        """
         try:
             return default_networks(directory)
         except NotConfigured:
@@ -147,97 +157,113 @@ class NodeRuntimes:
                 return ()
             raise
 
-    def _docker_networks(self, *, certain: bool) -> tuple[RuntimeNetwork, ...]:
-        """Return those that the kubelet or cri-dockerd chooses by its flag. `certain`: docker is the runtime."""
+    def _docker_networks(self, *, is_certain: bool) -> tuple[RuntimeNetwork, ...]:
+        """Return those that the kubelet or cri-dockerd chooses by its flag.
+
+        `is_certain`: whether docker is known to be the runtime.
+        """
         node = self.processes.read(complete=False)
-        if not any(
-            (node.cri_dockerd, node.network_plugin)
-        ):  # it may have been started since the last search
-            node = self.processes.read()
+        if not node.cri_dockerd and not node.network_plugin:
+            node = self.processes.read()  # it may have been started since the last search
         if node.network_plugin == KUBENET:
             return (_KUBENET,)
-        directory = self.config_dir or Path(
-            self.processes.network_flag("cni-conf-dir") or DEFAULT_DIRECTORY
-        )
+        flag = self.processes.network_flag("cni-conf-dir")
+        directory = self.config_dir or Path(flag or DEFAULT_DIRECTORY)
         try:
             return default_networks(directory)
         except NotConfigured:
-            if certain and node.network_plugin == "" and node.cri_dockerd is None:
-                return ()  # dockershim without a network plugin; the default of cri-dockerd, also within k3s, is cni
-            if (
-                node.network_plugin is None
-            ):  # no kubelet runs, and only kubenet needs no configuration
+            # dockershim without a network plugin. The default of cri-dockerd, also within k3s, is
+            # cni.
+            if is_certain and node.network_plugin == "" and node.cri_dockerd is None:
+                return ()
+            if node.network_plugin is None:  # no kubelet runs: only kubenet needs no configuration
                 return (_KUBENET,)
             raise
 
-    def _ask(self, runtime: Runtime, question: Callable[[], _T]) -> _T | None:
-        """Return the answer. None: without CRI it is no runtime, which is a fault if somebody named its endpoint."""
+    def _call(self, runtime: Runtime, call: Callable[[], _T]) -> _T | None:
+        """Return the result of a call; raises SourceError.
+
+        None: no CRI at this socket, which is an error if a setting or the kubelet names it.
+        """
         endpoint = Path(runtime.expected.endpoint)
         if runtime in self._cri and endpoint not in self._served:
-            raise SourceError(
-                f"no container runtime listens at {endpoint} on this node, so it was not asked"
-            )
+            reason = f"no container runtime listens at {endpoint} on this node"
+            raise SourceError(f"{reason}, so it was not asked")
         try:
-            return question()
+            return call()
         except NoCri as error:
             if endpoint in {self.endpoint, Path(self._named())}:
                 raise SourceError(str(error)) from error
             return None
 
     def _runtimes(self) -> Sequence[Runtime]:
+        """Return the runtimes to ask, the kubelet's first; raises SourceError."""
         named = "" if self.choice == DOCKER else self._named()
         if self.choice == DOCKER or (named == DOCKER and self.choice != CRI):
             return [self.docker()]
-        found = self._cri = self._cri_runtimes(named)
+        runtimes = self._cri = self._cri_runtimes(named)
         if self.choice == CRI:
-            if not found:
-                raise SourceError(
-                    f"no container runtime listens at {', '.join(ENDPOINTS)} (set --cri-endpoint)"
-                )
-            return found
-        if not found:
-            self.processes.require(
-                *RUNTIMES
-            )  # where nothing else runs, docker says why it does not answer
-        return [*found, self.docker()] if not found or self._runs_docker() else found
+            if not runtimes:
+                remedy = Remedy("set --cri-endpoint")
+                endpoints = ", ".join(ENDPOINTS)
+                raise SourceError(f"no container runtime listens at {endpoints} ({remedy})", remedy)
+            return runtimes
+        if not runtimes:
+            self.processes.require(*RUNTIMES)
+            return [self.docker()]  # it says why it does not answer
+        if self.docker_socket:
+            runs_docker = self.docker_socket in self._served
+        else:
+            runs_docker = DOCKER in self.processes.running([DOCKER])
+        return [*runtimes, self.docker()] if runs_docker else runtimes
 
     def _cri_runtimes(self, named: str) -> list[Runtime]:
-        """Return those to ask. An endpoint that somebody names must answer."""
-        known: list[Path] = []
+        """Return those to ask by CRI. An endpoint that a setting or the kubelet names must answer.
+
+        `named`: what the kubelet names; empty: nothing.
+        """
+        required: list[Path] = []
+        usual: list[Path] = []
         if self.endpoint:
-            wanted = [self.endpoint]
+            required = [self.endpoint]
         else:
-            wanted = [Path(named)] if named not in {"", DOCKER} else []
-            known = [Path(endpoint) for endpoint in ENDPOINTS]
-        # The node's list of sockets is long: it is read once a question.
-        self._served = self._find_served({*wanted, *known, *filter(None, [self.docker_socket])})
-        endpoints = dict.fromkeys([*wanted, *(path for path in known if path in self._served)])
-        return list(map(self.connect, endpoints))
+            required = [Path(named)] if named not in {"", DOCKER} else []
+            usual = [Path(endpoint) for endpoint in ENDPOINTS]
+        # The node's list of sockets is long: it is read once.
+        sockets = {*required, *usual, *filter(None, [self.docker_socket])}
+        self._served = self._served_by_runtimes(sockets)
+        served = [path for path in usual if path in self._served]
+        return [self.connect(path) for path in dict.fromkeys([*required, *served])]
 
     def _named(self) -> str:
+        """Return the runtime that the kubelet names; empty: none. Raises SourceError."""
         try:
             return self.processes.named_runtime() or ""
         except SourceError as error:
-            why = f"it is unknown which one runs: {error}"
-            raise SourceError(f"no container runtime was asked, because {why}") from error
+            reason = f"it is unknown which one runs: {error}"
+            text = f"no container runtime was asked, because {reason}"
+            raise SourceError(text, error.remedy) from error
 
-    def _find_served(self, sockets: Iterable[Path]) -> frozenset[Path]:
+    def _served_by_runtimes(self, sockets: Iterable[Path]) -> frozenset[Path]:
+        """Return the sockets that are listened on, and not by systemd.
+
+        systemd may listen in the place of a runtime, and start it for a request.
+        """
+        # The runtime may have bound /var/run, which is a link to /run.
         spellings = {path: {bytes(path), b"/var" + bytes(path)} for path in sockets}
-        listening = read_sockets(self.proc, chain.from_iterable(spellings.values())).listening
-        found = {
+        paths = (spelling for names in spellings.values() for spelling in names)
+        listening = read_sockets(self.proc, paths).listening
+        runtime_of = {
             path: RUNTIME_OF_SOCKET.get(path.name)
             for path, names in spellings.items()
             if names & listening
         }
-        # Systemd may listen in the place of a runtime, and start it for a question.
-        running = self.processes.running(set(filter(None, found.values())))
+        running = self.processes.running(set(filter(None, runtime_of.values())))
         return frozenset(
-            path for path, runtime in found.items() if runtime is None or runtime in running
+            path for path, name in runtime_of.items() if name is None or name in running
         )
 
-    def _runs_docker(self) -> bool:
-        return (
-            DOCKER in self.processes.running([DOCKER])
-            if self.docker_socket is None
-            else self.docker_socket in self._served
-        )
+
+def _none_serves() -> SourceError:
+    remedy = Remedy("check --cri-endpoint")
+    return SourceError(f"no container runtime serves CRI at its socket ({remedy})", remedy)

@@ -1,4 +1,6 @@
-"""The part of the protobuf wire format that the agent needs (protobuf.dev/programming-guides/encoding).
+"""The part of the protobuf wire format that the agent needs.
+
+See protobuf.dev/programming-guides/encoding.
 
 A message here is its fields by number: whoever reads a message knows their names and types.
 """
@@ -8,21 +10,25 @@ from typing import Any, Final, TypeAlias
 
 Encoded: TypeAlias = bytes | memoryview
 """A message as it arrived. A view, because a copy of the largest one would be 16 MiB more."""
-_VARINT, _LENGTH_DELIMITED = 0, 2
+_VARINT: Final = 0  # the wire types of the fields that are read
+_LENGTH_DELIMITED: Final = 2
 _FIXED: Final = {1: 8, 5: 4}  # the lengths of the wire types that no field read here has
-_LONGEST_VARINT: Final = 10
+_MAX_VARINT: Final = 10  # bytes
 
 
 class DecodedMessage:
     """One message. An absent field has the default value of its type, as in proto3."""
 
     def __init__(self, encoded: Encoded) -> None:
-        """Find the fields; raises ValueError if they are no message, as does every method for another type."""
+        """Find the fields; raises ValueError if they are no message.
+
+        So does every method for a field of another type.
+        """
         self._fields: dict[int, list[tuple[int, Any]]] = {}
-        at = 0
-        while at < len(encoded):
-            tag, at = _varint(encoded, at)
-            value, at = _value(encoded, at, tag)
+        position = 0
+        while position < len(encoded):
+            tag, position = _varint(encoded, position)
+            value, position = _value(encoded, position, tag)
             self._fields.setdefault(tag >> 3, []).append((tag & 7, value))
 
     def integer(self, number: int) -> int:
@@ -35,7 +41,10 @@ class DecodedMessage:
         return bytes(value).decode()
 
     def message(self, number: int) -> "DecodedMessage":
-        """Return an embedded message; several are merged, which means to read one after the other."""
+        """Return an embedded message.
+
+        Several are merged, which means to read one after the other.
+        """
         return DecodedMessage(b"".join(self._values(number, _LENGTH_DELIMITED)))
 
     def messages(self, number: int) -> Iterator["DecodedMessage"]:
@@ -44,48 +53,54 @@ class DecodedMessage:
         return (DecodedMessage(bytes(value)) for value in values)
 
     def text_map(self, number: int) -> dict[str, str]:
-        """Return a `map<string, string>`, which is a list of entries of a key (1) and a value (2)."""
+        """Return a `map<string, string>`, a list of entries of a key (1) and a value (2)."""
         return {entry.text(1): entry.text(2) for entry in self.messages(number)}
 
     def _values(self, number: int, expected: int) -> list[Any]:
-        found = self._fields.get(number, [])
-        if any(wire_type != expected for wire_type, _ in found):
-            raise ValueError(f"field {number} has another type")
-        return [value for _, value in found]
+        values: list[Any] = []
+        for wire_type, value in self._fields.get(number, []):
+            if wire_type != expected:
+                raise ValueError(f"field {number} has another type")
+            values.append(value)
+        return values
 
 
 def encode_texts(*texts: str) -> bytes:
-    """Encode a message whose field 1 has these texts, each of less than 128 bytes."""
-    contents = [text.encode() for text in texts]
-    return b"".join(
-        bytes((1 << 3 | _LENGTH_DELIMITED, len(content))) + content for content in contents
-    )
+    """Return a message whose field 1 has these texts, each of less than 128 bytes."""
+    message = b""
+    for text in texts:
+        content = text.encode()
+        message += bytes((1 << 3 | _LENGTH_DELIMITED, len(content))) + content
+    return message
 
 
-def _value(encoded: Encoded, at: int, tag: int) -> tuple[int | Encoded, int]:
-    """Decode the value at a position, and return it with the position behind it."""
-    number, wire_type = tag >> 3, tag & 7
+def _value(encoded: Encoded, position: int, tag: int) -> tuple[int | Encoded, int]:
+    """Return the value at a position, and the position behind it."""
+    number = tag >> 3
+    wire_type = tag & 7
     if wire_type == _VARINT:
-        return _varint(encoded, at)
+        return _varint(encoded, position)
     if wire_type == _LENGTH_DELIMITED:
-        length, at = _varint(encoded, at)
+        length, position = _varint(encoded, position)
     elif wire_type in _FIXED:
         length = _FIXED[wire_type]
     else:
         raise ValueError(f"field {number} has the unsupported wire type {wire_type}")
-    if length > len(encoded) - at:
+    end = position + length
+    if end > len(encoded):
         raise ValueError(f"field {number} is truncated")
-    return encoded[at : at + length], at + length
+    return encoded[position:end], end
 
 
-def _varint(encoded: Encoded, at: int) -> tuple[int, int]:
-    """Decode the integer at a position, and return it with the position behind it."""
-    if at < len(encoded) and encoded[at] < 0x80:  # noqa: PLR2004 (nearly every one is a single byte)
-        return encoded[at], at + 1
+def _varint(encoded: Encoded, position: int) -> tuple[int, int]:
+    """Return the integer at a position, and the position behind it."""
+    # Nearly every one is a single byte.
+    if position < len(encoded) and encoded[position] < 0x80:  # noqa: PLR2004
+        return encoded[position], position + 1
     value = 0
-    for index, byte in enumerate(encoded[at : at + _LONGEST_VARINT]):
+    for index, byte in enumerate(encoded[position : position + _MAX_VARINT]):
         value |= (byte & 0x7F) << 7 * index
         # The last byte has no eighth bit. Ten of them could hold more than 64 bits.
         if not byte & 0x80 and not value >> 64:
-            return value, at + index + 1
+            return value, position + index + 1
     raise ValueError("an integer is truncated or has more than 64 bits")

@@ -14,7 +14,8 @@ from agent.app import api_server, loop
 from agent.app.sources import for_command
 from agent.config import load
 from agent.model.clocks import Moment
-from agent.sources.kube.client import Api, ServerInfo
+from agent.sources.kube.api import Api, ServerInfo
+from agent.sources.kube.loader import loader
 from agent.sources.source import Sources
 from tests.builders import NOW
 
@@ -26,7 +27,7 @@ def moment() -> Moment:
 
 
 def connect(kubeconfig: Path) -> Api:
-    return Api(kubeconfig, 5.0, ServerInfo(moment))
+    return Api(loader(kubeconfig, 5.0).load(), 5.0, ServerInfo(moment))
 
 
 def inquirer(get: Callable[..., bytes]) -> Callable[[], AbstractContextManager[Any]]:
@@ -72,6 +73,6 @@ def watching_in_memory(api: Api, clock: Callable[[], float]) -> Iterator[tuple[S
     """Yield what the daemon reads, and its watch of the pods, where this is every connection to the API server."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "clock", clock)
-        patch.setattr(api_server, "Api", lambda *_: api)
+        patch.setattr(api_server.ApiServer, "connect", lambda _: api)
         sources, (watch, _) = api_server.watched(_DAEMON)
         yield sources, watch

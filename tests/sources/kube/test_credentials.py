@@ -18,9 +18,9 @@ from agent.app.api_server import watched
 from agent.config import load
 from agent.kube_events.writer import Writer
 from agent.model.snapshot import Known, Unavailable
-from agent.sources.kube.client import Api, ServerInfo
+from agent.sources.kube.loader import loader
 from agent.sources.source_error import SourceError
-from tests.sources.kube.connections import Hurry, moment, running, sources_of_command
+from tests.sources.kube.connections import Hurry, running, sources_of_command
 from tests.sources.kube.old_server import listed
 from tests.sources.reading import read
 from tests.wire import (
@@ -301,7 +301,7 @@ def test_who_needs_credentials_at_once_shares_one_plugin(plugin: Plugin) -> None
     def connect() -> None:
         barrier.wait(10)
         with pytest.raises(SourceError) as raised:
-            Api(path, 3, ServerInfo(moment))
+            loader(path, 3).load()
         failures.append(str(raised.value))
 
     threads = [threading.Thread(target=connect, daemon=True) for _ in range(8)]

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from agent.model.snapshot import Known
 from agent.model.watches import Evidence
-from agent.sources.kube.client import Api, Query
+from agent.sources.kube.api import Api
+from agent.sources.kube.connection import Query
 from agent.sources.kube.errors import ApiError
 from agent.sources.source_error import SourceError
 from tests.sources.kube.connections import watching_in_memory
@@ -81,7 +82,7 @@ class World(Api):
         return self._shown(version)
 
     @contextmanager
-    def beside(self) -> Iterator[Api]:
+    def second_connection(self) -> Iterator[Api]:
         yield self
 
     @property

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from agent.checks.runtime_versions import record_before_address
 from agent.model.runtime import (
     CONTAINERD,
     RuntimeNetwork,
     WrittenRange,
-    record_before_address,
-    version_numbers,
 )
 from agent.model.snapshot import Container
+from agent.model.versions import version_numbers
 from agent.sources.host.cni_config import networks_of
 from agent.sources.runtime.cri import Cri
 from agent.sources.runtime.grpc import GrpcConnection, GrpcError

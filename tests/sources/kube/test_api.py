@@ -222,7 +222,7 @@ def test_a_list_is_parsed_as_it_arrives(sources_of: SourcesOf) -> None:
 
     asked = threading.Event()
     with FakeServer(slowly) as server:
-        assert "is not a list of objects (TypeError(" in error_of(sources_of(server))
+        assert "is not a list of objects (ValueError(" in error_of(sources_of(server))
         asked.set()
 
 

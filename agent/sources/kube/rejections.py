@@ -1,0 +1,169 @@
+"""Parses how the kubelet rejected a pod for a device, by the pod's status.
+
+Texts: Kubernetes 1.18 to 1.36, `devicemanager/manager.go`, `devicemanager/endpoint.go` and
+`lifecycle/predicate.go`.
+"""
+
+import re
+import sys
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+
+from agent.model.clocks import STATUS_DELAY
+from agent.model.rejections import Rejection, RejectionKind
+from agent.model.text import escape
+from agent.sources.kube.fields import RESOURCE, Object, is_device, moment
+
+_LONGEST_READ: Final = 4096
+"""Characters of a message; a kubelet writes some hundred."""
+_LONGEST_KEPT: Final = 400
+
+_OUT_OF: Final = "OutOf"
+_NO_ROOM: Final = re.compile(
+    r"enough resource: \S+, requested: ([0-9]{1,18}), used: ([0-9]{1,18}), capacity: ([0-9]{1,18})"
+)
+# The CPU and memory managers use the same frame; only the cause distinguishes them.
+_FRAME: Final = re.compile(r"(?:Allocate|Update plugin resources) failed due to (.+)", re.DOTALL)
+_SUFFIX: Final = re.compile(r",? which is unexpected\.?$")
+
+_NAME: Final = f"(?P<resource>{RESOURCE})"
+_REQUESTED: Final = "(?P<requested>[0-9]{1,18})"
+_AVAILABLE: Final = "(?P<available>[0-9]{1,18})"
+_PATTERNS: Final = (
+    # A plugin's own error comes first: its text may contain anything.
+    (
+        RejectionKind.PLUGIN_GONE,
+        r"rpc error: code = (?:Unavailable|Canceled)\b|rpc error: .*\bdial unix ",
+    ),
+    (RejectionKind.OTHER, r"rpc error:|GetPreferredAllocation rpc failed"),
+    (RejectionKind.UNREGISTERED, rf"can(?:'t|not) allocate unregistered device {_NAME}"),
+    (RejectionKind.NO_HEALTHY, rf"cannot allocate unhealthy devices {_NAME}"),
+    (
+        RejectionKind.INSUFFICIENT,
+        rf"devices unavailable for {_NAME}\. Requested: {_REQUESTED}, Available: {_AVAILABLE}",
+    ),
+    (RejectionKind.PLUGIN_GONE, rf"unknown device plugin {_NAME}"),
+    (
+        RejectionKind.PLUGIN_GONE,
+        rf"endpoint not found in cache for a registered resource: {_NAME}",
+    ),
+    (RejectionKind.PLUGIN_GONE, r"\bendpoint .*has been stopped"),
+    (
+        RejectionKind.OTHER,
+        rf'changed request for resource "?{_NAME}"? from [0-9]+ to {_REQUESTED}',
+    ),
+    (
+        RejectionKind.OTHER,
+        rf"unexpectedly allocated less resources than required\. Requested: {_REQUESTED}",
+    ),
+    (
+        RejectionKind.OTHER,
+        r"no containers return in allocation response|kubelet_internal_checkpoint|\bdevices?\b",
+    ),
+)
+_CAUSES: Final = [
+    (kind, re.compile(pattern, re.ASCII | re.DOTALL | re.IGNORECASE)) for kind, pattern in _PATTERNS
+]
+# A stopped endpoint is printed as a Go struct, with its resource, and until 1.24 its socket, among
+# the fields.
+_ENDPOINT: Final = re.compile(rf"endpoint .*?[\s{{]({RESOURCE})[\s}}]", re.ASCII | re.DOTALL)
+_SOCKET: Final = re.compile(
+    r'/([^\s/":,]{1,107}\.sock)\b|\bdial unix /(?:[^\s/":,]+/)*([^\s/":,]{1,107})'
+)
+_rejected = partial(Rejection, requested=None, available=None, at=None, message="")
+
+
+def parse_rejection(
+    metadata: Object, status: Object, wants: tuple[str, ...], started: datetime | None
+) -> Rejection | None:
+    """Return how a pod was rejected for a device; None for every other pod.
+
+    `wants`: the device resources of its spec. `started`: when its first container started, by its
+    status.
+    """
+    if status.get("phase") != "Failed":
+        return None
+    message = _text(status.get("message"))[:_LONGEST_READ]
+    parsed = _parse(_text(status.get("reason")), message)
+    if parsed is None:
+        return None
+    # The message names the first resource that failed, or none; it is not guessed among several.
+    only_resource = wants[0] if len(wants) == 1 else ""
+    at, by_api = _rejected_at(metadata, status, started)
+    return replace(
+        parsed,
+        resource=sys.intern(parsed.resource or only_resource),
+        at=at,
+        # A storm has the same message a thousand times.
+        message=sys.intern(escape(" ".join(message.split()))[:_LONGEST_KEPT]),
+        socket=sys.intern(escape(parsed.socket)),
+        by_api=by_api,
+    )
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _parse(reason: str, message: str) -> Rejection | None:
+    if reason == "UnexpectedAdmissionError":
+        framed = _FRAME.search(message)
+        return _parse_cause(_SUFFIX.sub("", framed[1].strip())) if framed else None
+    resource = reason.removeprefix(_OUT_OF)
+    if resource == reason or not is_device(resource):
+        return None
+    counts = _NO_ROOM.search(message)
+    if counts is None:
+        return _rejected(RejectionKind.OTHER, resource)
+    requested, used, capacity = map(int, counts.groups())
+    kind = RejectionKind.INSUFFICIENT if capacity else RejectionKind.NO_CAPACITY
+    return _rejected(kind, resource, requested=requested, available=max(0, capacity - used))
+
+
+def _parse_cause(cause: str) -> Rejection | None:
+    for kind, pattern in _CAUSES:
+        matched = pattern.search(cause)
+        if matched is None:
+            continue
+        groups = matched.groupdict()
+        resource = groups.get("resource", "")
+        if kind is RejectionKind.PLUGIN_GONE:
+            resource = resource or _first_group(_ENDPOINT.match(matched[0]))
+            return _rejected(kind, resource, socket=_first_group(_SOCKET.search(cause)))
+        requested = groups.get("requested")
+        available = groups.get("available")
+        return _rejected(
+            kind,
+            resource,
+            requested=int(requested) if requested else None,
+            available=int(available) if available else None,
+        )
+    return None
+
+
+def _first_group(matched: re.Match[str] | None) -> str:
+    return next(filter(None, matched.groups()), "") if matched else ""
+
+
+def _rejected_at(
+    metadata: Object, status: Object, started: datetime | None
+) -> tuple[datetime | None, bool]:
+    """Return when the pod was rejected, and whether by the API server's clock.
+
+    The kubelet's last write to a rejected pod is the rejection; since 1.22 managedFields has an
+    entry for the status. startTime is by the node's clock. It is the rejection's if the pod never
+    ran, but is kept from an earlier admission, of which the rejection removes all traces: so it
+    only counts if both times are close.
+    """
+    by_kubelet = (
+        moment(field.get("time"))
+        for field in metadata.get("managedFields") or ()
+        if field.get("manager") == "kubelet" and field.get("subresource") in {None, "", "status"}
+    )
+    written = max(filter(None, by_kubelet), default=None)
+    start = moment(status.get("startTime")) if started is None else None
+    if written is None or (start is not None and abs(written - start) <= STATUS_DELAY):
+        return start, False
+    return written, True
