@@ -108,7 +108,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 until_written,
                 only=None if arguments.ip is None else frozenset(arguments.ip),
                 limit=arguments.max,
-                apply=arguments.apply,
+                dry_run=not arguments.apply,
             )
         _FORMATS[arguments.output](cleaning.with_pods(pods), view, arguments)
     for each in cleaning.bugs:
@@ -134,7 +134,7 @@ def _exit_code(cleaning: Cleaning) -> int:
         return UNAVAILABLE
     # The first refusal is the most important one.
     reasons = {outcome.refusals[0].reason for outcome in cleaning.outcomes if outcome.refusals}
-    if cleaning.applied and Reason.JOURNAL_UNWRITABLE in reasons:
+    if not cleaning.dry_run and Reason.JOURNAL_UNWRITABLE in reasons:
         return OUTPUT
     if cleaning.failed:
         return FAILED

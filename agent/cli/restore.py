@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from agent.app import cleaning
-from agent.cleanup.journal import IN_DOUBT, Entry, Journal
+from agent.cleanup.journal import Entry, Journal
 from agent.cli.output import DONE, FAILED, write
 from agent.cli.parser import add_apply, config_of
 from agent.config import UsageError
 from agent.exporters.text.clean import restoration_text
+from agent.model.release import Verdict
 from agent.model.text import count_of, quote
 
 HELP: Final = """\
@@ -53,9 +54,10 @@ def execute(arguments: argparse.Namespace) -> int:
     name = arguments.entry
     state_dir = config.state_dir
     entry = _last(journal, state_dir) if name is None else _find(journal, name, state_dir)
-    restoration = cleaning.restore_entry(config, entry, journal, apply=arguments.apply)
-    write(restoration_text(restoration, journal, applied=arguments.apply))
-    return DONE if restoration.done else FAILED
+    dry_run = not arguments.apply
+    restoration = cleaning.restore_entry(config, entry, journal, dry_run=dry_run)
+    write(restoration_text(restoration, journal, dry_run=dry_run))
+    return DONE if restoration.failure is None else FAILED
 
 
 def _last(journal: Journal, state_dir: Path) -> Entry:
@@ -63,7 +65,7 @@ def _last(journal: Journal, state_dir: Path) -> Entry:
     if not released:
         raise _not_found(f"the journal in {state_dir} has no release that can be restored", journal)
     last = released[-1]
-    if last.verdict is IN_DOUBT:
+    if last.verdict is Verdict.IN_DOUBT:
         raise UsageError(last.why, f"run 'nodeleak restore {last.name}' to restore it nevertheless")
     return last
 

@@ -92,7 +92,7 @@ class LogExporter:
         self._missing: dict[_Source, _Missing] = {}
         self._failed_detectors: frozenset[str] = frozenset()
         self._outcomes: dict[Reservation, tuple[str, str]] = {}
-        self._halted = ""
+        self._halted: str | None = None
         self._warnings: frozenset[str] = frozenset()
         self._started: datetime | None = None
         self._history: frozenset[DeviceTransition] | None = None

@@ -136,9 +136,7 @@ def test_counters_of_a_network_start_with_zeros_when_it_first_has_a_suspect() ->
     assert daemon.get("releases_total", network="storage") == 0, "a counter does not end"
     assert daemon.get("lock_wait_seconds_count") == daemon.get("lock_held_seconds_count") == 0
     for mode in ("observe", "dry-run"):
-        text = cleaned(
-            cleaning(c.outcome(Verdict.WOULD_RELEASE), applied=False), mode=mode
-        ).scrape()
+        text = cleaned(cleaning(c.outcome(Verdict.WOULD_RELEASE), dry_run=True), mode=mode).scrape()
         assert [
             name
             for name in ("releases_total", "release_failures", "lock_wait", "lock_held")
@@ -177,7 +175,7 @@ def test_a_refusal_counts_once_per_sync_by_its_first_reason() -> None:
     assert daemon.get("releases_refused_total", network="kubenet", reason="not_confirmed") == 3
     assert daemon.get("releases_refused_total", network="kubenet", reason="over_budget") == 15
     assert daemon.get("releases_total", network="kubenet") == 0
-    dry = cleaned(cleaning(refused(c.CANDIDATE), applied=False), mode="dry-run")
+    dry = cleaned(cleaning(refused(c.CANDIDATE), dry_run=True), mode="dry-run")
     assert dry.get("releases_refused_total", network="kubenet", reason="not_confirmed") == 1
     seen = Refusal(Reason.CONTAINER_EXISTS, "docker has it")
     exists = refused(seen, of=(reservation("10.9.0.2", network="storage"),))

@@ -3,9 +3,10 @@
 from datetime import datetime
 from typing import Any, Final
 
-from agent.cleanup.journal import JOURNAL_SCHEMA, Entry, Journal, file_document
+from agent.cleanup.journal import Entry, Journal
+from agent.cleanup.journal_store import JOURNAL_SCHEMA, file_document
 from agent.exporters.json.scan import unavailable_sources
-from agent.model.release import Blocker, Cleaning, Outcome, Verdict
+from agent.model.release import RESULTS, Blocker, Cleaning, Outcome
 from agent.model.snapshot import Reservation
 from agent.model.text import rfc3339
 
@@ -18,7 +19,7 @@ def clean_document(cleaning: Cleaning) -> dict[str, Any]:
         "schema": _SCHEMA,
         "node": cleaning.node,
         "taken_at": rfc3339(cleaning.taken_at),
-        "applied": cleaning.applied,
+        "applied": not cleaning.dry_run,
         "network": ",".join(cleaning.free_before),
         "networks": [
             {
@@ -33,13 +34,13 @@ def clean_document(cleaning: Cleaning) -> dict[str, Any]:
             for outcome in cleaning.outcomes
             for reservation in outcome.request.reservations
         ],
-        "verdicts": {verdict.value: tally[verdict] for verdict in Verdict},
+        "verdicts": {verdict.value: tally[verdict] for verdict in RESULTS},
         "passed_over": [
             {"network": address.network or None, "ip": address.ip, "why": address.why}
             for address in cleaning.not_releasable
         ],
         "halted": cleaning.halted or None,
-        "blockers": None if cleaning.applied else list(map(_blocker, cleaning.blockers)),
+        "blockers": list(map(_blocker, cleaning.blockers)) if cleaning.dry_run else None,
         "unavailable": unavailable_sources(cleaning.unavailable),
         "warnings": list(cleaning.warnings),
     }

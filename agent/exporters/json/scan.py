@@ -174,7 +174,7 @@ def status_document(
         "node": snapshot.node_name,
         "state": (state_of(report) if alive else NodeState.STALLED).value,
         "headline": headline(report, alive=alive),
-        "cleanup": {**cleanup, "halted": report.cleaning.halted if report.cleaning else ""},
+        "cleanup": {**cleanup, "halted": (report.cleaning and report.cleaning.halted) or ""},
         "networks": [
             _network_status(network) for network in report.networks if not network.not_in_use
         ],

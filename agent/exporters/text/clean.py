@@ -1,6 +1,5 @@
 """Cleanup results, restorations and the journal as text, for people."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
@@ -33,8 +32,6 @@ _DEFAULT: Final = TableView()
 _RELEASED: Final = {"released", "would release"}
 _BY_MANIFEST: Final = {BlockedBy.NO_CLEANUP_NETWORK, BlockedBy.NETWORK_UNWRITABLE}
 """What the manifests of a pod, and nobody in it, can change."""
-_REMEDY: Final = re.compile(": (name the networks|to release, create a Job) .*")
-"""What to do about these, where the command to run says it."""
 _SCREENFUL: Final = 15
 """How many addresses have a row each. Of more, those that are alike share one."""
 _MAX_NAMED: Final = 3
@@ -54,8 +51,8 @@ def clean_table(
     document = clean_document(cleaning)
     columns = view.columns
     yield f"Node {document['node']}, {document['taken_at']}"
-    if not document["applied"]:
-        yield from _dry_run(document, view)
+    if cleaning.dry_run:
+        yield from _dry_run(cleaning, document, view)
     if document["halted"]:
         yield ""
         yield from layout.fill(f"Cleanup halted: {document['halted']}", columns, rest="  ")
@@ -91,25 +88,26 @@ def _table(document: dict[str, Any], view: TableView, *, whole: bool) -> Iterato
     yield f"{more}AGE is that of the oldest. All: -v, or after a release 'nodeleak journal'."
 
 
-def _dry_run(document: dict[str, Any], view: TableView) -> Iterator[str]:
+def _dry_run(cleaning: Cleaning, document: dict[str, Any], view: TableView) -> Iterator[str]:
     """Say whether what follows can be done here, and otherwise where."""
-    blockers = document["blockers"]
+    blockers = cleaning.blockers
+    scope = _scope(document["blockers"])
     if blockers:
-        yield f"No release is possible {_scope(blockers)}:"
-    by_job = view.release.by_job and any(blocker["by"] in _BY_MANIFEST for blocker in blockers)
+        yield f"No release is possible {scope}:"
+    by_job = view.release.by_job and any(blocker.by in _BY_MANIFEST for blocker in blockers)
     for blocker in blockers:
-        reason = blocker["why"]
-        if blocker["by"] == BlockedBy.HALTED:
+        reason = blocker.why
+        if blocker.by is BlockedBy.HALTED:
             reason = "cleanup halted: see below"
-        elif by_job:
-            reason = _REMEDY.sub("", reason)
+        elif by_job and blocker.by in _BY_MANIFEST:
+            reason = blocker.problem  # the command below is the remedy
         yield from layout.fill_each([reason], view.columns)
     is_doubted = _is_share_doubted(document)
     if by_job:
         yield from layout.fill(f"To release{BY_JOB}:", view.columns, rest="  ")
         release = view.release.with_share() if is_doubted else view.release
         yield f"  {release.apply_on(document['node'])}"
-    if _scope(blockers) == "here":
+    if scope == "here":
         hint = ""
     elif is_doubted:
         hint = f"; make the check below, then use --apply {ANY_SHARE} to release"
@@ -224,20 +222,20 @@ def _counts(document: dict[str, Any]) -> Iterator[str]:
 
 
 @layout.as_text
-def restoration_text(restoration: Restoration, journal: Journal, *, applied: bool) -> Iterator[str]:
+def restoration_text(restoration: Restoration, journal: Journal, *, dry_run: bool) -> Iterator[str]:
     """Write the result of `restore`, with damage of the journal: the entry may be among it."""
     entry = restoration.entry
     pod = f" of pod {entry.pod}" if entry.pod else ""
     what = f"{', '.join(entry.ips)} for container {_short_id(entry)}{pod}, entry {entry.name}"
-    if not applied:
+    if dry_run:
         yield "DRY RUN: nothing is changed; use --apply to restore."
-    if restoration.done:
-        yield f"{'restored' if applied else 'would restore'}: {what}"
-        if restoration.why:
-            yield f"warning: {restoration.why}"
+    if restoration.failure is None:
+        yield f"{'would restore' if dry_run else 'restored'}: {what}"
+        if restoration.note:
+            yield f"warning: {restoration.note}"
     else:
-        verdict = "not restored" if applied else "would not restore"
-        yield f"{verdict}: {what}: {restoration.why}"
+        verdict = "would not restore" if dry_run else "not restored"
+        yield f"{verdict}: {what}: {restoration.failure}"
     yield from (f"warning: journal: {damage}" for damage in journal.damage)
 
 
