@@ -70,7 +70,7 @@ def exit_code_of(
 def _require_docstrings() -> None:
     if sys.flags.optimize > 1:
         removed = "python -OO (PYTHONOPTIMIZE=2) removes docstrings"
-        raise UsageError(f"{removed}, which are the text of help and advice: use -O, or neither")
+        raise UsageError(f"{removed}, which describe the findings: use -O, or neither")
 
 
 def _report(error: Exception) -> int:

@@ -188,7 +188,7 @@ def test_a_refusal_counts_once_per_sync_by_its_first_reason() -> None:
 
 
 def test_a_failed_release_is_counted_by_its_reason() -> None:
-    for verdict in map(Verdict, MISSED):
+    for verdict in (Verdict(name) for name in MISSED):
         daemon = cleaned(cleaning(c.outcome(verdict, why="it is another", waited=0.2)))
         failures = {
             one: daemon.get("release_failures_total", network="kubenet", reason=one)

@@ -3,10 +3,10 @@
 The daemon and the commands that read it share its shape.
 """
 
-from enum import StrEnum
 from typing import Any, Final
 
 from agent.model.text import escape
+from agent.model.word import Word
 
 SCHEMA: Final = "nodeleak.status/v1"
 _NUMBER: Final = int | float
@@ -41,23 +41,35 @@ class Malformed(Exception):
     """What was answered is not the document."""
 
 
-class NodeState(StrEnum):
+class NodeState(Word):
     """The state of a node in `nodeleak status`. The text of each is shown by `nodeleak explain`."""
 
-    OK = "ok"
-    """The daemon has no confirmed finding, except informational ones, and every source is available."""
-    FINDINGS = "findings"
-    """The daemon has confirmed findings, or cleanup has halted.
-    Run: nodeleak scan"""
-    INCOMPLETE = "incomplete"
-    """Some data are unavailable, so checks could not run or know less. What they would find is unknown.
-    Run: nodeleak scan"""
-    STALLED = "stalled"
-    """The daemon answers, but has stopped checking the node. Its report is old.
-    Run: kubectl logs and kubectl delete pod for the agent of the node"""
-    NO_REPORT = "no_report"
-    """No daemon answers on this node, or it has not finished its first sync.
-    Run: nodeleak scan, which needs no daemon"""
+    OK = (
+        "ok",
+        """The daemon has no confirmed finding, except informational ones, and every source is
+        available.""",
+    )
+    FINDINGS = (
+        "findings",
+        """The daemon has confirmed findings, or cleanup has halted.
+        Run: nodeleak scan""",
+    )
+    INCOMPLETE = (
+        "incomplete",
+        """Some data are unavailable, so checks could not run or know less. What they would find
+        is unknown.
+        Run: nodeleak scan""",
+    )
+    STALLED = (
+        "stalled",
+        """The daemon answers, but has stopped checking the node. Its report is old.
+        Run: kubectl logs and kubectl delete pod for the agent of the node""",
+    )
+    NO_REPORT = (
+        "no_report",
+        """No daemon answers on this node, or it has not finished its first sync.
+        Run: nodeleak scan, which needs no daemon""",
+    )
 
 
 def no_report(why: str) -> dict[str, Any]:
