@@ -18,8 +18,8 @@ from agent.model.text import count_of, quote
 HELP: Final = """\
 Undo a release: reserve the address again.
 
-It puts back the files of a release, byte for byte. It changes nothing without --apply. It refuses if
-the address has been reserved again, or if the container has another address now.
+It puts back the files of a release, byte for byte. It changes nothing without --apply. It refuses
+if the address has been reserved again, or if the container has another address now.
 
 examples:
   nodeleak restore 10.244.1.9             check whether it can be undone

@@ -10,9 +10,9 @@ from agent.cli.parser import config_of
 HELP: Final = """\
 Run the agent: check the node continuously, serve metrics.
 
-It checks the node every --interval, logs changes, and serves metrics and a status page. The DaemonSet
-runs this command: the agent of a node is this daemon. It releases leaked addresses only with
---cleanup=auto.
+It checks the node every --interval, logs changes, and serves metrics and a status page. The
+DaemonSet runs this command: the agent of a node is this daemon. It releases leaked addresses only
+with --cleanup=auto.
 
 examples:
   nodeleak run --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf

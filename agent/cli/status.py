@@ -17,9 +17,9 @@ from agent.sources.source_error import SourceError
 HELP: Final = """\
 Print what the daemon of this node found in its last sync.
 
-Free and leaked addresses, findings, unavailable sources, and whether addresses can be released from
-here. It asks the daemon ('nodeleak run') on loopback and does not read the node, so it costs little.
-'nodeleak scan' needs no daemon.
+Free and leaked addresses, findings, unavailable sources, and whether addresses can be released
+from here. It asks the daemon ('nodeleak run') on loopback and does not read the node, so it costs
+little. 'nodeleak scan' needs no daemon.
 
 examples:
   kubectl exec -n kube-system POD -- nodeleak status

@@ -155,11 +155,14 @@ class Metric(NamedTuple, Generic[_From]):
     values: Callable[[_From], Samples]
     """Of a gauge, the values; of those that are `COUNTED`, what a sync adds: 0 begins a series."""
     labels: tuple[str, ...] = ()
-    type: str = "gauge"
     begins: tuple[str, ...] = ()
     """Values of the only label of a counter that begin at 0, so that alerts see the first."""
     releases: bool = False
     """Whether it is about releases, and exported in the mode `clean` only."""
+
+    @property
+    def type(self) -> str:
+        return "counter" if self.name.endswith("_total") else "gauge"
 
 
 class Distribution(NamedTuple):
@@ -334,7 +337,6 @@ INTERNAL_ERRORS: Final = Metric[Bug](
     "Exceptions that the agent survived, by the part that raised them. Each is a bug.",
     lambda bug: {bug.part: 1},
     ("part",),
-    "counter",
     begins=("source", "detector", "guard", "cleaner", EXPORTER, "http"),
 )
 """Counted when it happens, by whichever thread sees it."""
@@ -345,7 +347,6 @@ COUNTED: Final[Sequence[Metric[Sync] | Distribution]] = (
         "Time spent reading a source.",
         _source_seconds,
         ("source",),
-        "counter",
     ),
     Distribution(
         "sync_seconds",
@@ -357,7 +358,6 @@ COUNTED: Final[Sequence[Metric[Sync] | Distribution]] = (
         "Syncs in which a source was unavailable (read) or a detector failed (check).",
         _sync_failures,
         ("stage",),
-        "counter",
         begins=("read", "check"),
     ),
     Metric(
@@ -365,21 +365,18 @@ COUNTED: Final[Sequence[Metric[Sync] | Distribution]] = (
         "Leaked reservations confirmed since the agent started, by likely cause.",
         _confirmed,
         ("network", "cause"),
-        "counter",
     ),
     Metric(
         "releases_refused_total",
         "Addresses that were refused, counted once per sync, by the first reason.",
         _refused,
         ("network", "reason"),
-        "counter",
     ),
     Metric(
         "releases_total",
         "Addresses released since the agent started.",
         _released,
         ("network",),
-        "counter",
         releases=True,
     ),
     Metric(
@@ -387,7 +384,6 @@ COUNTED: Final[Sequence[Metric[Sync] | Distribution]] = (
         "Release attempts that passed every guard but failed, by reason.",
         _failed,
         ("network", "reason"),
-        "counter",
         releases=True,
     ),
     Distribution(
@@ -424,14 +420,12 @@ OF_AGENT: Final[Sequence[Metric[Agent]]] = (
         "Restarted API server watches, by cause.",
         _restarts,
         ("resource", "cause"),
-        "counter",
     ),
     Metric(
         "watch_regressions_total",
         "API server objects older than a version seen before.",
         lambda agent: {watch.source: watch.regressions for watch in agent.watches},
         ("resource",),
-        "counter",
     ),
 )
 

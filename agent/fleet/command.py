@@ -33,7 +33,7 @@ examples:
   kubectl nodeleak scan worker-7                     everything about one node
   kubectl nodeleak clean --all                       dry run: what would be released
   kubectl nodeleak clean --all --apply               release it: asks once, then wave by wave
-  kubectl nodeleak clean-job worker-7 --apply --run  release on one node, without changing the DaemonSet
+  kubectl nodeleak clean-job worker-7 --apply --run  release on one node, DaemonSet unchanged
   kubectl nodeleak timeline worker-7 -- --since 1h   options after -- are those of nodeleak timeline
 
 exit codes:
@@ -43,25 +43,29 @@ exit codes:
   3  incomplete: some node has no agent or gave no answer, or its data are incomplete
   4  clean --apply stopped: a node gave an unexpected result
   5  clean --apply was interrupted between two waves
-  Otherwise the highest exit code of the nodes. 4 and 5 of clean --apply come before 3, and 3 before all others.
+  Otherwise the highest exit code of the nodes.
+  4 and 5 of clean --apply come before 3, and 3 before all others.
 
-Rights: 'list' nodes and pods, 'get' pods, 'create' and 'get' pods/exec (docs/kubectl.md has a ClusterRole).
+Rights: 'list' nodes and pods, 'get' pods, 'create' and 'get' pods/exec
+(docs/kubectl.md has a ClusterRole).
 Run 'kubectl nodeleak COMMAND --help' for the options of a command.
 """
 _STATUS: Final = """\
-Asks every agent what it last reported, and prints one row for each network of each node. It changes nothing."""
+Asks every agent what it last reported, and prints one row for each network of each node. It
+changes nothing."""
 _CLEAN: Final = """\
-Without --apply, it prints what would be released. With --apply, it asks once, and cleans --max-nodes at a
-time, with a pause after each wave. It stops after a wave in which a node gave an unexpected result: anything
-but released, refused, or nothing to release, and says how to go on."""
+Without --apply, it prints what would be released. With --apply, it asks once, and cleans
+--max-nodes at a time, with a pause after each wave. It stops after a wave in which a node gave
+an unexpected result: anything but released, refused, or nothing to release, and says how to go
+on."""
 _RESTORE: Final = """\
-Undoes a release. Name the nodes, and give the release after --: an address, an entry of the journal, or
---last. Without --apply after --, it only checks."""
+Undoes a release. Name the nodes, and give the release after --: an address, an entry of the
+journal, or --last. Without --apply after --, it only checks."""
 _CLEAN_JOB: Final = """\
-Prints the manifest of a Job, and changes nothing. The Job has the image and the settings of the DaemonSet
-and runs 'nodeleak clean' on the node. With --apply, it mounts /var/lib/cni writable, so that the DaemonSet
-can stay read-only. With --run, the Job is created; the command waits for it, prints its log, and ends with
-its exit code."""
+Prints the manifest of a Job, and changes nothing. The Job has the image and the settings of the
+DaemonSet and runs 'nodeleak clean' on the node. With --apply, it mounts /var/lib/cni writable,
+so that the DaemonSet can stay read-only. With --run, the Job is created; the command waits for
+it, prints its log, and ends with its exit code."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

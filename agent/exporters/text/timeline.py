@@ -27,7 +27,7 @@ def timeline_table(
     verbose: bool = False,
     columns: int | None = None,
 ) -> Iterator[str]:
-    """Write the document. `since`: the requested duration; None: everything. `columns`: of the terminal."""
+    """Write the document. `since`: the requested duration; None: everything."""
     events = timeline["events"]
     yield f"Node {timeline['node']}, {timeline['taken_at']}"
     yield ""
