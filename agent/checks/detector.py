@@ -28,7 +28,7 @@ class Step(NamedTuple):
     """Said only if there are findings of this severity. None: always."""
 
 
-class Remedy(NamedTuple):
+class Advice(NamedTuple):
     """What to do about the findings of a detector."""
 
     steps: tuple[Step, ...]
@@ -52,7 +52,7 @@ class Detector(Protocol):
     @property
     def NOUN(self) -> Noun: ...
     @property
-    def REMEDY(self) -> Remedy: ...
+    def ADVICE(self) -> Advice: ...
     @property
     def __doc__(self) -> str | None: ...  # type: ignore[override]
     def find(self, assessment: Assessment) -> Iterator[Finding]: ...

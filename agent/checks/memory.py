@@ -76,19 +76,16 @@ def _pending_since(
     """Return since when the teardown is pending, which no file on the node says."""
     if entry.state is State.UNKNOWN:
         return earlier.pending_since
-    if not _is_pending(entry, index):
-        return None
-    return earlier.pending_since or _first_seen(reservation, index)
-
-
-def _is_pending(entry: ClassifiedReservation, index: SnapshotIndex) -> bool:
     # A runtime lists a sandbox, or has its record, until its teardown is completed. Whatever it
     # calls the state: one that is being created runs within minutes, or is as stuck as the others.
+    is_pending = entry.state is State.TEARDOWN_PENDING
     container = index.containers.get(entry.container_id)
-    if entry.state is not State.NOT_READY or container is None:
-        return entry.state is State.TEARDOWN_PENDING
-    in_use = container.state == SANDBOX_OF_ANOTHER_CLIENT and entry.name in index.holders
-    return container.sandbox and not in_use
+    if entry.state is State.NOT_READY and container is not None:
+        in_use = container.state == SANDBOX_OF_ANOTHER_CLIENT and entry.name in index.holders
+        is_pending = container.sandbox and not in_use
+    if not is_pending:
+        return None
+    return earlier.pending_since or _first_seen(reservation, index)
 
 
 def _first_seen(reservation: Reservation, index: SnapshotIndex) -> Moment:

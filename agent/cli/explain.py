@@ -135,7 +135,7 @@ def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
 
 
 def _page(detector: Detector) -> str:
-    steps = " ".join(map(_sentence, detector.REMEDY.steps))
+    steps = " ".join(map(_sentence, detector.ADVICE.steps))
     return f"{inspect.getdoc(detector)}\nDo: {steps}"
 
 

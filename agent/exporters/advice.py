@@ -1,4 +1,4 @@
-"""What to do about the findings of a detector: its remedy; for addresses, what this node needs."""
+"""What to do about the findings of a detector; for addresses, what this node needs."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -41,7 +41,7 @@ def advice(detector: str, report: Report, release: Release = ON_NODE) -> list[St
     severities = {finding.severity for finding in own}
     return [
         step
-        for step in DETECTOR[detector].REMEDY.steps
+        for step in DETECTOR[detector].ADVICE.steps
         if step.only_for is None or step.only_for in severities
     ]
 
@@ -167,7 +167,7 @@ def runbook(detector: str, severity: Severity) -> str:
 
     Empty if there is none, or if the package does not say where its documents are.
     """
-    section = DETECTOR[detector].REMEDY.runbook
+    section = DETECTOR[detector].ADVICE.runbook
     if (detector, severity) == (exhausted_range.NAME, Severity.CRITICAL):
         section = "Ranges.md#nodeleakrangeexhausted"
     if not section or not _repository():

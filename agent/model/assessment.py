@@ -177,14 +177,7 @@ class Assessment:
         for store in self.snapshot.reservations:
             if store.network == network:
                 store.reading.known()
-        return self._by_network.get(network, ())
-
-    @cached_property
-    def _by_network(self) -> Mapping[str, tuple[ClassifiedReservation, ...]]:
-        by_network: defaultdict[str, list[ClassifiedReservation]] = defaultdict(list)
-        for entry in self.reservations:
-            by_network[entry.network].append(entry)
-        return {network: tuple(entries) for network, entries in by_network.items()}
+        return tuple(entry for entry in self.reservations if entry.network == network)
 
     def ranges(self, network: str) -> RangeSets:
         """Return the ranges that host-local allocates from.

@@ -16,7 +16,7 @@ than 10%, or fewer than 3, of its addresses are free.
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from agent.checks.detector import Noun, Remedy, Step
+from agent.checks.detector import Advice, Noun, Step
 from agent.checks.waiting_pods import is_about, recent_exhaustion, waiting_pods
 from agent.model.assessment import PRIMARY, Assessment, State, or_none
 from agent.model.finding import Finding, Severity
@@ -34,7 +34,7 @@ from agent.model.snapshot import (
 NAME = "exhausted_range"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
 NOUN: Final = Noun("range with too few free addresses", "ranges with too few free addresses")
-REMEDY: Final = Remedy(
+ADVICE: Final = Advice(
     steps=(
         Step("While no address is free, keep new pods away:", commands=("kubectl cordon NODE",)),
         Step("Release what is leaked:", commands=("nodeleak clean",)),

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.checks.detector import Noun, Remedy, Step
+from agent.checks.detector import Advice, Noun, Step
 from agent.checks.waiting_pods import waiting_pods
 from agent.model.assessment import Assessment, State, or_none
 from agent.model.finding import Finding, Severity
@@ -28,7 +28,7 @@ from agent.model.text import count_of, format_time
 NAME = "failing_plugin"
 SEVERITIES: Final = (Severity.WARNING, Severity.CRITICAL)
 NOUN: Final = Noun("CNI plugin that fails or hangs", "CNI plugins that fail or hang")
-REMEDY: Final = Remedy(
+ADVICE: Final = Advice(
     steps=(
         Step("Mend the plugin first: what is released before is taken again."),
         Step(

@@ -21,7 +21,7 @@ from agent.checks.addresses.leak_cause import (
     gather_evidence,
     likely_cause,
 )
-from agent.checks.detector import Noun, Remedy, Step
+from agent.checks.detector import Advice, Noun, Step
 from agent.checks.memory import networks_read
 from agent.model.assessment import Assessment, State
 from agent.model.clocks import FILE_AHEAD
@@ -47,7 +47,7 @@ from agent.model.text import LONGEST_LIST, count_of, join_names
 NAME = "leaked_reservation"
 SEVERITIES: Final = (Severity.WARNING,)
 NOUN: Final = Noun("leaked pod address", "leaked pod addresses")
-REMEDY: Final = Remedy(
+ADVICE: Final = Advice(
     steps=(
         Step(
             "Release the address with `nodeleak clean`; afterwards find out what restarted or "

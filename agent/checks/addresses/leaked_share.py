@@ -45,8 +45,8 @@ def _sandboxes(entries: Iterable[ClassifiedReservation], states: Collection[Stat
     return len({entry.container_id or entry.name for entry in entries if entry.state in states})
 
 
-def doubt(assessment: Assessment, network: str) -> str:
-    """Return why the API server does not confirm the list of containers; empty if it does.
+def doubt(assessment: Assessment, network: str) -> str | None:
+    """Return why the API server does not confirm the list of containers; None: it does.
 
     It does if the list has a running sandbox of every pod that has an address here, and at least
     `MIN_WITNESSES` of these sandboxes have a reservation in the network: otherwise its IDs may be
@@ -65,7 +65,7 @@ def doubt(assessment: Assessment, network: str) -> str:
         return f"{name} lists no running sandbox with the address of pod {missing[0]}{others}"
     witnesses = witnesses_of(assessment, network, sandboxes)
     if witnesses >= MIN_WITNESSES:
-        return ""
+        return None
     count = "1 running pod" if witnesses == 1 else f"{witnesses or 'no'} running pods"
     confirm = "confirms" if witnesses == 1 else "confirm"
     only = "only " if witnesses else ""
@@ -94,17 +94,14 @@ def unlisted(
     By name. `owners`: the sandboxes that an address is reserved for. Where two networks have one
     range, that of the pod is one of them.
     """
-    return sorted(
-        pod.name
-        for pod in pods
-        if pod.networked
-        and any(_is_anothers(owners.get(ip), sandboxes.get(pod.uid, ())) for ip in pod.ips)
-    )
-
-
-def _is_anothers(owners: Collection[str] | None, own: Collection[str]) -> bool:
-    """Return whether none of a pod's sandboxes has an address; without a reservation, any may."""
-    return not own or (owners is not None and set(owners).isdisjoint(own))
+    missing: list[str] = []
+    for pod in pods:
+        own = sandboxes.get(pod.uid, ())
+        # An address without a reservation may be that of any of its sandboxes.
+        elsewhere = any(ip in owners and set(owners[ip]).isdisjoint(own) for ip in pod.ips)
+        if pod.networked and pod.ips and (not own or elsewhere):
+            missing.append(pod.name)
+    return sorted(missing)
 
 
 def _owners(assessment: Assessment) -> dict[str, set[str]]:

@@ -12,7 +12,7 @@ lists a container with its IDs.
 from collections.abc import Iterator
 from typing import Final
 
-from agent.checks.detector import Noun, Remedy, Step
+from agent.checks.detector import Advice, Noun, Step
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import LeftOver, NotRequested, from_mtime, require_available
@@ -21,7 +21,7 @@ from agent.model.text import count_of, format_time
 NAME = "left_over_network"
 SEVERITIES: Final = (Severity.INFO,)
 NOUN: Final = Noun("left-over network directory", "left-over network directories")
-REMEDY: Final = Remedy(
+ADVICE: Final = Advice(
     steps=(
         Step("Nothing is urgent."),
         Step(

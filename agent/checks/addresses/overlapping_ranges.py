@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Final
 
-from agent.checks.detector import Noun, Remedy, Step
+from agent.checks.detector import Advice, Noun, Step
 from agent.model.assessment import PRIMARY, Assessment, State, or_none
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import RangeSets, covers, overlap
@@ -23,7 +23,7 @@ SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
 NOUN: Final = Noun(
     "pair of networks with overlapping ranges", "pairs of networks with overlapping ranges"
 )
-REMEDY: Final = Remedy(
+ADVICE: Final = Advice(
     steps=(
         Step(
             "If one network has replaced the other, cordon the node, delete the pods that have "

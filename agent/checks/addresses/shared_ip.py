@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from agent.checks.detector import Noun, Remedy, Step
+from agent.checks.detector import Advice, Noun, Step
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import Pod
@@ -20,7 +20,7 @@ from agent.model.snapshot import Pod
 NAME = "shared_ip"
 SEVERITIES: Final = (Severity.CRITICAL,)
 NOUN: Final = Noun("pod address in use by two pods", "pod addresses in use by two pods each")
-REMEDY: Final = Remedy(
+ADVICE: Final = Advice(
     steps=(
         Step("Cordon the node first."),
         Step(

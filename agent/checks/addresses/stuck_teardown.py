@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
-from agent.checks.detector import Noun, Remedy, Step
+from agent.checks.detector import Advice, Noun, Step
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.clocks import Moment
 from agent.model.finding import Finding, Severity
@@ -32,7 +32,7 @@ NOUN: Final = Noun(
     "address of a sandbox whose teardown does not complete",
     "addresses of sandboxes whose teardown does not complete",
 )
-REMEDY: Final = Remedy(
+ADVICE: Final = Advice(
     steps=(
         Step(
             "Find the sandbox's ID in the kubelet's log (`journalctl -u kubelet | grep ID`), and "

@@ -9,7 +9,7 @@ them.
 from collections.abc import Iterator
 from typing import Final
 
-from agent.checks.detector import Noun, Remedy, Step
+from agent.checks.detector import Advice, Noun, Step
 from agent.checks.waiting_pods import is_about, recent_exhaustion
 from agent.model.assessment import Assessment, or_none
 from agent.model.finding import Finding, Severity
@@ -21,7 +21,7 @@ NOUN: Final = Noun(
     "range that pods find exhausted and that was not judged so",
     "ranges that pods find exhausted and that were not judged so",
 )
-REMEDY: Final = Remedy(
+ADVICE: Final = Advice(
     steps=(
         Step("Do not trust an OK about addresses here."),
         Step(

@@ -14,7 +14,7 @@ reservation is most likely leaked.
 from collections.abc import Iterator
 from typing import Final
 
-from agent.checks.detector import Noun, Remedy, Step
+from agent.checks.detector import Advice, Noun, Step
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import Finding, Severity
 from agent.model.index import SnapshotIndex
@@ -26,7 +26,7 @@ NOUN: Final = Noun(
     "address used by a process that the runtime does not know",
     "addresses used by processes that the runtime does not know",
 )
-REMEDY: Final = Remedy(
+ADVICE: Final = Advice(
     steps=(
         Step("Do not release the address now, or the next pod shares it."),
         Step(

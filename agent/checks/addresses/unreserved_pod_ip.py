@@ -14,7 +14,7 @@ not count: CRI-O frees its address first.
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from agent.checks.detector import Noun, Remedy, Step
+from agent.checks.detector import Advice, Noun, Step
 from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.index import SnapshotIndex
@@ -24,7 +24,7 @@ from agent.model.snapshot import Container, InsufficientData, Known, known_or, r
 NAME = "unreserved_pod_ip"
 SEVERITIES: Final = (Severity.CRITICAL,)
 NOUN: Final = Noun("pod uses an address that is not reserved", "pods use unreserved addresses")
-REMEDY: Final = Remedy(
+ADVICE: Final = Advice(
     steps=(
         Step("Cordon the node first."),
         Step(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from agent.checks.detector import Noun, Remedy, Step
+from agent.checks.detector import Advice, Noun, Step
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import InsufficientData, Node, Pod, Snapshot, known_or
@@ -30,7 +30,7 @@ NOUN: Final = Noun(
     "volume missing from the node's volumesAttached",
     "volumes missing from the node's volumesAttached",
 )
-REMEDY: Final = Remedy(
+ADVICE: Final = Advice(
     steps=(
         Step("First check that no other node has the volume."),
         Step(
@@ -175,7 +175,7 @@ def _find_awaited(snapshot: Snapshot, lost: Iterable[str]) -> Iterator[Finding]:
         return
     listed = snapshot.attachments.known().volumes
     attachments = {attachment.volume: attachment for attachment in listed}
-    resolved = {attachment.claim for attachment in listed}
+    resolved = {attachment.claim for attachment in listed if attachment.claim}
     # A sandbox is created only after the volumes of its pod are mounted.
     with_sandbox = {
         container.pod_uid for container in snapshot.containers.known() if container.sandbox

@@ -13,7 +13,7 @@ event.
 from collections.abc import Iterator
 from typing import Final
 
-from agent.checks.detector import Noun, Remedy, Step
+from agent.checks.detector import Advice, Noun, Step
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import require_available
@@ -28,7 +28,7 @@ NOUN: Final = Noun(
     "watches that send outdated events",
     headline="the API server sends outdated watch events",
 )
-REMEDY: Final = Remedy(
+ADVICE: Final = Advice(
     steps=(
         Step("Upgrade the API server to 1.8.8, 1.9.3 or later."),
         Step(

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from agent.checks.cluster.registration import evidence_of_cloud, evidence_of_node
-from agent.checks.detector import Noun, Remedy, Step
+from agent.checks.detector import Advice, Noun, Step
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.registration import (
@@ -42,7 +42,7 @@ NOUN: Final = Noun(
     critical_headline="this node is not registered correctly: the cluster-autoscaler may delete "
     "the instance",
 )
-REMEDY: Final = Remedy(
+ADVICE: Final = Advice(
     steps=(
         Step("If the Node was removed on purpose, stop the kubelet: nothing else is to be done."),
         Step(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
-from agent.checks.detector import Noun, Remedy, Step
+from agent.checks.detector import Advice, Noun, Step
 from agent.checks.devices.resources import optional_resources, resource_states
 from agent.checks.devices.view import DeviceView, last_by_resource
 from agent.model.assessment import Assessment
@@ -30,7 +30,7 @@ from agent.model.text import format_age, format_time
 NAME = "late_device_plugin"
 SEVERITIES: Final = (Severity.WARNING,)
 NOUN: Final = Noun("device plugin not registered", "device plugins not registered")
-REMEDY: Final = Remedy(
+ADVICE: Final = Advice(
     steps=(
         Step(
             "Check the plugin's pod on this node: does it run, and does its version notice a "

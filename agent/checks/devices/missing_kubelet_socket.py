@@ -13,7 +13,7 @@ removed socket.
 from collections.abc import Iterator
 from typing import Final
 
-from agent.checks.detector import Noun, Remedy, Step
+from agent.checks.detector import Advice, Noun, Step
 from agent.checks.devices.resources import resource_states
 from agent.checks.devices.view import DeviceView
 from agent.model.assessment import Assessment
@@ -28,7 +28,7 @@ NOUN: Final = Noun(
     "kubelets without their sockets for device plugins",
     headline="no device plugin can register, because kubelet.sock was removed",
 )
-REMEDY: Final = Remedy(
+ADVICE: Final = Advice(
     steps=(
         Step(
             "If the kubelet is older than 1.28 (or 1.27.6), drain the node first, because after a "

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.checks.detector import Noun, Remedy, Step
+from agent.checks.detector import Advice, Noun, Step
 from agent.checks.devices.rejection_cause import explain
 from agent.checks.devices.resources import resource_states
 from agent.checks.devices.view import DeviceView
@@ -29,7 +29,7 @@ SEVERITIES: Final = (Severity.WARNING,)
 NOUN: Final = Noun(
     "pod rejected by the kubelet for a device", "pods rejected by the kubelet for a device"
 )
-REMEDY: Final = Remedy(
+ADVICE: Final = Advice(
     steps=(
         Step(
             "If nothing replaces the pod, save its manifest, and delete it when the devices are "

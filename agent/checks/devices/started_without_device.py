@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import MAXYEAR, datetime
 from typing import Final
 
-from agent.checks.detector import Noun, Remedy, Step
+from agent.checks.detector import Advice, Noun, Step
 from agent.checks.devices.view import DeviceView
 from agent.model.assessment import Assessment
 from agent.model.clocks import CONTAINER_START, WHOLE_SECOND
@@ -23,7 +23,7 @@ from agent.model.text import format_time
 NAME = "started_without_device"
 SEVERITIES: Final = (Severity.WARNING,)
 NOUN: Final = Noun("pod started without its device", "pods started without their devices")
-REMEDY: Final = Remedy(
+ADVICE: Final = Advice(
     steps=(
         Step("Delete the pod, so that its replacement is admitted properly."),
         Step(

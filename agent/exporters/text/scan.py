@@ -140,7 +140,7 @@ def _findings(report: Report, view: TableView, *, verbose: bool) -> Iterator[str
             text = f"{detector}: {severity}{line.text}"
             yield from layout.fill(text, view.columns, first="  ", rest="    ")
         yield from _more(len(lines) - len(shown), f"  {detector}: ")
-        if not DETECTOR[detector].REMEDY.in_messages:
+        if not DETECTOR[detector].ADVICE.in_messages:
             yield from layout.numbered_steps(advice(detector, report, view.release), view.columns)
     yield from layout.command_list("For more:", layout.explain_commands(groups))
 
