@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from agent.checks import engine
 from agent.cleanup import guards
 from agent.cleanup.guards import GuardContext, RuntimeHistory
+from agent.cleanup.journal import Journal
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.devices import (
     Allocation,
@@ -587,11 +588,12 @@ def guard_context(*snapshots: Snapshot, limits: Limits | None = None, **known: A
     runtime_history = RuntimeHistory()
     for snapshot in snapshots:
         runtime_history = runtime_history.after(snapshot)
+    usual: dict[str, Any] = {"actor": "run", "journal": Journal(), "journal_error": None}
     return GuardContext(
         report=scanned(*snapshots, grace=limits.grace),
         runtime_history=runtime_history,
         limits=limits,
-        **known,
+        **(usual | known),
     )
 
 

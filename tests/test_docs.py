@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.checks.registry import DETECTORS
+from agent.exporters.metrics import METRICS, PREFIX
 from agent.model.release import BlockedBy
 from agent.model.snapshot import SOURCES
 from tests.cli.commands import options_of
@@ -61,6 +62,13 @@ def test_every_public_word_is_in_its_table_and_all_detectors_are_held_independen
     for detector in DETECTORS:
         package = vars(detector)["__name__"].rpartition(".")[0]
         assert f"{package}.*" in independent
+
+
+def test_the_table_of_metrics_has_the_type_and_the_labels_of_each() -> None:
+    table = rows("Metrics")
+    for metric in METRICS:
+        kind, labels, *_ = table[f"{PREFIX}{metric.name}"]
+        assert (kind, words(labels)) == (metric.type, set(metric.labels)), metric.name
 
 
 def test_every_option_is_in_the_reference_and_every_setting_with_its_default() -> None:

@@ -14,12 +14,12 @@ from prometheus_client import CollectorRegistry
 from agent.app import cleaning, commit, loop
 from agent.app.port import documents, http_exporter
 from agent.app.sources import NodeSources, displayed_name, node_sources
-from agent.cleanup.journal import JournalStore
+from agent.cleanup.journal_store import JournalStore
 from agent.cleanup.run import Cleaner
 from agent.config import Config, option
 from agent.exporters.bugs import BugReporter
 from agent.exporters.log import LogExporter, Logger, configure
-from agent.exporters.metrics import MetricsExporter
+from agent.exporters.prometheus import MetricsExporter
 from agent.exporters.web.server import HttpExporter
 from agent.kube_events.condition import ConditionExporter
 from agent.kube_events.delivery import DeliveryMetrics, DeliveryQueue
@@ -146,15 +146,15 @@ def _heartbeat(config: Config) -> loop.Heartbeat:
 def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) -> Cleaner | None:
     if config.cleanup == "off":
         return None
-    applied = config.cleanup == "auto"
+    dry_run = config.cleanup != "auto"
     limits = replace(
-        cleaning.limits(config, applied=applied),
+        cleaning.limits(config, dry_run=dry_run),
         per_sync=(option("max_per_sync"), config.max_per_sync),
         per_hour=(option("max_per_hour"), config.max_per_hour),
         unattended=True,
     )
     return cleaning.cleaner(
-        config, "run", sources.recheck, limits, applied=applied, heartbeat=heartbeat.beat
+        config, "run", sources.recheck, limits, dry_run=dry_run, heartbeat=heartbeat.beat
     )
 
 

@@ -8,7 +8,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from agent.app import cleaning, loop
-from agent.cleanup.journal import JournalFile, JournalStore
+from agent.cleanup.journal import JournalFile
+from agent.cleanup.journal_store import JournalStore, list_files
+from agent.cleanup.status import read_releases
 from agent.config import Config, UsageError, option, variable
 from agent.exporters.json.scan import status_document
 from agent.exporters.log import Logger
@@ -98,19 +100,23 @@ def _status(
     )
 
 
-class _ShownJournal(JournalStore):
-    """The journal for display: its files are listed again only if the directory has changed.
+class _CachedListing:
+    """Lists the journal's files for display; anew only if the directory has changed.
 
-    Entries are replaced as a whole, so each change also changes the directory. Whoever releases
-    must not rely on that.
+    Entries are replaced as a whole, so each change also changes the directory. A cleaner must not
+    rely on that.
     """
 
-    def __init__(self, state_dir: Path) -> None:
-        super().__init__(state_dir)
-        self._shown = state_dir / "journal"
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._seen: tuple[int, int] | None = None
         self._is_settled = False
         self._files: list[JournalFile] | None = None
+
+    def __call__(self, directory: Path) -> list[JournalFile]:
+        if self._files is None:
+            self._files = list_files(directory)
+        return self._files
 
     def look(self) -> None:
         """Look for a change; called once in each sync.
@@ -124,14 +130,9 @@ class _ShownJournal(JournalStore):
         self._is_settled = seen == self._seen
         self._seen = seen
 
-    def files(self) -> list[JournalFile]:
-        if self._files is None:
-            self._files = super().files()
-        return self._files
-
     def _identity(self) -> tuple[int, int] | None:
         try:
-            found = self._shown.stat()
+            found = self._directory.stat()
         except OSError:
             return None
         return found.st_ino, found.st_mtime_ns
@@ -143,13 +144,14 @@ class _Facts:
     def __init__(self, config: Config, report_bug: ReportBug) -> None:
         self._config = config
         self._report_bug = report_bug
-        self._journal = _ShownJournal(config.state_dir)
+        self._listing = _CachedListing(config.state_dir / "journal")
+        self._store = JournalStore(config.state_dir, list_files=self._listing)
 
     def __call__(self, report: Report) -> CleanupFacts:
         try:
-            self._journal.look()
-            status = cleaning.cleanup_status(self._config, report, self._journal)
-            return CleanupFacts(status, *cleaning.releases(self._config, self._journal))
+            self._listing.look()
+            status = cleaning.cleanup_status(self._config, report, self._store)
+            return CleanupFacts(status, *read_releases(self._store))
         except Exception as error:  # noqa: BLE001 (the other exporters go on)
             bug = bug_of("http", "cleanup", error)
             self._report_bug(bug)

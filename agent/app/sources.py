@@ -176,7 +176,7 @@ def _recheck(config: Config, readers: _Readers) -> Recheck:
         results=readers.results,
         proc=config.proc,
         processes=readers.processes,
-        send=partial(_probe, config, readers),
+        probe_addresses=partial(_probe, config, readers),
     )
 
 

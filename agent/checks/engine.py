@@ -115,7 +115,10 @@ def detect(assessment: Assessment, detectors: Iterable[Detector]) -> Detected:
             for finding in detector.find(assessment):
                 findings.append(finding)  # noqa: PERF402 (a finding made before the gap counts)
         except InsufficientData as missing:
-            gaps.append(SkippedCheck(detector.NAME, str(missing), chosen=missing.chosen))
+            gap = SkippedCheck(
+                detector.NAME, str(missing), chosen=missing.chosen, missing=missing.missing
+            )
+            gaps.append(gap)
         except Exception as error:  # noqa: BLE001 (a bug must not silence the other detectors)
             bugs.append(bug_of("detector", detector.NAME, error))
             reason = f"{type(error).__name__}: {error}"

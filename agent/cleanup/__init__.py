@@ -1,1 +1,1 @@
-"""Cleanup, in the order of a release: `run` asks the `guards`, and for what passes `recheck`, `journal`, `unlink`."""
+"""Releases and restores addresses: guards, probe, recheck, unlink, journal, restore, run."""

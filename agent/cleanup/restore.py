@@ -1,96 +1,74 @@
-"""Restore released addresses, and recover interrupted releases and restorations. Nothing is removed here."""
+"""Restores released addresses, and recovers interrupted operations. Removes no reservation."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final
 
-from agent.cleanup.journal import IN_DOUBT, Entry, FileImage, Journal, JournalStore
+from agent.cleanup.journal import Entry, FileImage, Journal
+from agent.cleanup.journal_store import Busy, JournalStore
+from agent.cleanup.signals import held_signals
 from agent.cleanup.unlink import LockHeld, NodeFiles, OpenNetwork, describe_error, record
 from agent.model.release import Verdict
+from agent.sources.source_error import SourceError
 
-_UNFINISHED = "the entry is unfinished; the next cleanup or restore recovers it"
+_UNFINISHED: Final = "the entry is unfinished; the next cleanup or restore recovers it"
 
 
-class Restoration(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restoration:
+    """What became of a `restore`, or would."""
+
     entry: Entry
-    done: bool
-    why: str = ""  # why it failed; or what was not put back besides the reservations
+    failure: str | None = None  # why it was not restored; None: it was
+    note: str | None = None  # what else happened, such as what was not put back in libcni's cache
 
 
 class RestoreError(Exception):
     """The entry must not be restored; the text says why."""
 
 
-def _to_put_back(entry: Entry, networks: Mapping[str, OpenNetwork]) -> Sequence[FileImage]:
-    """Return what to put back. Raises RestoreError if that took an address from its owner, or gave a sandbox two."""
-    if entry.verdict is None:
-        raise RestoreError(_UNFINISHED)
-    if entry.verdict not in {Verdict.RELEASED, IN_DOUBT}:
-        raise RestoreError(f"nothing was released: the outcome was {entry.verdict.value}")
-    missing = _not_in_place(entry, networks)
-    if not missing and not (entry.released and entry.reservations):  # one in doubt may be in place
-        raise RestoreError("nothing is missing: all reservations are in place")
-    for image, other in missing.items():
-        if other:
-            raise RestoreError(f"{image.name} of network {image.network} is reserved again")
-        reserved = (
-            networks[image.directory].addresses_of(entry.container_id) if entry.container_id else []
-        )
-        if others := sorted(set(reserved).difference(entry.ips)):
-            raise RestoreError(
-                f"container {entry.container_id[:12]} has another address now: {', '.join(others)}"
-            )
-    return tuple(missing)
+def restore(
+    entry: Entry,
+    journal: Journal,
+    files: NodeFiles,
+    store: JournalStore,
+    now: Callable[[], datetime],
+    *,
+    dry_run: bool,
+) -> Restoration:
+    """Recover what is unfinished, and restore an entry, under the cleaner's lock.
 
-
-def _not_in_place(
-    entry: Entry, networks: Mapping[str, OpenNetwork]
-) -> Mapping[FileImage, FileImage | None]:
-    """Return what is missing, with what others have there by now.
-
-    IDs are never reused: equal content is proof. `networks`: without those whose directory was
-    removed, with everything in it.
+    A dry run only checks whether that is possible.
     """
-    found = (
-        (image, networks[image.directory].read(image.name) if image.directory in networks else None)
-        for image in entry.reservations
-    )
-    return {
-        image: now
-        for image, now in found
-        if not now or (now.name, now.content) != (image.name, image.content)
-    }
+    note: str | None = None
+    try:
+        if dry_run:
+            require_restorable(entry, journal, files)
+        else:
+            with store.exclusive(files.lock_timeout), held_signals():
+                note = recover_and_restore(entry.name, files, store, now())
+    except (Busy, OSError, RestoreError, SourceError) as error:
+        return Restoration(entry=entry, failure=describe_error(error))
+    return Restoration(entry=entry, note=note)
 
 
-def require_restorable(entry: Entry, journal: Journal, files: NodeFiles) -> None:
-    """Raise RestoreError or OSError if the entry cannot be restored, as when its sandbox was released again later."""
-    later = journal.released_from().get(entry.container_id, entry)
-    if later.name != entry.name:
-        raise RestoreError(f"its sandbox was released again since: restore {later.name} instead")
-    files.require_known(entry.directories)
-    with files.opened(entry.directories) as networks:
-        _to_put_back(entry, networks)
-    if entry.restored:
-        raise RestoreError(
-            "the entry was restored before: nodeleak did not remove what is missing now"
-        )
-
-
-def recover_and_restore(name: str, files: NodeFiles, store: JournalStore, now: datetime) -> str:
-    """Do what `restore --apply` does, once it holds the cleaner's lock. Return a note; empty: all is back.
+def recover_and_restore(
+    name: str, files: NodeFiles, store: JournalStore, now: datetime
+) -> str | None:
+    """Do what `restore --apply` does while it holds the cleaner's lock. Return a note, if any.
 
     Raises RestoreError, OSError and SourceError.
     """
     before = store.read().named(name)
-    unfinished = recover_all(files, store, now)
+    unrecovered = recover_all(files, store, now)
     journal = store.read()
     entry = journal.named(name)
     if before is None or entry is None:
         raise RestoreError("the journal does not have the entry any more")
-    if why := unfinished.get(name):
+    if reason := unrecovered.get(name):
         # If it began anew and failed, nobody would know that a part of it may be in place.
-        raise RestoreError(f"the entry is unfinished, and cannot be recovered now: {why}")
+        raise RestoreError(f"the entry is unfinished, and cannot be recovered now: {reason}")
     if before.unfinished and not entry.released:
         return "it was interrupted, and all its reservations are in place now"
     if before.verdict is None and entry.released:
@@ -99,44 +77,107 @@ def recover_and_restore(name: str, files: NodeFiles, store: JournalStore, now: d
     return _restore(entry, files, store, now)
 
 
-def _restore(entry: Entry, files: NodeFiles, store: JournalStore, now: datetime) -> str:
-    """Put the files of an entry back, under host-local's locks."""
+def require_restorable(entry: Entry, journal: Journal, files: NodeFiles) -> None:
+    """Raise RestoreError or OSError if the entry cannot be restored.
+
+    Such as when its sandbox was released again later.
+    """
+    later = journal.released_from().get(entry.container_id, entry)
+    if later.name != entry.name:
+        raise RestoreError(f"its sandbox was released again since: restore {later.name} instead")
+    files.require_known(entry.directories)
+    with files.opened(entry.directories) as networks:
+        _missing_images(entry, networks)
+    if entry.restored:
+        raise RestoreError(
+            "the entry was restored before: nodeleak did not remove what is missing now"
+        )
+
+
+def _restore(entry: Entry, files: NodeFiles, store: JournalStore, now: datetime) -> str | None:
+    """Put the files of an entry back, under host-local's locks. Return a note, if any."""
     # If this process is killed now, the next cleanup or restore knows what it began.
     began = entry.restoration_began(now)
     store.update(began, now)
     linked: list[FileImage] = []
     try:
         with files.locked(entry.directories) as networks:
-            for image in _to_put_back(entry, networks):
+            for image in _missing_images(entry, networks):
                 networks[image.directory].link(image)
                 linked.append(image)
     except (RestoreError, LockHeld, OSError) as error:
-        why = describe_error(error)
+        reason = describe_error(error)
         if linked:
-            raise RestoreError(f"{why}: {_UNFINISHED}") from error
-        ended = began.ended(entry.verdict or Verdict.FAILED, f"not restored: {why}")
-        raise RestoreError(record(store, ended, now, why)) from error
-    why = (
-        files.link_cached(entry)
-        if linked
-        else "it was already in place; the journal now records that"
-    )
-    return record(store, replace(began, restored=now, restoring=None), now, why)
+            raise RestoreError(f"{reason}: {_UNFINISHED}") from error
+        ended = began.ended(entry.verdict or Verdict.FAILED, f"not restored: {reason}")
+        raise RestoreError(record(store, ended, now, reason)) from error
+    note = "it was already in place; the journal now records that"
+    if linked:
+        note = files.link_cached(entry)
+    return record(store, replace(began, restored=now, restoring=None), now, note) or None
 
 
-def recover_all(files: NodeFiles, journal: JournalStore, now: datetime) -> Mapping[str, str]:
-    """Finish what is unfinished, under the cleaner's lock. Return why entries stay so, by name. Raises SourceError."""
-    left: dict[str, str] = {}
-    for entry in journal.read().unfinished():
+def _missing_images(entry: Entry, networks: Mapping[str, OpenNetwork]) -> Sequence[FileImage]:
+    """Return what to put back.
+
+    Raises RestoreError if restoring would take the address from its new owner, or give the sandbox
+    a second one.
+    """
+    if entry.verdict is None:
+        raise RestoreError(_UNFINISHED)
+    if entry.verdict not in {Verdict.RELEASED, Verdict.IN_DOUBT}:
+        raise RestoreError(f"nothing was released: the outcome was {entry.verdict.value}")
+    missing = _not_in_place(entry, networks)
+    if not missing and not (entry.released and entry.reservations):  # one in doubt may be in place
+        raise RestoreError("nothing is missing: all reservations are in place")
+    for image, replacement in missing.items():
+        if replacement:
+            raise RestoreError(f"{image.name} of network {image.network} is reserved again")
+        if not entry.container_id:
+            continue
+        reserved = networks[image.directory].addresses_of(entry.container_id)
+        if new := sorted(set(reserved).difference(entry.ips)):
+            container = entry.container_id[:12]
+            raise RestoreError(f"container {container} has another address now: {', '.join(new)}")
+    return tuple(missing)
+
+
+def _not_in_place(
+    entry: Entry, networks: Mapping[str, OpenNetwork]
+) -> Mapping[FileImage, FileImage | None]:
+    """Return what is missing, with the file that has its name now, if there is one.
+
+    A file with the same content is in place: container IDs are random (64 hexadecimal digits in
+    docker, containerd and CRI-O) and never reused. `networks`: without removed directories.
+    """
+    missing: dict[FileImage, FileImage | None] = {}
+    for image in entry.reservations:
+        network = networks.get(image.directory)
+        current = network.read(image.name) if network else None
+        if current is None or (current.name, current.content) != (image.name, image.content):
+            missing[image] = current
+    return missing
+
+
+def recover_all(files: NodeFiles, store: JournalStore, now: datetime) -> Mapping[str, str]:
+    """Finish what is unfinished; needs the cleaner's lock. Return why entries stay so, by name.
+
+    Raises SourceError.
+    """
+    unrecovered: dict[str, str] = {}
+    for entry in store.read().unfinished():
         try:
-            journal.update(_recovered(entry, files, now), now)
+            store.update(_recovered(entry, files, now), now)
         except (LockHeld, OSError) as error:
-            left[entry.name] = describe_error(error)
-    return left
+            unrecovered[entry.name] = describe_error(error)
+    return unrecovered
 
 
 def _recovered(entry: Entry, files: NodeFiles, now: datetime) -> Entry:
-    """Put back the rest of a sandbox that is partly in place; return what is known of it. Raises LockHeld, OSError."""
+    """Put back the rest of a sandbox that is partly in place. Return the entry as it ended.
+
+    Raises LockHeld and OSError.
+    """
     interrupted = f"this {'restoration' if entry.restoring else 'release'} was interrupted"
     files.require_known(entry.directories)
     removed = files.removed(entry.directories)
@@ -146,18 +187,16 @@ def _recovered(entry: Entry, files: NodeFiles, now: datetime) -> Entry:
             why = f"{interrupted}; no reservation is in place"
             if entry.verdict:
                 return entry.ended(entry.verdict, why)
-            doubt = (
-                f"{why}, and it is not known whether this release or another process removed them"
-            )
-            left = files.unlink_cached(
-                entry
-            )  # or the runtime may run DEL with them when another pod has the address
-            return entry.ended(IN_DOUBT, f"{doubt}; {left}" if left else doubt)
+            why += ", and it is not known whether this release or another process removed them"
+            # Or the runtime may run DEL with the results when another pod has the address.
+            left = files.unlink_cached(entry)
+            return entry.ended(Verdict.IN_DOUBT, f"{why}; {left}" if left else why)
         if any(missing.values()):
-            return entry.ended(IN_DOUBT, f"{interrupted}, and a removed address is reserved again")
+            why = f"{interrupted}, and a removed address is reserved again"
+            return entry.ended(Verdict.IN_DOUBT, why)
         if removed:
-            which = ", ".join(sorted(removed))
-            return entry.ended(IN_DOUBT, f"{interrupted}, and {which} does not exist any more")
+            why = f"{interrupted}, and {', '.join(sorted(removed))} does not exist any more"
+            return entry.ended(Verdict.IN_DOUBT, why)
         for image in missing:
             networks[image.directory].link(image)
     if entry.restoring:

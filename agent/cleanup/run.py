@@ -1,20 +1,22 @@
-"""The session of one cleaner: what it may release, what it remembers from sync to sync, and what it does in one.
+"""`Cleaner`: releases confirmed leaks, and keeps what must survive from sync to sync.
 
-Where cleanup is off, there is no session.
+Where cleanup is off, there is none.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from agent.cleanup import guards, restore
+from agent.cleanup import guards
 from agent.cleanup.guards import GuardContext, RuntimeHistory
-from agent.cleanup.journal import Busy, Entry, Journal, JournalFull, JournalStore
+from agent.cleanup.journal import Entry, Journal, JournalFull
+from agent.cleanup.journal_store import Busy, JournalStore
 from agent.cleanup.recheck import Probed, Recheck
+from agent.cleanup.restore import recover_all
 from agent.cleanup.signals import interrupted
-from agent.cleanup.summary import find_blockers, summarize
+from agent.cleanup.summary import NoNetwork, find_blockers, summarize
 from agent.cleanup.unlink import NodeFiles, describe_error, release
 from agent.model.bug import Bug
 from agent.model.release import Cleaning, Limits, Outcome, Reason, Refusal, ReleaseRequest, Verdict
@@ -22,20 +24,16 @@ from agent.model.report import Report
 from agent.model.snapshot import Reservation, Snapshot, known_or
 from agent.sources.source_error import SourceError
 
-HOUR: Final = timedelta(hours=1)
 PAUSE: Final = timedelta(minutes=10)
-"""A leak that the probe or the recheck refused is left alone for so long: it must neither hold up others nor be probed
-in every sync."""
-RETRY: Final = timedelta(
-    minutes=1
-)  # one whose release failed, perhaps because the runtime had just been restarted
+"""After a persistent refusal: the leak must neither hold up others nor be probed in each sync."""
+RETRY_AFTER: Final = timedelta(minutes=1)
+"""After a failed release, perhaps because the runtime had just been restarted."""
 MAX_SNAPSHOT_AGE: Final = timedelta(minutes=1)
 """By the boot clock. No release begins later after its snapshot: the node goes on."""
-_PROBED_AT_ONCE: Final = (
-    100  # sandboxes: far fewer addresses than the kernel's table of neighbors holds (gc_thresh3)
-)
-_MAY_LAST: Final = {Reason.ADDRESS_IN_USE, Reason.PROBE_UNANSWERED, Reason.ENTRY_TOO_LARGE}
-"""Refusals after the guards that do not pass by themselves."""
+_PROBE_BATCH: Final = 100
+"""Sandboxes per probe; stays far below the limit of the kernel's neighbor table (`gc_thresh3`)."""
+_PERSISTENT: Final = {Reason.ADDRESS_IN_USE, Reason.PROBE_UNANSWERED, Reason.ENTRY_TOO_LARGE}
+"""Refusals after the guards that the next sync would most likely get again."""
 
 
 class _Pause(NamedTuple):
@@ -44,49 +42,53 @@ class _Pause(NamedTuple):
     """Why the leak was not released, for the syncs until then; empty: its release failed."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Cleaner:
-    """Releases what passes every guard. If not `applied`, it only reports what would be released: a dry run."""
+    """Releases what passes every guard; a dry run only reports it."""
 
     limits: Limits
     actor: str  # who releases, `clean` or `run`
-    journal: JournalStore
+    store: JournalStore
     recheck: Recheck
     files: NodeFiles
     now: Callable[[], datetime]
     uptime: Callable[[], timedelta]  # by the boot clock, as in `Snapshot.uptime`
-    applied: bool
+    dry_run: bool
     heartbeat: Callable[[], None] = lambda: None
-    """Called after each release. One may wait for the runtime and for a lock, and a sync can have several."""
-    no_network: Callable[[], str] = lambda: (
-        ""
-    )  # returns why no network may be cleaned; empty if one may be
-    _read: Journal = field(
-        default=Journal(), init=False
-    )  # the journal as it was before the snapshot
-    _unreadable: str = field(default="", init=False)
+    """Called after each release: one may wait for the runtime and a lock, and there are several."""
+    no_network: NoNetwork = lambda: None
+    _journal: Journal = field(default=Journal(), init=False)
+    """As it was before the snapshot, so that another process' release is no reappearance."""
+    _journal_error: str | None = field(default=None, init=False)
     _history: RuntimeHistory = field(default=RuntimeHistory(), init=False)
     _reappeared: Entry | None = field(default=None, init=False)
-    """The release whose container reappeared, until the journal has recorded that."""
+    """The halting release of a container that reappeared, until the journal has recorded that."""
     _unrecovered: Mapping[str, str] = field(default_factory=dict, init=False)
     """Why entries stay unfinished, by name."""
     _paused: dict[Reservation, _Pause] = field(default_factory=dict, init=False)
-    """The leaks that are left alone for a while."""
 
     def before_snapshot(self) -> None:
-        """Read the journal, and recover what was interrupted. What was released must not be in the next snapshot."""
+        """Read the journal, and recover what was interrupted.
+
+        What was released must not be in the next snapshot.
+        """
         self._read_journal()
-        if not self.applied:
+        if self.dry_run:
             self._reappeared = None  # it is not recorded here, so that nobody could resume
-        elif self._read.unfinished() and not self._unreadable:
-            self._unrecovered = {}
-            with suppress(Busy, OSError, SourceError), self.journal.exclusive(0):
-                # The journal is read again under the lock: another cleaner may have been in the middle of an entry.
-                self._unrecovered = restore.recover_all(self.files, self.journal, self.now())
-            self._read_journal()
+            return
+        if not self._journal.unfinished() or self._journal_error:
+            return
+        self._unrecovered = {}
+        with suppress(Busy, OSError, SourceError), self.store.exclusive(0):
+            # This reads the journal again: another cleaner may have been in the middle of an entry.
+            self._unrecovered = recover_all(self.files, self.store, self.now())
+        self._read_journal()
 
     def after_snapshot(self, snapshots: Sequence[Snapshot], report: Report) -> Cleaning:
-        """`snapshots`: those behind the report that were not passed before."""
+        """Release, or report, what passes every guard.
+
+        `snapshots`: those behind the report that were not passed before.
+        """
         for snapshot in snapshots:
             self._history = self._history.after(snapshot)
             self._reappeared = self._reappeared if self.halted else self._find_reappeared(snapshot)
@@ -94,23 +96,24 @@ class Cleaner:
         context = self.context(report)
         decisions = guards.decide(context)
         passed = [request for request, refusals in decisions if not refusals]
-        outcomes = (
-            self._release(passed, context.snapshot) if self.applied else self._would_release(passed)
-        )
-        # Another cleaner may have recorded a halt since.
-        context = replace(context, halted=self.halted)
+        if self.dry_run:
+            outcomes = self._would_release(passed)
+            found = find_blockers(
+                context, self.files, self.store, self.no_network, halted=context.halted
+            )
+            blockers = tuple(found)
+        else:
+            outcomes = self._process(passed, context.snapshot)
+            blockers = ()
+            # Another cleaner may have recorded a halt since.
+            context = replace(context, journal=self._journal_with_halt)
         outcomes += [
             Outcome(request, Verdict.REFUSED, refusals)
             for request, refusals in decisions
             if refusals
         ]
-        blockers = (
-            ()
-            if self.applied
-            else find_blockers(context, self.files, self.journal, self.no_network())
-        )
-        cleaning = summarize(context, outcomes, self._read, blockers, applied=self.applied)
-        unfinished = map(self._about_unfinished, self._read.unfinished())
+        cleaning = summarize(context, outcomes, blockers, dry_run=self.dry_run)
+        unfinished = map(self._describe_unfinished, self._journal.unfinished())
         return replace(cleaning, warnings=(*cleaning.warnings, *unfinished))
 
     def failed(self, snapshot: Snapshot, bug: Bug) -> Cleaning:
@@ -121,71 +124,74 @@ class Cleaner:
         return Cleaning(
             node=snapshot.node_name,
             taken_at=snapshot.taken_at,
-            applied=self.applied,
+            dry_run=self.dry_run,
             unavailable=snapshot.unavailable_about_addresses(),
             halted=self.halted,
             bugs=(bug,),
         )
 
-    def _about_unfinished(self, entry: Entry) -> str:
-        what = "the next cleanup or restore recovers it"
-        if why := self._unrecovered.get(entry.name):
-            what = f"and cannot be recovered now: {why}"
-        return f"journal: entry {entry.name} is unfinished, {what}"
-
     def context(self, report: Report) -> GuardContext:
         """Return what the guards may know of this sync."""
-        snapshot = report.assessment.snapshot
+        uptime = report.assessment.snapshot.uptime
         return GuardContext(
             report=report,
             runtime_history=self._history,
             limits=self.limits,
-            spent=self._read.released_since(snapshot.taken_at - HOUR, self.actor),
-            halted=self.halted,
-            journal_trouble=self._unreadable or self.journal.trouble(),
-            journal_damage=self._read.damage,
-            restored=self._read.restored(),
+            journal=self._journal_with_halt,
+            journal_error=self._journal_error or self.store.why_unwritable(),
+            actor=self.actor,
             paused={
-                leak: pause.refusals
-                for leak, pause in self._paused.items()
-                if snapshot.uptime < pause.until
+                leak: pause.refusals for leak, pause in self._paused.items() if uptime < pause.until
             },
         )
 
     @property
-    def halted(self) -> str:
-        """Why cleanup halted; empty if it did not."""
-        halted = next(iter(self._read.halted()), self._reappeared)
-        return halted.reappearance if halted else ""
+    def halted(self) -> str | None:
+        """Why cleanup has halted, if it has."""
+        return self._journal_with_halt.halt()
+
+    @property
+    def _journal_with_halt(self) -> Journal:
+        return self._journal.with_entry(self._reappeared) if self._reappeared else self._journal
 
     def _read_journal(self) -> None:
         try:
-            self._read, self._unreadable = self.journal.read(), ""
+            self._journal = self.store.read()
+            self._journal_error = None
         except SourceError as error:
-            self._unreadable = str(error)
+            self._journal_error = str(error)
+
+    def _describe_unfinished(self, entry: Entry) -> str:
+        what = "the next cleanup or restore recovers it"
+        if reason := self._unrecovered.get(entry.name):
+            what = f"and cannot be recovered now: {reason}"
+        return f"journal: entry {entry.name} is unfinished, {what}"
 
     def _find_reappeared(self, snapshot: Snapshot) -> Entry | None:
-        """Return the release of a container that the runtime or the kubelet has a record of.
+        """Return the release, as it halts, whose container the runtime or kubelet has a record of.
 
-        A reservation alone is none: a plugin that outlives its sandbox can write one, and it is a leak like any other.
+        A reservation alone is no record: a plugin that outlives its sandbox can write one, and it
+        is a leak like any other.
         """
         recorded = {container.id for container in known_or(snapshot.containers, ())}
-        recorded.update(
-            checkpoint.container_id for checkpoint in known_or(snapshot.checkpoints, ())
-        )
-        found = [
+        checkpoints = known_or(snapshot.checkpoints, ())
+        recorded.update(checkpoint.container_id for checkpoint in checkpoints)
+        reappeared = [
             entry
-            for container_id, entry in self._read.released_from().items()
+            for container_id, entry in self._journal.released_from().items()
             if container_id in recorded
         ]
-        if found:
-            with suppress(
-                SourceError
-            ):  # if it cannot be read again, what was read before the snapshot counts
+        if reappeared:
+            # If the journal cannot be read again, what was read before the snapshot counts.
+            with suppress(SourceError):
                 # The container may have been restored meanwhile, and even released once more.
-                released = self.journal.read().released_from()
-                found = [entry for entry in found if released.get(entry.container_id) == entry]
-        return found[0] if found else None
+                released = self.store.read().released_from()
+                reappeared = [
+                    entry for entry in reappeared if released.get(entry.container_id) == entry
+                ]
+        if not reappeared:
+            return None
+        return replace(reappeared[0], halted=snapshot.taken_at, resumed=None)
 
     def _record_halt(self) -> None:
         """Let a halt outlive this process, until `nodeleak resume`.
@@ -193,153 +199,142 @@ class Cleaner:
         While the journal cannot be written, each sync tries again. An entry that somebody removed
         is written again: `resume` could not end the halt without it.
         """
-        if not (self.applied and self._reappeared):
+        if self.dry_run or self._reappeared is None:
             return
-        with suppress(Busy, OSError, SourceError), self.journal.exclusive(self.files.lock_timeout):
-            entry = self.journal.read().named(self._reappeared.name)
+        with suppress(Busy, OSError, SourceError), self.store.exclusive(self.files.lock_timeout):
+            now = self.now()
+            entry = self.store.read().named(self._reappeared.name)
             if entry is None:
                 entry = self._reappeared
                 why = "written again: the entry was gone when its container reappeared"
-                self.journal.begin(entry, [why], self.now())
-            halting = replace(entry, halted=self.now(), resumed=None)
-            self.journal.update(halting, self.now())
-            self._note(halting)
+                self.store.begin(entry, [why], now)
+            halting = replace(entry, halted=now, resumed=None)
+            self.store.update(halting, now)
+            self._journal = self._journal.with_entry(halting)
             self._reappeared = None
 
-    def _note(self, entry: Entry) -> None:
-        """Add to the reading of the journal what an entry has become since."""
-        others = (known for known in self._read.entries if known.name != entry.name)
-        self._read = replace(self._read, entries=(*others, entry))
-
     def _would_release(self, requests: Sequence[ReleaseRequest]) -> list[Outcome]:
-        """Return what would come of the requests that passed every guard, as far as that is known without a probe."""
-        known: Probed = {}
+        """Return what would come of the requests that passed every guard, if nothing is sent."""
+        probed: Probed = {}
         with suppress(SourceError):  # --apply reports it
-            known = self.recheck.probe(_reservations(requests), send=False)
-        outcomes = []
+            probed = self.recheck.probe(_reservations(requests), send=False)
+        outcomes: list[Outcome] = []
         for request in requests:
-            why = "; ".join(
-                known[leak.key].why for leak in request.reservations if leak.key in known
-            )
-            outcomes.append(
-                _probe_refusal(request, known) or Outcome(request, Verdict.WOULD_RELEASE, why=why)
-            )
+            results = [probed[leak.key] for leak in request.reservations if leak.key in probed]
+            why = "; ".join(result.why for result in results)
+            would_release = Outcome(request, Verdict.WOULD_RELEASE, why=why)
+            outcomes.append(_outcome_of_probe(request, probed) or would_release)
         return outcomes
 
-    def _release(self, requests: Sequence[ReleaseRequest], snapshot: Snapshot) -> list[Outcome]:
-        """Release the requests that passed every guard, and pause those that would hold up others."""
+    def _process(self, requests: Sequence[ReleaseRequest], snapshot: Snapshot) -> list[Outcome]:
+        """Release what passed every guard, in batches. Pause what would hold up others."""
         outcomes: list[Outcome] = []
-        while batch := requests[len(outcomes) : len(outcomes) + _PROBED_AT_ONCE]:
-            outcomes += self._release_batch(batch, snapshot)
+        for start in range(0, len(requests), _PROBE_BATCH):
+            outcomes += self._probe_and_release(requests[start : start + _PROBE_BATCH], snapshot)
         self._paused = {
             leak: pause for leak, pause in self._paused.items() if snapshot.uptime < pause.until
         }
         for outcome in outcomes:
-            may_last = any(refusal.reason in _MAY_LAST for refusal in outcome.refusals)
-            if span := PAUSE if may_last else RETRY if outcome.verdict is Verdict.FAILED else None:
-                pause = _Pause(snapshot.uptime + span, outcome.refusals)
-                self._paused |= dict.fromkeys(outcome.request.reservations, pause)
+            if any(refusal.reason in _PERSISTENT for refusal in outcome.refusals):
+                pause = _Pause(snapshot.uptime + PAUSE, outcome.refusals)
+            elif outcome.verdict is Verdict.FAILED:
+                pause = _Pause(snapshot.uptime + RETRY_AFTER, outcome.refusals)
+            else:
+                continue
+            self._paused |= dict.fromkeys(outcome.request.reservations, pause)
         return outcomes
 
-    def _release_batch(
+    def _probe_and_release(
         self, requests: Sequence[ReleaseRequest], snapshot: Snapshot
     ) -> list[Outcome]:
-        if refused := self._why_not(requests[0], snapshot):
-            return [replace(refused, request=request) for request in requests]
+        """Probe a batch, then release one sandbox after the other under the cleaner's lock.
+
+        The probe may refuse, and the journal, if another cleaner has written it since.
+        """
+        if stale := self._outcome_if_stale(requests[0], snapshot):
+            return [replace(stale, request=request) for request in requests]
         try:
             # Outside every lock, because it takes some seconds.
             probed = self.recheck.probe(_reservations(requests))
         except SourceError as error:
             return [Outcome(request, Verdict.FAILED, why=str(error)) for request in requests]
         self.heartbeat()
-        return self._release_probed(requests, probed, snapshot)
-
-    def _release_probed(
-        self, requests: Sequence[ReleaseRequest], probed: Probed, snapshot: Snapshot
-    ) -> list[Outcome]:
         outcomes: list[Outcome] = []
         try:
-            with self.journal.exclusive(self.files.lock_timeout):
+            with self.store.exclusive(self.files.lock_timeout):
                 # Nobody else can write it now, so one reading serves the whole batch.
-                journal = self.journal.read()
-                active = journal.active_since(self._read)
-                halted = next(iter(journal.halted()), None)
-                if halted:  # another cleaner may have recorded it since
-                    self._note(halted)
+                journal = self.store.read()
+                if halted := journal.halted():
+                    self._journal = self._journal.with_entry(halted[0])
+                    refusal = Refusal(Reason.HALTED, halted[0].reappearance)
+                    return [Outcome(request, Verdict.REFUSED, (refusal,)) for request in requests]
+                active = journal.active_since(self._journal)
                 for request in requests:
-                    refused = self._why_not(request, snapshot, active, halted) or _probe_refusal(
-                        request, probed
+                    outcome = self._outcome_if_stale(request, snapshot)
+                    if not outcome and request.container_id in active:
+                        why = "the sandbox was restored, or released, since the snapshot"
+                        outcome = Outcome(request, Verdict.CHANGED, why=why)
+                    outcome = (
+                        outcome
+                        or _outcome_of_probe(request, probed)
+                        or _outcome_if_still_locked(request, outcomes)
+                        or release(
+                            request,
+                            probed,
+                            self.recheck,
+                            self.files,
+                            self.store,
+                            actor=self.actor,
+                            at=self.now(),
+                        )
                     )
-                    outcomes.append(
-                        refused
-                        or _still_locked(request, outcomes)
-                        or self._release_one(request, probed)
-                    )
+                    outcomes.append(outcome)
                     self.heartbeat()
         except (Busy, OSError, SourceError) as error:
-            outcomes += [_not_journaled(request, error) for request in requests[len(outcomes) :]]
+            remaining = requests[len(outcomes) :]
+            outcomes += [_outcome_without_journal(request, error) for request in remaining]
         return outcomes
 
-    def _why_not(
-        self,
-        request: ReleaseRequest,
-        snapshot: Snapshot,
-        active: Collection[str] = (),
-        halted: Entry | None = None,
-    ) -> Outcome | None:
-        """Begin no release after a halt or a signal, or too long after the snapshot.
-
-        `active`: the sandboxes that the journal shows in motion, of which none is released either.
-        """
-        if halted:
-            refusal = Refusal(Reason.HALTED, halted.reappearance)
-            return Outcome(request, Verdict.REFUSED, (refusal,))
+    def _outcome_if_stale(self, request: ReleaseRequest, snapshot: Snapshot) -> Outcome | None:
+        """Begin no release after a signal, or too long after the snapshot."""
         if interrupted():
-            return Outcome(
-                request,
-                Verdict.INTERRUPTED,
-                why="interrupted by a signal before this release began",
-            )
+            why = "interrupted by a signal before this release began"
+            return Outcome(request, Verdict.INTERRUPTED, why=why)
         if self.uptime() - snapshot.uptime > MAX_SNAPSHOT_AGE:
-            why = f"its snapshot is older than {MAX_SNAPSHOT_AGE.total_seconds():.0f} s: run cleanup again"
+            limit = f"{MAX_SNAPSHOT_AGE.total_seconds():.0f} s"
+            why = f"its snapshot is older than {limit}: run cleanup again"
             return Outcome(request, Verdict.REFUSED, (Refusal(Reason.SNAPSHOT_EXPIRED, why),))
-        if request.container_id in active:
-            return Outcome(
-                request,
-                Verdict.CHANGED,
-                why="the sandbox was restored, or released, since the snapshot",
-            )
         return None
-
-    def _release_one(self, request: ReleaseRequest, probed: Probed) -> Outcome:
-        return release(
-            request, probed, self.recheck, self.files, self.journal, actor=self.actor, at=self.now()
-        )
 
 
 def _reservations(requests: Sequence[ReleaseRequest]) -> list[Reservation]:
     return [leak for request in requests for leak in request.reservations]
 
 
-def _probe_refusal(request: ReleaseRequest, probed: Probed) -> Outcome | None:
+def _outcome_of_probe(request: ReleaseRequest, probed: Probed) -> Outcome | None:
+    """Return the refusals of the probe, if there are any."""
     results = [probed[leak.key] for leak in request.reservations if leak.key in probed]
     refusals = tuple(
-        Refusal(result.objection, f"probe: {result.why}") for result in results if result.objection
+        Refusal(result.reason, f"probe: {result.why}") for result in results if result.reason
     )
     return Outcome(request, Verdict.REFUSED, refusals) if refusals else None
 
 
-def _still_locked(request: ReleaseRequest, outcomes: Sequence[Outcome]) -> Outcome | None:
+def _outcome_if_still_locked(
+    request: ReleaseRequest, outcomes: Sequence[Outcome]
+) -> Outcome | None:
     """A lock is waited for once per sync, so that 118 leaks do not wait 118 times."""
+    directories = {*request.directories}
     for outcome in outcomes:
-        if outcome.verdict is Verdict.BUSY and {*outcome.request.directories}.intersection(
-            request.directories
+        if outcome.verdict is Verdict.BUSY and directories.intersection(
+            outcome.request.directories
         ):
             return Outcome(request, Verdict.BUSY, why=outcome.why)
     return None
 
 
-def _not_journaled(request: ReleaseRequest, error: Exception) -> Outcome:
+def _outcome_without_journal(request: ReleaseRequest, error: Exception) -> Outcome:
+    """Return the outcome of what was not tried, because nothing could be journaled."""
     if isinstance(error, Busy):
         return Outcome(request, Verdict.BUSY, why=str(error))
     reason = Reason.JOURNAL_FULL if isinstance(error, JournalFull) else Reason.JOURNAL_UNWRITABLE

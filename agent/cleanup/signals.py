@@ -1,13 +1,12 @@
-"""A signal that arrives while addresses are released waits until the current release is done and reported."""
+"""Holds a signal back until the current release is done and reported."""
 
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_held: list[
-    int
-] = []  # The signals that wait. Their handlers belong to the process, and so does this list
+_held: list[int] = []
+"""The signals that wait. Their handlers belong to the process, and so does this list."""
 
 
 def interrupted() -> bool:
@@ -17,11 +16,11 @@ def interrupted() -> bool:
 
 @contextmanager
 def held_signals(*, deliver: bool = False) -> Iterator[None]:
-    """Let what is being released be released and reported. `deliver`: afterwards, the signal ends the process."""
+    """Hold SIGTERM and SIGINT back. `deliver`: afterwards, the first one ends the process."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = signal.SIGTERM, signal.SIGINT
+    numbers = (signal.SIGTERM, signal.SIGINT)
     before = {
         number: signal.signal(number, lambda number, _: _held.append(number)) for number in numbers
     }

@@ -1,10 +1,11 @@
-"""The release of one sandbox, from top to bottom: recheck, read, journal, lock, compare, unlink. And the link back.
+"""The release of one sandbox, from top to bottom, and the link back.
 
-THE ONLY MODULE THAT CHANGES FILES OF HOST-LOCAL AND LIBCNI; a lint rule keeps the calls out of all others. They work
-relative to an open directory, and follow no link in it. A reservation is removed and put back only through a
-`LockedNetwork`: under host-local's own locks, `flock` on the directory (host-local <= 0.6) and on the file `lock` in it
-(>= 0.7). host-local has no other locks. Two other files are created: that `lock` where it is missing, and
-`.nodeleak-restoring` where no file can be without a name.
+Recheck, read, journal, lock, compare, unlink. THE ONLY MODULE THAT CHANGES FILES OF HOST-LOCAL AND
+LIBCNI; a lint rule keeps the calls out of all others. They work relative to an open directory, and
+follow no link in it. A reservation is removed and put back only through a `LockedNetwork`: under
+host-local's own locks, `flock` on the directory (host-local <= 0.6) and on the file `lock` in it
+(>= 0.7). host-local has no other locks. Two other files are created: that `lock` where it is
+missing, and `.nodeleak-restoring` where a file cannot be created without a name.
 """
 
 import errno
@@ -14,22 +15,17 @@ import posixpath
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from agent.cleanup.journal import (
-    RESERVATION,
-    Entry,
-    EntryTooLarge,
-    FileImage,
-    JournalStore,
-    new_entry,
-    retrying,
-)
+from agent.cleanup.journal import RESERVATION, Entry, FileImage, new_entry
+from agent.cleanup.journal_store import EntryTooLarge, JournalStore
+from agent.cleanup.polling import polling
 from agent.cleanup.recheck import Probed, Recheck
 from agent.model.release import Outcome, Reason, Refusal, ReleaseRequest, Verdict
+from agent.model.remedy import Remedy
 from agent.model.snapshot import Reservation
 from agent.sources.host import cni_cache
 from agent.sources.source_error import SourceError
@@ -38,16 +34,28 @@ _MAX_BYTES: Final = cni_cache.LARGEST
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _LOCK_MODE: Final = 0o750
-"""host-local's own for its lock file (alexflint/go-filemutex). host-local <= 0.6 has no such file: it is created."""
-_READ_ONLY: Final = (
-    "read-only mount: to release, create a Job (kubectl nodeleak clean-job, or deploy/clean-one-node.yaml), "
-    "or apply deploy/overlays/cleanup-exec with your image"
+"""host-local's own for its lock file (alexflint/go-filemutex)."""
+_CREATE_JOB: Final = Remedy(
+    "to release, create a Job (kubectl nodeleak clean-job, or deploy/clean-one-node.yaml), "
+    "or apply deploy/overlays/cleanup-exec with your image",
+    "kubectl nodeleak clean-job {node}",
 )
-_DATA_DIR: Final = "read-only mount: to release from this dataDir, mount it writable, as deploy/overlays/data-dir does"
+_MOUNT_DATA_DIR: Final = Remedy(
+    "to release from this dataDir, mount it writable, as deploy/overlays/data-dir does"
+)
 _TEMPORARY: Final = "../.nodeleak-restoring"
-"""A temporary name, where a file needs one. It is beside the directories of the networks, where nobody reads it."""
-_NO_FILE: Final = FileImage(RESERVATION, "", "", b"", 0, 0, 0, 0, 0)
+"""Beside the directories of the networks, where nobody reads it."""
+_NOT_REGULAR: Final = FileImage(RESERVATION, "", "", b"", 0, 0, 0, 0, 0)
 """Stands for anything that is not a regular file. It equals no file that was assessed."""
+
+
+class ReadOnlyMount(OSError):
+    """The directory is mounted read-only, so that nothing can be removed from it."""
+
+    def __init__(self, path: Path, remedy: Remedy) -> None:
+        super().__init__(errno.EROFS, f"read-only mount: {remedy.text}", str(path))
+        self.problem = f"{path}: read-only mount"
+        self.remedy = remedy
 
 
 class RaceLost(Exception):
@@ -70,88 +78,117 @@ def release(
     probed: Probed,
     recheck: Recheck,
     files: "NodeFiles",
-    journal: JournalStore,
+    store: JournalStore,
     *,
     actor: str,
     at: datetime,
 ) -> Outcome:
-    """Release one request that passed every guard. Raises OSError if it cannot be journaled: nothing was touched."""
+    """Release one request that passed every guard and the probe. The recheck may refuse it.
+
+    Returns after the outcome is journaled. Raises OSError if it cannot be journaled before the
+    removal: nothing was touched.
+    """
     try:
-        answers = recheck.ask(request)
-        if isinstance(answers, Refusal):
-            return Outcome(request, Verdict.REFUSED, (answers,))
+        evidence = recheck.ask(request)
+        if isinstance(evidence, Refusal):
+            return Outcome(request, Verdict.REFUSED, (evidence,))
         with files.opened(request.directories) as networks:
-            images = [_read_assessed(reservation, networks) for reservation in request.reservations]
+            images = [
+                _read_if_unchanged(reservation, networks) for reservation in request.reservations
+            ]
         images += dict.fromkeys(files.cached(request))
+        # The locks are taken twice: without this trial, one that is held for hours would fill the
+        # journal with entries that released nothing.
         start = files.clock()
-        with files.locked(
-            request.directories
-        ):  # a trial: a lock that is held for hours must not fill the journal
+        with files.locked(request.directories):
             waited = files.clock() - start
     except RaceLost as lost:
         return Outcome(request, lost.verdict, why=str(lost))
     except (SourceError, OSError) as error:
         return Outcome(request, Verdict.FAILED, why=describe_error(error))
+    results = [probed[leak.key] for leak in request.reservations]
+    evidence += [result.why for result in results if result.conclusive]
     entry = new_entry(request, images, actor, at)
-    results = (probed[leak.key] for leak in request.reservations)
-    evidence = [*answers, *(result.why for result in results if result.conclusive)]
     try:
-        # Not under the lock: a disk can be slow, and every ADD on the node would wait for it.
-        journal.begin(entry, evidence)
+        # Not under the locks: a disk can be slow, and every ADD on the node would wait for it.
+        store.begin(entry, evidence)
     except EntryTooLarge as too_large:
         refusal = Refusal(Reason.ENTRY_TOO_LARGE, str(too_large))
         return Outcome(request, Verdict.REFUSED, (refusal,))
-    return _release_journaled(
-        Outcome(request, Verdict.FAILED, entry=entry.name), entry, waited, files, journal
-    )
+    return _remove_under_locks(request, entry, waited, files, store)
 
 
-def _read_assessed(reservation: Reservation, networks: Mapping[str, "OpenNetwork"]) -> FileImage:
-    """Return the file of a reservation, byte for byte, if it is still the one that the guards have judged."""
+def _read_if_unchanged(
+    reservation: Reservation, networks: Mapping[str, "OpenNetwork"]
+) -> FileImage:
+    """Return the file of a reservation; raises RaceLost if it is not the one that was assessed."""
     image = networks[reservation.directory].read(reservation.ip)
     if image is None:
         raise RaceLost(Verdict.GONE, f"{reservation.ip} was released by another process")
-    judged = reservation.inode, reservation.size, reservation.mtime_ns
-    words = [word.encode() for word in (reservation.container_id, reservation.ifname) if word]
-    found = image.content.split() if any(image.content) else []  # NUL bytes: empty
-    if (image.inode, len(image.content), image.mtime_ns) != judged or found != words:
+    expected = (reservation.inode, reservation.size, reservation.mtime_ns)
+    names = (reservation.container_id, reservation.ifname)
+    expected_words = [name.encode() for name in names if name]
+    words = image.content.split() if any(image.content) else []  # NUL bytes: empty
+    is_same = (image.inode, len(image.content), image.mtime_ns) == expected
+    if not is_same or words != expected_words:
         raise RaceLost(Verdict.CHANGED, f"{reservation.ip} is not the file that was assessed")
     return image
 
 
-def _release_journaled(
-    outcome: Outcome, entry: Entry, waited: float, files: "NodeFiles", journal: JournalStore
+def _remove_under_locks(
+    request: ReleaseRequest,
+    entry: Entry,
+    waited: float,
+    files: "NodeFiles",
+    store: JournalStore,
 ) -> Outcome:
+    """Remove the files of a journal entry, and record what became of it. Nothing is asked here.
+
+    `waited`: seconds for which the trial waited for the locks.
+    """
     start = files.clock()
+    locked_at: float | None = None
+    unlocked_at = start
     try:
         with files.locked(entry.directories) as networks:
-            locked = files.clock()
+            locked_at = files.clock()
             verdict, why = _compare_and_unlink(entry.reservations, networks)
-            outcome = replace(outcome, waited=waited + locked - start, held=files.clock() - locked)
+            unlocked_at = files.clock()
     except LockHeld as held:
-        verdict, why = held.verdict, str(held)
+        verdict = held.verdict
+        why = str(held)
     except OSError as error:
-        why = f"{describe_error(error)}: the sandbox may be partly released; the next cleanup or restore recovers it"
-        return replace(outcome, why=why)
+        why = (
+            f"{describe_error(error)}: the sandbox may be partly released; "
+            "the next cleanup or restore recovers it"
+        )
+        return Outcome(request, Verdict.FAILED, why=why, entry=entry.name)
     if verdict is Verdict.RELEASED:
         why = files.unlink_cached(entry)
-    ended = entry.at + timedelta(seconds=files.clock() - start)
-    return replace(
-        outcome, verdict=verdict, why=record(journal, entry.ended(verdict, why), ended, why)
+    ended_at = entry.at + timedelta(seconds=files.clock() - start)
+    why = record(store, entry.ended(verdict, why), ended_at, why)
+    return Outcome(
+        request,
+        verdict,
+        why=why,
+        entry=entry.name,
+        waited=None if locked_at is None else waited + locked_at - start,
+        held=None if locked_at is None else unlocked_at - locked_at,
     )
 
 
 def _compare_and_unlink(
     images: Sequence[FileImage], networks: Mapping[str, "LockedNetwork"]
 ) -> tuple[Verdict, str]:
-    """Under the locks nothing is asked, nothing is waited for, and only the directories are written.
+    """Runs with host-local's locks held: compares and unlinks only. No queries, no fsync.
 
     Raises OSError if a part of the sandbox was removed, and could not be put back.
     """
     for image in images:
-        if (now := networks[image.directory].read(image.name)) is None:
+        current = networks[image.directory].read(image.name)
+        if current is None:
             return Verdict.GONE, f"{image.name} was released by another process"
-        if now != image:
+        if current != image:
             return Verdict.CHANGED, f"{image.name} is not the file that was journaled"
     removed: list[FileImage] = []
     try:
@@ -163,17 +200,18 @@ def _compare_and_unlink(
         for image in removed:
             networks[image.directory].link(image)
         return Verdict.FAILED, describe_error(error)
-    return (
-        (Verdict.RELEASED, "")
-        if removed
-        else (Verdict.GONE, "released by a process that does not take the lock")
-    )
+    if not removed:
+        return Verdict.GONE, "released by a process that does not take the lock"
+    return Verdict.RELEASED, ""
 
 
-def record(journal: JournalStore, entry: Entry, at: datetime, why: str) -> str:
-    """Record the outcome. Return why it is so, and if it cannot be recorded: then the entry is unfinished."""
+def record(store: JournalStore, entry: Entry, at: datetime, why: str) -> str:
+    """Record an outcome. Return `why` it is so, and also if it could not be recorded.
+
+    Then the entry stays unfinished.
+    """
     try:
-        journal.update(entry, at)
+        store.update(entry, at)
     except OSError as error:
         unrecorded = f"the journal does not record the outcome: {describe_error(error)}"
         return f"{why}; {unrecorded}" if why else unrecorded
@@ -181,32 +219,35 @@ def record(journal: JournalStore, entry: Entry, at: datetime, why: str) -> str:
 
 
 class OpenNetwork:
-    """A network's directory (`Reservation.directory`), open for reading. Each operation raises OSError."""
+    """A network's directory (`Reservation.directory`), open for reading. Methods raise OSError."""
 
     def __init__(self, directory: str, handle: int) -> None:
-        self.directory, self.handle = directory, handle
+        self.directory = directory
+        self.handle = handle
 
     def read(self, name: str) -> FileImage | None:
-        """Return the file that has this name now; None if nothing has it."""
+        """Return the file that has this name now; None if there is none."""
         data_dir, network = posixpath.split(self.directory)
-        return _read(self.handle, name, RESERVATION, network, data_dir)
+        return _read(self.handle, name, place=RESERVATION, network=network, data_dir=data_dir)
 
     def addresses_of(self, container_id: str) -> list[str]:
         """Return the addresses that are reserved for a sandbox now."""
-        images = filter(None, map(self.read, os.listdir(self.handle)))
-        return [
-            image.name for image in images if image.content.split()[:1] == [container_id.encode()]
-        ]
+        addresses: list[str] = []
+        for name in os.listdir(self.handle):
+            image = self.read(name)
+            if image and image.content.split()[:1] == [container_id.encode()]:
+                addresses.append(image.name)
+        return addresses
 
 
 class LockedNetwork(OpenNetwork):
-    """A network's directory whose locks are held: only here a reservation is removed or put back."""
+    """A network's directory whose locks are held. Only this removes or puts back a reservation."""
 
     def unlink(self, name: str) -> None:
         os.unlink(name, dir_fd=self.handle)
 
     def link(self, image: FileImage) -> None:
-        """Put the file back as it was, at once, if nothing has its name."""
+        """Put the file back as it was, in one step, if nothing has its name."""
         _link(image, self.handle)
 
 
@@ -218,9 +259,8 @@ class NodeFiles:
     cache_dirs: tuple[Path, ...]
     lock_timeout: float  # seconds to wait for the locks of one sandbox's directories
     clock: Callable[[], float]  # monotonic seconds
-    mounted: Callable[[Path], Path] = lambda path: (
-        path
-    )  # where a path of the node is for this process
+    mounted: Callable[[Path], Path] = lambda path: path
+    """Where a path of the node is for this process."""
     names_data_dir: Callable[[str], bool] = lambda _: False
     """Whether the CNI configuration or libcni's cache names a dataDir now. Raises SourceError."""
 
@@ -228,23 +268,24 @@ class NodeFiles:
     def opened(self, directories: Iterable[str]) -> Iterator[Mapping[str, OpenNetwork]]:
         """Open the directories of networks for reading. Raises OSError."""
         with ExitStack() as stack:
-            opened = {
-                name: stack.enter_context(_opened(self._path(name), os.O_NOFOLLOW))
-                for name in directories
-            }
-            yield {
-                directory: OpenNetwork(directory, handle) for directory, handle in opened.items()
-            }
+            networks: dict[str, OpenNetwork] = {}
+            for directory in directories:
+                handle = stack.enter_context(_opened(self._path(directory), os.O_NOFOLLOW))
+                networks[directory] = OpenNetwork(directory, handle)
+            yield networks
 
     @contextmanager
     def locked(self, directories: Iterable[str]) -> Iterator[Mapping[str, LockedNetwork]]:
-        """Hold host-local's locks. Raises LockHeld after the timeout, and OSError, also if nothing can be removed."""
-        networks, locks = retrying(LockHeld, self.lock_timeout)(
-            self._try_locks, sorted(directories)
-        )
+        """Hold host-local's locks.
+
+        Raises LockHeld after the timeout, and OSError, also if nothing can be removed.
+        """
+        poll = polling(LockHeld, self.lock_timeout)
+        networks, locks = poll(self._try_locks, sorted(directories))
         with locks:
             yield networks
-        # A power cut must not bring back what the journal calls released. Not under the lock: a disk can be slow.
+        # A power cut must not bring back what the journal calls released. Not under the locks: a
+        # disk can be slow.
         for path in map(self._path, networks):
             with suppress(OSError), _opened(path) as handle:
                 os.fsync(handle)
@@ -268,11 +309,11 @@ class NodeFiles:
             lock = os.open("lock", _READ | os.O_CREAT, _LOCK_MODE, dir_fd=handle)
             try:
                 if not stat.S_ISREG(os.fstat(lock).st_mode):
-                    raise OSError(
-                        errno.EINVAL, "not a regular file, as host-local's lock is", "lock"
-                    )
+                    reason = "not a regular file, as host-local's lock is"
+                    raise OSError(errno.EINVAL, reason, "lock")
                 _flock(lock)
-                # If what is locked was replaced, the next host-local locks the new one and does not wait.
+                # If a locked file was replaced, the next host-local locks the new one, and does not
+                # wait for this process.
                 if not (_is_still("lock", lock, handle) and _is_still(path, handle)):
                     raise LockHeld
                 yield LockedNetwork(directory, handle)
@@ -280,12 +321,12 @@ class NodeFiles:
                 os.close(lock)
 
     def check_writable(self, directory: str) -> None:
-        """Check that files can be removed from a directory, without changing it. Raises OSError."""
+        """Raise OSError if files cannot be removed from a directory. Changes nothing."""
         path = self._path(directory)
         with _opened(path, os.O_NOFOLLOW) as handle:
             if os.fstatvfs(handle).f_flag & os.ST_RDONLY:
                 in_data_dir = not (self.networks_dir / directory).is_relative_to(self.networks_dir)
-                raise OSError(errno.EROFS, _DATA_DIR if in_data_dir else _READ_ONLY, str(path))
+                raise ReadOnlyMount(path, _MOUNT_DATA_DIR if in_data_dir else _CREATE_JOB)
             if not os.access(".", os.W_OK | os.X_OK, dir_fd=handle, effective_ids=True):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
@@ -307,7 +348,7 @@ class NodeFiles:
                 raise PermissionError(errno.EPERM, why, str(path))
 
     def removed(self, directories: Iterable[str]) -> frozenset[str]:
-        """Return the directories that somebody removed: what is above them is there."""
+        """Return the directories that somebody removed: their parent exists, and they do not."""
         paths = {directory: self._path(directory) for directory in directories}
         return frozenset(
             directory
@@ -320,21 +361,14 @@ class NodeFiles:
         return path if path.is_relative_to(self.networks_dir) else self.mounted(path)
 
     def cached(self, request: ReleaseRequest) -> Iterator[FileImage]:
-        """Yield libcni's results for the sandbox, without those that the runtime needs. Raises OSError."""
+        """Yield libcni's results for the sandbox that may be removed with it. Raises OSError."""
         for cache in self.cache_dirs if request.container_id else ():
             with suppress(FileNotFoundError), _opened(cache) as directory:
                 for reservation in request.reservations:
-                    for file in cni_cache.result_files(reservation):
-                        image = _read(directory, file.name, str(cache), file.network)
-                        if not image or not cni_cache.belongs(image.content, reservation, file):
-                            continue
-                        if not (
-                            request.keeps_results and cni_cache.is_deleted_by_id(image.content)
-                        ):
-                            yield image
+                    yield from _results(reservation, cache, directory, request)
 
     def unlink_cached(self, entry: Entry) -> str:
-        """Remove the results of a release, if they are unchanged. Return what is left, which is not a failure."""
+        """Remove the unchanged results of a release. Return what is left: that is no failure."""
         return "; ".join(self._each_cached(entry, _unlink_unchanged, "left in libcni's cache"))
 
     def link_cached(self, entry: Entry) -> str:
@@ -344,16 +378,30 @@ class NodeFiles:
     def _each_cached(
         self, entry: Entry, change: Callable[[FileImage, int], None], failed: str
     ) -> Iterator[str]:
-        for image in (image for image in entry.files if image.place != RESERVATION):
+        for image in entry.files:
+            if image.place == RESERVATION:
+                continue
             try:
                 if Path(image.place) not in self.cache_dirs:  # as in `require_known`
-                    raise PermissionError(
-                        errno.EPERM, "not a configured directory of libcni's cache", image.place
-                    )
+                    why = "not a configured directory of libcni's cache"
+                    raise PermissionError(errno.EPERM, why, image.place)
                 with _opened(Path(image.place)) as directory:
                     change(image, directory)
             except OSError as error:
                 yield f"{failed}: {describe_error(error)}"
+
+
+def _results(
+    reservation: Reservation, cache: Path, directory: int, request: ReleaseRequest
+) -> Iterator[FileImage]:
+    """Yield the results of a reservation, without those that the runtime calls DEL for."""
+    for file in cni_cache.result_files(reservation):
+        image = _read(directory, file.name, place=str(cache), network=file.network)
+        if image is None or not cni_cache.belongs(image.content, reservation, file):
+            continue
+        if request.keeps_results and cni_cache.is_deleted_by_id(image.content):
+            continue
+        yield image
 
 
 @contextmanager
@@ -375,45 +423,55 @@ def _flock(handle: int) -> None:
 def _is_still(path: Path | str, handle: int, directory: int | None = None) -> bool:
     """Return whether a path still leads to what is open."""
     try:
-        return os.path.samestat(
-            os.stat(path, dir_fd=directory, follow_symlinks=False), os.fstat(handle)
-        )
+        current = os.stat(path, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return False
+    return os.path.samestat(current, os.fstat(handle))
 
 
 def _read(
-    directory: int, name: str, place: str, network: str, data_dir: str = ""
+    directory: int, name: str, *, place: str, network: str, data_dir: str = ""
 ) -> FileImage | None:
-    """Return a regular file; None if nothing has the name. `place`, `network`, `data_dir`: see FileImage."""
+    """Return a file; None if nothing has the name. `place`, `network`, `data_dir`: see FileImage.
+
+    Anything but a regular file of usual size is `_NOT_REGULAR`. Raises OSError.
+    """
     try:
         handle = os.open(name, _READ, dir_fd=directory)
     except FileNotFoundError:
         return None
     except OSError as error:
         if error.errno in {errno.ELOOP, errno.ENXIO, errno.ENODEV}:
-            return _NO_FILE
+            return _NOT_REGULAR
         raise
     try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
-            return _NO_FILE
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
+            return _NOT_REGULAR
         content = os.read(handle, _MAX_BYTES + 1)
     finally:
         os.close(handle)
-    mode, owner = stat.S_IMODE(found.st_mode), (found.st_uid, found.st_gid)
     return FileImage(
-        place, network, name, content, mode, *owner, found.st_ino, found.st_mtime_ns, data_dir
+        place=place,
+        network=network,
+        name=name,
+        content=content,
+        mode=stat.S_IMODE(status.st_mode),
+        uid=status.st_uid,
+        gid=status.st_gid,
+        inode=status.st_ino,
+        mtime_ns=status.st_mtime_ns,
+        data_dir=data_dir,
     )
 
 
 def _unlink_unchanged(image: FileImage, directory: int) -> None:
-    if _read(directory, image.name, image.place, image.network) == image:
+    if _read(directory, image.name, place=image.place, network=image.network) == image:
         os.unlink(image.name, dir_fd=directory)
 
 
 def _link(image: FileImage, directory: int) -> None:
-    """Create a file that gets its name when it is complete: host-local reads every file that it finds."""
+    """Create a file that gets its name when it is complete: host-local reads every file."""
     try:
         handle, temporary = _new_file(directory)
         try:
@@ -436,20 +494,20 @@ def _link(image: FileImage, directory: int) -> None:
         raise OSError(error.errno, error.strerror, image.name) from error
 
 
-def _new_file(directory: int) -> tuple[int, str]:
-    """Open a file without a name, or else (overlayfs before Linux 6.1) with the temporary name that is returned."""
+def _new_file(directory: int) -> tuple[int, str | None]:
+    """Return a new open file without a name, or (overlayfs before Linux 6.1) with its name."""
     try:
-        return os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=directory), ""
+        flags = os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC
+        return os.open(".", flags, 0o600, dir_fd=directory), None
     except OSError as error:
         if error.errno not in {errno.EOPNOTSUPP, errno.EISDIR}:
             raise
-    # One left by an agent that died may be a second name of a reservation: unlink it, and never write to it.
+    # One left by a killed agent may be a second name of a reservation: unlink it, and never write
+    # to it.
     with suppress(FileNotFoundError):
         os.unlink(_TEMPORARY, dir_fd=directory)
-    handle = os.open(
-        _TEMPORARY, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=directory
-    )
-    return handle, _TEMPORARY
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+    return os.open(_TEMPORARY, flags, 0o600, dir_fd=directory), _TEMPORARY
 
 
 def describe_error(error: Exception) -> str:

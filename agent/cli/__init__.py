@@ -1,4 +1,4 @@
-"""Commands. Each is a module whose docstring is its help; only that of the given command is imported."""
+"""Commands. Each is a module with its `HELP`; only that of the given command is imported."""
 
 import argparse
 import errno
@@ -16,10 +16,11 @@ from agent.model import bug
 from agent.sources.source_error import describe_os_error
 
 _STANDARD_ERROR = 2
+_CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 class _StandardError(FileIO):
-    """Perhaps nobody reads it: the command matters more, and its exit code; and the daemon goes on."""
+    """Standard error without errors: a command, or the daemon, goes on if nobody reads it."""
 
     def write(self, text: Any) -> int:
         try:
@@ -61,7 +62,7 @@ def exit_code_of(
     except BrokenPipeError:
         discard_output()
         return DONE
-    except Exception as error:  # noqa: BLE001 (Python's own exit code for a bug is 1, which means findings here)
+    except Exception as error:  # noqa: BLE001 (Python would exit with 1, which means findings here)
         return _report(error)
     return code
 
@@ -69,16 +70,11 @@ def exit_code_of(
 def _require_docstrings() -> None:
     if sys.flags.optimize > 1:
         removed = "python -OO (PYTHONOPTIMIZE=2) removes docstrings"
-        raise UsageError(f"{removed}, which are the text of help and advice: use -O, or neither")
+        raise UsageError(f"{removed}, which describe the findings: use -O, or neither")
 
 
 def _report(error: Exception) -> int:
-    if isinstance(error, OSError) and error.errno in {
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EFBIG,
-        errno.EIO,
-    }:
+    if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
         discard_output()
         warn(f"cannot write the output: {describe_os_error(error)}")
         return OUTPUT
@@ -87,7 +83,8 @@ def _report(error: Exception) -> int:
 
 
 def _prepare_output() -> None:
-    # Without this, the next file that is opened, perhaps the journal, takes the place of a closed standard output.
+    # Without this, the next file that is opened, perhaps the journal, takes the place of a closed
+    # standard output.
     while (handle := os.open(os.devnull, os.O_RDWR)) <= _STANDARD_ERROR:
         pass
     os.close(handle)

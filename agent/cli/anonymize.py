@@ -1,7 +1,8 @@
 """Recordings without names: texts are replaced, except for words listed here; addresses are moved.
 
-A name becomes a number by its place in the order of all names: equal names stay equal, sorted ones stay sorted, and
-nobody can find a name by guessing it. Networks and ranges keep their sizes, and an address its place in them.
+A name becomes a number by its place in the order of all names: equal names stay equal, sorted ones
+stay sorted, and nobody can find a name by guessing it. Networks and ranges keep their sizes, and an
+address its place in them.
 """
 
 import re
@@ -27,7 +28,7 @@ _T = TypeVar("_T")
 
 
 def anonymous(recording: Recording) -> Recording:
-    """Return a recording of which the replay is the same, without names and addresses."""
+    """Return a recording without names and addresses, whose replay is the same."""
     names: dict[str, str] = {}
     _rewrite(recording, lambda name: names.setdefault(name, name))
     return _rewrite(recording, _new_names(names).__getitem__)
@@ -41,16 +42,18 @@ class _Rule(NamedTuple):
 
 
 WORDS: Final = frozenset({
-    KUBENET, DOCKER, CONTAINERD, CRI_O, "cni", "external", *SOURCES, "eth0", "net1", "tcp", "udp", "sctp",
-    "host-local", "flannel",
+    KUBENET, DOCKER, CONTAINERD, CRI_O, "cni", "external", *SOURCES, "eth0", "net1",
+    "tcp", "udp", "sctp", "host-local", "flannel",
     "created", "running", "paused", "restarting", "removing", "exited", "dead", "unknown",
     "not ready", "being created", "recorded but not listed", "in another namespace of containerd",
     "Pending", "Running", "Succeeded", "Failed", "Unknown", "True", "False",
-    "ReplicaSet", "ReplicationController", "Job", "StatefulSet", "DaemonSet", "pods", "node", "nodes",
+    "ReplicaSet", "ReplicationController", "Job", "StatefulSet", "DaemonSet",
+    "pods", "node", "nodes",
 })  # fmt: skip
 """Words of Kubernetes, container runtimes and CNI that decide something."""
 DEVICE_WORDS: Final = frozenset({
-    "devices", "kubevirt", "io", "nvidia", "amd", "intel", "com", "gpu", "kvm", "tun", "vhost", "net", "sock",
+    "devices", "kubevirt", "io", "nvidia", "amd", "intel", "com", "gpu", "kvm", "tun", "vhost",
+    "net", "sock",
 })  # fmt: skip
 VOLUME_WORDS: Final = frozenset("/".join((*chain(*MIGRATED.items()), "iscsi", "fc")).split("/"))
 _PHRASES: Final = "Pod was rejected: |enough resource:"
@@ -59,9 +62,8 @@ _OWN_VERSION: Final = (
 )
 
 
-_NAMES: Final = _Rule(
-    re.compile(r"[^/]+"), WORDS.__contains__
-)  # such as `namespace/name` and `Kind/name`
+_NAMES: Final = _Rule(re.compile(r"[^/]+"), WORDS.__contains__)
+"""Such as `namespace/name` and `Kind/name`."""
 _WHOLE: Final = _Rule(
     re.compile(r".+", re.DOTALL), {UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE}.__contains__
 )
@@ -72,7 +74,10 @@ _VOLUMES: Final = _Rule(re.compile(r"[^/^]+"), VOLUME_WORDS.__contains__)
 _TEXT: Final = _Rule(
     re.compile(rf"{_PHRASES}|(?:(?!{_PHRASES}).)+", re.DOTALL), re.compile(_PHRASES).fullmatch
 )
-"""Free text, as a single name: nobody can check each word of it. Two phrases of the kubelet decide a cause."""
+"""Free text, as a single name: nobody can check each word of it.
+
+Two phrases of the kubelet decide a cause, and are kept.
+"""
 _VERSION: Final = _Rule(
     re.compile(rf"\A{_OWN_VERSION}|.+", re.DOTALL), re.compile(_OWN_VERSION).fullmatch
 )
@@ -103,9 +108,8 @@ def _rewrite(value: _T, rename: _Rename, path: str = "", field: str = "") -> _T:
                 lambda found: found[0] if rule.kept(found[0]) else rename(found[0]), value
             )
         case IPv4Address() | IPv6Address():
-            new = ip_address(
-                rename(str(type(value)(int(value))))
-            )  # without the zone that IPv6 may have
+            without_zone = type(value)(int(value))
+            new = ip_address(rename(str(without_zone)))
         case tuple():
             new = tuple(_rewrite(item, rename, path, field) for item in value)
         case _ if is_dataclass(value) and not isinstance(value, type):
@@ -116,24 +120,24 @@ def _rewrite(value: _T, rename: _Rename, path: str = "", field: str = "") -> _T:
 
 
 def _rewrite_fields(value: Any, rename: _Rename) -> Any:
-    if isinstance(
-        value, Range
-    ):  # the smallest network around it is renamed first: its addresses stay together
-        different = (int(value.first) ^ int(value.last)).bit_length()
-        rename(str(ip_interface(f"{value.first}/{value.first.max_prefixlen - different}").network))
-    kind, names = type(value).__name__, [field.name for field in fields(value)]
-    return replace(
-        value,
-        **{name: _rewrite(getattr(value, name), rename, f"{kind}.{name}", name) for name in names},
-    )
+    if isinstance(value, Range):
+        # The smallest network around it is renamed first, so that its addresses stay together.
+        different_bits = (int(value.first) ^ int(value.last)).bit_length()
+        prefix = value.first.max_prefixlen - different_bits
+        rename(str(ip_interface(f"{value.first}/{prefix}").network))
+    new = {}
+    for name in (field.name for field in fields(value)):
+        path = f"{type(value).__name__}.{name}"
+        new[name] = _rewrite(getattr(value, name), rename, path, name)
+    return replace(value, **new)
 
 
 def _new_names(names: Iterable[str]) -> Mapping[str, str]:
     """Return the new name of each name and address."""
     addresses = {name: address for name in names if (address := _address(name)) is not None}
-    others = sorted(set(names) - addresses.keys())
-    digits = len(str(len(others)))
-    new = {name: f"n{number:0{digits}}" for number, name in enumerate(others)}
+    words = sorted(set(names) - addresses.keys())
+    digits = len(str(len(words)))
+    new = {word: f"n{number:0{digits}}" for number, word in enumerate(words)}
     for first in (IPv4Address("240.0.0.0"), IPv6Address("2001:db8::")):
         family = {
             name: address for name, address in addresses.items() if address.version == first.version
@@ -145,21 +149,22 @@ def _new_names(names: Iterable[str]) -> Mapping[str, str]:
 def _new_addresses(
     family: Mapping[str, Any], first: IPv4Address | IPv6Address
 ) -> Iterator[tuple[str, str]]:
-    """Yield each name of an address with its new name. `first`: where the networks of this family begin now."""
-    moved = _moved(
-        [address.network for address in family.values()], int(first), first.max_prefixlen
-    )
-    networks = [*moved]
+    """Yield each name of an address with its new name.
+
+    `first`: where the networks of this family begin now.
+    """
+    old_networks = [address.network for address in family.values()]
+    moved = _moved(old_networks, int(first), first.max_prefixlen)
+    networks = list(moved)
     for name, address in family.items():
-        old = networks[
-            bisect_right(networks, address.ip, key=lambda network: network.network_address) - 1
-        ]
-        ip = type(first)(moved[old] + int(address.ip) - int(old.network_address))
+        after = bisect_right(networks, address.ip, key=lambda network: network.network_address)
+        network = networks[after - 1]
+        ip = type(first)(moved[network] + int(address.ip) - int(network.network_address))
         yield name, f"{ip}/{address.network.prefixlen}" if "/" in name else str(ip)
 
 
 def _address(name: str) -> Any:
-    """Return an address or a subnet that is written as Go and Python write it, without a zone; None: it is none."""
+    """Return an address or a subnet, as Go and Python write it, without a zone; or None."""
     try:
         address = ip_interface(name)
     except ValueError:
@@ -168,8 +173,12 @@ def _address(name: str) -> Any:
 
 
 def _moved(networks: Iterable[Any], first: int, bits: int) -> Mapping[Any, int]:
-    """Return where each network begins now: one follows the other in their order, from `first` on if there is room."""
-    moved, end = dict[Any, int](), first
+    """Return where each network begins now.
+
+    They follow each other in their order, from `first` on if there is room.
+    """
+    moved = dict[Any, int]()
+    end = first
     for network in collapse_addresses(networks):
         moved[network] = -(-end // network.num_addresses) * network.num_addresses
         end = moved[network] + network.num_addresses

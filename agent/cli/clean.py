@@ -1,28 +1,10 @@
-"""List leaked addresses that can be released; --apply releases them.
-
-It prints for each address without a container whether it can be released, or why not. Without
---apply it changes nothing. A release takes host-local's own lock, and 'nodeleak restore' undoes it.
-
-examples:
-  kubectl exec -n kube-system POD -- nodeleak clean
-  nodeleak clean --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
-  nodeleak clean --cleanup-network auto --apply   release the leaks
-
-exit codes:
-  0  done, also if there was nothing to release or every release was refused
-  2  wrong usage or configuration; nothing was released
-  3  some data are unavailable; nothing was released
-  4  a release failed; its address is still reserved
-  5  interrupted by a signal; the output lists what was released
-  6  dry run: no release is possible here; the first lines of the output say why
-  70 a bug in nodeleak; 'nodeleak journal' lists what was released before
-  74 cannot write the output (releases are in the journal), or the journal
-"""
+"""nodeleak clean: release leaked addresses, or say which could be released."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from ipaddress import ip_address
+from typing import Final
 
 from agent.app.cleaning import clean_once
 from agent.app.sources import for_command
@@ -47,18 +29,61 @@ from agent.exporters.text.layout import TableView, by_reason
 from agent.model import bug
 from agent.model.release import Cleaning, Reason, Verdict
 
+HELP: Final = """\
+List leaked addresses that can be released; --apply releases them.
+
+It prints for each address without a container whether it can be released, or why not. Without
+--apply it changes nothing. A release takes host-local's own lock, and 'nodeleak restore' undoes it.
+
+examples:
+  kubectl exec -n kube-system POD -- nodeleak clean
+  nodeleak clean --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
+  nodeleak clean --cleanup-network auto --apply   release the leaks
+
+exit codes:
+  0  done, also if there was nothing to release or every release was refused
+  2  wrong usage or configuration; nothing was released
+  3  some data are unavailable; nothing was released
+  4  a release failed; its address is still reserved
+  5  interrupted by a signal; the output lists what was released
+  6  dry run: no release is possible here; the first lines of the output say why
+  70 a bug in nodeleak; 'nodeleak journal' lists what was released before
+  74 cannot write the output (releases are in the journal), or the journal
+"""
+
+
+def _write_table(cleaning: Cleaning, view: TableView, arguments: argparse.Namespace) -> None:
+    write(clean_table(cleaning, view, verbose=arguments.verbose))
+
+
+def _write_names(cleaning: Cleaning, view: TableView, _: argparse.Namespace) -> None:
+    write(clean_names(cleaning, view))
+    warn(*(blocker.why for blocker in cleaning.blockers))
+    warn(*by_reason(clean_document(cleaning)["unavailable"]))
+
+
+def _write_json(cleaning: Cleaning, _view: TableView, _arguments: argparse.Namespace) -> None:
+    write(as_json(clean_document(cleaning)))
+
+
+_FORMATS: Final[Mapping[str, Callable[[Cleaning, TableView, argparse.Namespace], None]]] = {
+    "table": _write_table,
+    "wide": _write_table,
+    "name": _write_names,
+    "json": _write_json,
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_apply(parser, "release every address that passes all guards; needs --cleanup-network")
+    add = parser.add_argument
     text = "only this address, even outside the range; repeat it for more addresses"
-    parser.add_argument(
-        "--ip", type=value(_addresses), action="extend", metavar="ADDRESS", help=text
-    )
+    add("--ip", type=value(_addresses), action="extend", metavar="ADDRESS", help=text)
     text = "release at most N addresses, oldest first (default: all)"
-    parser.add_argument("--max", type=value(positive), metavar="N", help=text)
-    add_address_table(parser, ("ip", "age", "verdict", "cause", "pod"))
+    add("--max", type=value(positive), metavar="N", help=text)
+    add_address_table(parser, _FORMATS, ("ip", "age", "verdict", "cause", "pod"))
     text = "list each address, and every reason with its addresses ('nodeleak explain REASON')"
-    parser.add_argument("-v", "--verbose", action="store_true", help=text)
+    add("-v", "--verbose", action="store_true", help=text)
 
 
 def _addresses(text: str) -> list[str]:
@@ -70,59 +95,46 @@ def _addresses(text: str) -> list[str]:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    config, view = config_of(arguments), view_of(arguments)
-    only = None if arguments.ip is None else frozenset(arguments.ip)
+    config = config_of(arguments)
+    view = view_of(arguments)
     sources = for_command(config)
     # Before the cleanup: afterwards, the daemon forgets the pods of addresses that were released.
     pods = remembered_pods(config)
     with ExitStack() as until_written:
-        with progress("taking two snapshots of the node"), _bugs_told(applied=arguments.apply):
+        with progress("taking two snapshots of the node"), _explained_bugs(arguments):
             cleaning = clean_once(
                 config,
                 sources,
                 until_written,
-                only=only,
+                only=None if arguments.ip is None else frozenset(arguments.ip),
                 limit=arguments.max,
-                apply=arguments.apply,
+                dry_run=not arguments.apply,
             )
-        _print(cleaning.with_pods(pods), view, arguments)
-    warn(*[line for bug in cleaning.bugs for line in bug.traceback.splitlines()], prefix="")
+        _FORMATS[arguments.output](cleaning.with_pods(pods), view, arguments)
+    for each in cleaning.bugs:
+        warn(*each.traceback.splitlines(), prefix="")
     return bug.EXIT_CODE if cleaning.bugs else _exit_code(cleaning)
 
 
 @contextmanager
-def _bugs_told(*, applied: bool) -> Iterator[None]:
-    """Say where the releases are listed that a bug keeps from the output."""
+def _explained_bugs(arguments: argparse.Namespace) -> Iterator[None]:
+    """If a bug ends a cleanup before its output, say where its releases are listed."""
     try:
         yield
     except UsageError:
         raise
     except Exception:
-        if applied:
+        if arguments.apply:
             warn("a bug ended this cleanup: 'nodeleak journal' lists what it has released")
         raise
 
 
-def _print(cleaning: Cleaning, view: TableView, arguments: argparse.Namespace) -> None:
-    if arguments.output == "json":
-        write(as_json(clean_document(cleaning)))
-    elif arguments.output == "name":
-        write(clean_names(cleaning, view))
-        warn(
-            *[blocker.why for blocker in cleaning.blockers],
-            *by_reason(clean_document(cleaning)["unavailable"]),
-        )
-    else:
-        write(clean_table(cleaning, view, verbose=arguments.verbose))
-
-
 def _exit_code(cleaning: Cleaning) -> int:
-    refused = {outcome.refusals[0].reason for outcome in cleaning.outcomes if outcome.refusals}
     if cleaning.unavailable:
         return UNAVAILABLE
-    if (
-        cleaning.applied and Reason.JOURNAL_UNWRITABLE in refused
-    ):  # nothing more important refused that release
+    # The first refusal is the most important one.
+    reasons = {outcome.refusals[0].reason for outcome in cleaning.outcomes if outcome.refusals}
+    if not cleaning.dry_run and Reason.JOURNAL_UNWRITABLE in reasons:
         return OUTPUT
     if cleaning.failed:
         return FAILED

@@ -1,4 +1,29 @@
-"""Explain a word that nodeleak prints, such as a finding or an alert.
+"""nodeleak explain: what the words mean that nodeleak prints."""
+
+import argparse
+import inspect
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from typing import Final
+
+from agent.checks.detector import Detector, Step
+from agent.checks.registry import DETECTORS
+from agent.cli.output import DONE, reflow, write
+from agent.config import UsageError, all_settings, option, variable
+from agent.exporters.json.status import NodeState
+from agent.exporters.metrics import METRICS, PREFIX
+from agent.exporters.rows import WHEN_HALTED
+from agent.model.assessment import State
+from agent.model.finding import Severity
+from agent.model.release import BlockedBy, Reason, Verdict
+from agent.model.text import did_you_mean, quote
+from agent.model.volumes import Confidence
+from agent.model.word import Word
+
+HELP: Final = """\
+Explain a word that nodeleak prints, such as a finding or an alert.
 
 It says what to do about it, too. Without a word it lists all of them.
 
@@ -14,27 +39,8 @@ exit codes:
   2  there is no such word
 """
 
-import argparse
-import inspect
-import re
-import tomllib
-from collections.abc import Iterator, Mapping
-from enum import StrEnum
-from importlib.resources import files
-from typing import Final
-
-from agent.checks.detector import Detector, Step
-from agent.checks.registry import DETECTORS
-from agent.cli.output import DONE, reflow, write
-from agent.config import UsageError, all_settings, option, variable
-from agent.exporters.json.status import NodeState
-from agent.exporters.metric_help import HELP, PREFIX
-from agent.exporters.text.clean import WHEN_HALTED
-from agent.model.assessment import State
-from agent.model.finding import Severity
-from agent.model.release import BlockedBy, Reason, Verdict
-from agent.model.text import did_you_mean, quote
-from agent.model.volumes import Confidence
+Words = Mapping[str, Mapping[str, str]]
+"""Texts by kind and word."""
 
 _FINDING: Final = "finding"
 _SETTING: Final = "setting"
@@ -108,20 +114,23 @@ def _list(words: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
 def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
     """Yield the words of each kind with their texts. Some words have several meanings."""
     yield _FINDING, {detector.NAME: _page(detector) for detector in DETECTORS}
-    yield "severity of a finding", _documented(Severity)
+    yield "severity of a finding", _texts(Severity)
     yield _written("headline of a report")
-    yield "state of a node in nodeleak status", _documented(NodeState)
+    yield "state of a node in nodeleak status", _texts(NodeState)
     yield _written("phase of a finding")
-    yield "state of a reservation", _documented(State)
+    yield "state of a reservation", _texts(State)
     yield _written("likely cause of a leak")
-    yield "reason why clean refuses an address", _documented(Reason)
-    yield "blocker: why no release is possible here", _documented(BlockedBy)
-    yield "result of clean for an address", _documented(Verdict)
+    yield "reason why clean refuses an address", _texts(Reason)
+    yield "blocker: why no release is possible here", _texts(BlockedBy)
+    yield "result of clean for an address", _texts(Verdict)
     yield _written("likely cause of a pod rejection")
     yield _written("outcome of a rejected pod")
-    yield "evidence that a volume is lost", _documented(Confidence)
+    yield "evidence that a volume is lost", _texts(Confidence)
     yield from map(_written, ("source", "Kubernetes condition or Event", "alert", "word"))
-    yield "metric", {f"{PREFIX}{name}": text for name, text in HELP.items()} | _written("metric")[1]
+    yield (
+        "metric",
+        {f"{PREFIX}{metric.name}": metric.help for metric in METRICS} | _written("metric")[1],
+    )
     yield _SETTING, {name: _setting(name) for name in all_settings()}
 
 
@@ -149,9 +158,5 @@ def _setting(name: str) -> str:
     )
 
 
-def _documented(kind: type[StrEnum]) -> dict[str, str]:
-    """Return the text below each member of an enum, from the source: Python does not keep it."""
-    members = re.findall(
-        r'^    \w+ = "(\w+)"\n    """(.*?)"""$', inspect.getsource(kind), re.MULTILINE | re.DOTALL
-    )
-    return {name: inspect.cleandoc(text) for name, text in members}
+def _texts(kind: type[Word]) -> dict[str, str]:
+    return {word.value: word.text for word in kind}

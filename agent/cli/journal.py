@@ -1,4 +1,19 @@
-"""List past releases.
+"""nodeleak journal: past releases."""
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from agent.app.cleaning import read_journal
+from agent.cleanup.journal import Journal
+from agent.cli.output import DONE, as_json, write
+from agent.cli.parser import add_output, config_of
+from agent.exporters.json.clean import journal_document
+from agent.exporters.text.clean import journal_table
+
+HELP: Final = """\
+List past releases.
 
 When, by which command, which addresses, and the result: from the journal in --state-dir.
 
@@ -11,21 +26,23 @@ exit codes:
   2  wrong usage or configuration, or the journal cannot be read
 """
 
-import argparse
 
-from agent.app.cleaning import read_journal
-from agent.cli.output import DONE, as_json, write
-from agent.cli.parser import add_output, config_of
-from agent.exporters.json.clean import journal_document
-from agent.exporters.text.clean import journal_table
+def _as_table(journal: Journal, state_dir: Path) -> str:
+    is_missing = not (state_dir / "journal").is_dir()
+    return journal_table(journal, missing_in=str(state_dir) if is_missing else None)
 
-add_arguments = add_output
+
+_FORMATS: Final[Mapping[str, Callable[[Journal, Path], str]]] = {
+    "table": _as_table,
+    "json": lambda journal, _: as_json(journal_document(journal)),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_output(parser, _FORMATS)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     config = config_of(arguments)
-    journal = read_journal(config)
-    missing_in = "" if (config.state_dir / "journal").is_dir() else str(config.state_dir)
-    as_table = arguments.output == "table"
-    write(journal_table(journal, missing_in) if as_table else as_json(journal_document(journal)))
+    write(_FORMATS[arguments.output](read_journal(config), config.state_dir))
     return DONE

@@ -1,10 +1,11 @@
 """Snapshots of this node, and names of pods that only the daemon remembers.
 
-kubenet, for one, leaves no record of who had a leaked address. The names come from whatever answers on the daemon's
-port: they name, and never prove, veto or release anything.
+kubenet, for one, leaves no record of which pod had a leaked address. Whatever answers on the
+daemon's port gives the names: they are displayed, and never prove, refuse or release anything.
 """
 
 from datetime import timedelta
+from functools import partial
 
 from agent.app import loop
 from agent.app.sources import displayed_name, for_command
@@ -27,12 +28,18 @@ def record_node(config: Config) -> Recording:
 
 
 def assess(recording: Recording, config: Config | None) -> Report:
-    """Assess snapshots. `config`: of the node, whose daemon is asked for names that are missing; None: of no node."""
-    grace, confirm_after = recording.grace, recording.confirm_after
-    report = engine.replay(recording.snapshots, grace=grace, confirm_after=confirm_after)
-    if config is None or not report.unnamed or not (pods := remembered_pods(config)):
+    """Assess snapshots. `config`: of this node, whose daemon may know missing names; or None."""
+    replay = partial(
+        engine.replay,
+        recording.snapshots,
+        grace=recording.grace,
+        confirm_after=recording.confirm_after,
+    )
+    report = replay()
+    if config is None or not report.unnamed:
         return report
-    return engine.replay(recording.snapshots, grace=grace, confirm_after=confirm_after, pods=pods)
+    pods = remembered_pods(config)
+    return replay(pods=pods) if pods else report
 
 
 def remembered_pods(config: Config) -> dict[str, str]:

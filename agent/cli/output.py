@@ -1,4 +1,7 @@
-"""Output and exit codes (explained by `nodeleak --help`), shared by the commands. That of a bug is `bug.EXIT_CODE`."""
+"""Output and exit codes of all commands.
+
+`nodeleak --help` explains the codes. That of a bug is `bug.EXIT_CODE`.
+"""
 
 import json
 import os
@@ -23,11 +26,11 @@ OUTPUT: Final = 74  # EX_IOERR of sysexits.h
 
 
 class NoAnswer(Exception):
-    """What a command asks did not answer, so that it ends with UNAVAILABLE."""
+    """The server that a command needs did not answer. The command ends with UNAVAILABLE."""
 
 
 def write(text: str) -> None:
-    """Write to standard output. A closed pipe is no error here: the exit code still says what was done."""
+    """Write to standard output. A closed pipe is no error: the exit code says what was done."""
     try:
         print(text, end="", flush=True)
     except BrokenPipeError:
@@ -40,17 +43,19 @@ def as_json(document: object) -> str:
 
 def warn(*lines: str, hint: str = "", prefix: str = "nodeleak: ") -> None:
     """Write to standard error what the output has no place for."""
-    text = "".join(f"{prefix}{escape(line)}\n" for line in lines) + (f"{hint}\n" if hint else "")
-    print(text, end="", file=sys.stderr, flush=True)
+    printed = [f"{prefix}{escape(line)}\n" for line in lines]
+    if hint:
+        printed.append(f"{hint}\n")
+    print("".join(printed), end="", file=sys.stderr, flush=True)
 
 
 def discard_output() -> None:
-    """Send remaining output to /dev/null, so that the interpreter does not try to flush it at exit."""
+    """Send remaining output to /dev/null: the interpreter would try to flush it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def show_progress(text: str) -> None:
-    """Replace the line on a terminal that says what takes a moment; empty: remove it."""
+    """Replace the line on a terminal that says what takes a moment. Empty: remove it."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
@@ -65,7 +70,7 @@ def progress(text: str) -> Iterator[None]:
 
 
 def width() -> int:
-    """Return the columns of the terminal, 80 without one; longer lines than 100 are hard to read."""
+    """Return the columns of the terminal, at most 100: longer lines are hard to read."""
     try:
         columns = int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size().columns
     except (ValueError, OSError):  # standard output is no terminal
@@ -74,17 +79,16 @@ def width() -> int:
 
 
 def terminal_columns() -> int | None:
-    """Return the columns of the terminal; None where the output goes elsewhere, and nothing may be cut."""
-    return (
-        os.get_terminal_size(sys.stdout.fileno()).columns or None if sys.stdout.isatty() else None
-    )
+    """Return the columns of the terminal; None if the output goes elsewhere: nothing is cut."""
+    if not sys.stdout.isatty():
+        return None
+    return os.get_terminal_size(sys.stdout.fileno()).columns or None
 
 
 def has_color() -> bool:
     # https://no-color.org: set to anything but the empty string.
-    return (
-        sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    )
+    is_refused = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return sys.stdout.isatty() and not is_refused
 
 
 def has_unicode() -> bool:
@@ -92,7 +96,10 @@ def has_unicode() -> bool:
 
 
 def reflow(text: str, indent: str = "") -> str:
-    """Fill paragraphs to the width of the terminal. A blank line, or a line such as `Do: ...`, begins another one."""
+    """Fill paragraphs to the width of the terminal.
+
+    A blank line begins another one, and so does a line such as `Do: ...`.
+    """
     joined = re.sub(r"(?<!\n)\n(?!\n|[A-Z][a-z ]*: |$)", " ", text)
     return "\n".join(
         textwrap.fill(

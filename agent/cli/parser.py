@@ -1,4 +1,4 @@
-"""The command line of nodeleak: a subparser for each command, its options, and errors of one line with a suggestion."""
+"""The command line of nodeleak: commands, options, and errors of one line with a suggestion."""
 
 import argparse
 import os
@@ -18,7 +18,7 @@ from agent.config import (
     settings_of,
     variable,
 )
-from agent.exporters.release_commands import release_commands
+from agent.exporters.release_commands import release_here
 from agent.exporters.text.layout import TableView
 from agent.model.text import did_you_mean, quote
 
@@ -37,13 +37,14 @@ COMMANDS: Final = (
     ),
     "version",
 )
-"""Modules of this package. Only that of the given command is imported, and its docstring is its help."""
-HELP: Final = ("-h", "--help", "--help-all")
+"""Modules of this package. Only that of the given command is imported; it has its `HELP`."""
+HELP_OPTIONS: Final = ("-h", "--help", "--help-all")
 
 _INTRO: Final = (
-    "nodeleak finds pod IP addresses that a Kubernetes node has leaked: they are still reserved, but no container uses "
-    "them. It also finds related problems with device plugins, volumes and the Node object. It changes nothing unless "
-    "you ask for it: 'clean --apply', 'restore --apply', 'run --cleanup=auto'."
+    "nodeleak finds pod IP addresses that a Kubernetes node has leaked: they are still reserved, "
+    "but no container uses them. It also finds related problems with device plugins, volumes and "
+    "the Node object. It changes nothing unless you ask for it: 'clean --apply', "
+    "'restore --apply', 'run --cleanup=auto'."
 )
 _EPILOG: Final = """\
 examples:
@@ -66,7 +67,10 @@ Run 'nodeleak COMMAND --help' for the options of a command.
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the parsed arguments, with `command` and `execute`; raises UsageError, and SystemExit after a help."""
+    """Return the parsed arguments, with `command` and `execute`.
+
+    Raises UsageError, and SystemExit after a help.
+    """
     if list(arguments[:1]) == ["--version"]:
         arguments = ["version"]
     command, *rest = with_command("nodeleak", arguments, COMMANDS)
@@ -78,11 +82,11 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def with_command(program: str, arguments: Sequence[str], known: Iterable[str]) -> list[str]:
-    """Write `help COMMAND` as `COMMAND --help`; raises UsageError if the first argument is no known command."""
+    """Write `help COMMAND` as `COMMAND --help`; raises UsageError for an unknown command."""
     first, *rest = arguments or ["--help"]
     if first == "help":
         first, *rest = [*rest[:1], "--help"]
-    if first in {*known, *HELP}:
+    if first in {*known, *HELP_OPTIONS}:
         return [first, *rest]
     if first.startswith("-"):
         text = f"unknown option {quote(first)}: options follow the command: {program} scan ..."
@@ -100,13 +104,13 @@ def make_parser(*names: str, full: bool = False) -> argparse.ArgumentParser:
         description=reflow(_INTRO),
         epilog=_EPILOG,
     )
-    root.add_argument(*HELP, action="help", help=argparse.SUPPRESS)
+    root.add_argument(*HELP_OPTIONS, action="help", help=argparse.SUPPRESS)
     commands = root.add_subparsers(
         dest="command", title="commands", metavar="COMMAND", prog="nodeleak"
     )
     for name in names:
         module = import_module(f"agent.cli.{name}")
-        description, _, epilog = (module.__doc__ or "").partition("\n\nexamples:")
+        description, _, epilog = module.HELP.partition("\n\nexamples:")
         parser = commands.add_parser(
             name,
             help=description.splitlines()[0].rstrip("."),
@@ -129,8 +133,13 @@ def make_parser(*names: str, full: bool = False) -> argparse.ArgumentParser:
 
 class Parser(argparse.ArgumentParser):
     def __init__(self, **more: object) -> None:
-        # An abbreviation is ambiguous as soon as an option is added, and --app must not mean --apply.
-        super().__init__(formatter_class=_Formatter, allow_abbrev=False, add_help=False, **more)  # type: ignore[arg-type]
+        # An abbreviation becomes ambiguous with another option, and --app must not mean --apply.
+        super().__init__(
+            formatter_class=_Formatter,
+            allow_abbrev=False,
+            add_help=False,
+            **more,  # type: ignore[arg-type]
+        )
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message.removeprefix("argument "), see_help(self.prog))
@@ -154,19 +163,17 @@ def _unexpected_argument(command: str, argument: str) -> UsageError:
         return UsageError(f"unexpected argument {quote(argument)}", see)
     name = argument.partition("=")[0]
     options = {other: options_of(other) for other in COMMANDS}
-    if others := [other for other in COMMANDS if name in options[other]]:
-        return UsageError(
-            f"unknown option {quote(name)} of {command}: it is an option of {', '.join(others)}",
-            see,
-        )
-    return UsageError(
-        f"unknown option {quote(name)}{did_you_mean(name.lower(), options[command])}", see
-    )
+    having = ", ".join(other for other in COMMANDS if name in options[other])
+    if having:
+        text = f"unknown option {quote(name)} of {command}: it is an option of {having}"
+        return UsageError(text, see)
+    suggestion = did_you_mean(name.lower(), options[command])
+    return UsageError(f"unknown option {quote(name)}{suggestion}", see)
 
 
 def options_of(command: str) -> list[str]:
     parsers = make_parser(command).get_default("parsers")
-    return list(parsers[command]._option_string_actions)  # noqa: SLF001 (argparse has no way to ask)
+    return list(parsers[command]._option_string_actions)  # noqa: SLF001 (there is no other way)
 
 
 def add_settings(parser: argparse.ArgumentParser, command: str, *, full: bool) -> None:
@@ -213,15 +220,19 @@ def value(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return read
 
 
-def add_output(parser: argparse.ArgumentParser, formats: Sequence[str] = ("table", "json")) -> None:
-    text = f"output format: {', '.join(formats[:-1])} or {formats[-1]} (default: table)"
+def add_output(parser: argparse.ArgumentParser, formats: Iterable[str]) -> None:
+    """Add `--output`. `formats`: the keys of the command's table of formats."""
+    *others, last = formats
+    text = f"output format: {', '.join(others)} or {last} (default: table)"
     parser.add_argument(
-        "-o", "--output", choices=formats, default="table", metavar="FORMAT", help=text
+        "-o", "--output", choices=[*others, last], default="table", metavar="FORMAT", help=text
     )
 
 
-def add_address_table(parser: argparse.ArgumentParser, orders: Sequence[str]) -> None:
-    add_output(parser, ("table", "wide", "name", "json"))
+def add_address_table(
+    parser: argparse.ArgumentParser, formats: Iterable[str], orders: Sequence[str]
+) -> None:
+    add_output(parser, formats)
     text = f"sort the addresses by {', '.join(orders[:-1])} or {orders[-1]} (default: {orders[0]})"
     parser.add_argument("--sort-by", choices=orders, metavar="COLUMN", help=text)
 
@@ -230,26 +241,29 @@ def view_of(arguments: argparse.Namespace) -> TableView:
     if arguments.sort_by and arguments.output == "json":
         raise UsageError("--sort-by and -o json cannot be combined: remove one of them")
     wide = arguments.output == "wide"
-    columns = None if wide else terminal_columns()
     return TableView(
-        arguments.sort_by or "ip", wide, columns, release_commands(os.environ, _given(arguments))
+        sort_by=arguments.sort_by or "ip",
+        wide=wide,
+        columns=None if wide else terminal_columns(),
+        release=release_here(os.environ, _node_options(arguments)),
     )
 
 
-def _given(arguments: argparse.Namespace) -> str:
-    """Write the options that told a command about the node, for the next one. A short --grace would weaken a guard."""
-    names = settings_of("clean").keys() - {"grace", "confirm_after"}
-    given = ((name, getattr(arguments, name, None) or []) for name in sorted(names))
-    options = (
-        (name, text)
-        for name, texts in given
-        for text in ([texts] if isinstance(texts, str) else texts)
-    )
-    return "".join(f" {option(name)}={shlex.quote(text)}" for name, text in options)
+def _node_options(arguments: argparse.Namespace) -> str:
+    """Return the options that say which node and how to read it, for the next command.
+
+    A short --grace would weaken a guard.
+    """
+    options = ""
+    for name in sorted(settings_of("clean").keys() - {"grace", "confirm_after"}):
+        values = getattr(arguments, name, None) or []
+        for text in [values] if isinstance(values, str) else values:
+            options += f" {option(name)}={shlex.quote(text)}"
+    return options
 
 
 def add_apply(parser: argparse.ArgumentParser, text: str) -> None:
-    """Add `--apply`. It is an option only, so that no environment variable can allow a change of the node."""
+    """Add `--apply`. It is no setting: no environment variable can allow a change of the node."""
     either = parser.add_mutually_exclusive_group()
     either.add_argument("--apply", action="store_true", help=text)
     either.add_argument(

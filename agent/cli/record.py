@@ -1,4 +1,16 @@
-"""Write a snapshot of this node as JSON, to scan it elsewhere.
+"""nodeleak record: a snapshot of this node as a file."""
+
+import argparse
+from typing import Final
+
+from agent.cli.anonymize import anonymous
+from agent.cli.node import record_node
+from agent.cli.output import DONE, write
+from agent.cli.parser import config_of
+from agent.model import documents
+
+HELP: Final = """\
+Write a snapshot of this node as JSON, to scan it elsewhere.
 
 It writes to standard output and changes nothing. 'nodeleak scan --recording FILE' reports on it, on
 any machine. With --anonymous, only listed words are kept (docs/reference.md).
@@ -13,14 +25,6 @@ exit codes:
   0  written
   2  wrong usage or configuration
 """
-
-import argparse
-
-from agent.cli.anonymize import anonymous
-from agent.cli.node import record_node
-from agent.cli.output import DONE, write
-from agent.cli.parser import config_of
-from agent.model import documents
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

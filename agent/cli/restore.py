@@ -1,7 +1,25 @@
-"""Undo a release: reserve the address again.
+"""nodeleak restore: undo a release."""
 
-It puts back the files of a release, byte for byte. It changes nothing without --apply. It refuses if
-the address has been reserved again, or if the container has another address now.
+import argparse
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+from agent.app import cleaning
+from agent.cleanup.journal import Entry, Journal
+from agent.cli.output import DONE, FAILED, write
+from agent.cli.parser import add_apply, config_of
+from agent.config import UsageError
+from agent.exporters.text.clean import restoration_text
+from agent.model.release import Verdict
+from agent.model.text import count_of, quote
+
+HELP: Final = """\
+Undo a release: reserve the address again.
+
+It puts back the files of a release, byte for byte. It changes nothing without --apply. It refuses
+if the address has been reserved again, or if the container has another address now.
 
 examples:
   nodeleak restore 10.244.1.9             check whether it can be undone
@@ -13,20 +31,6 @@ exit codes:
   2  wrong usage or configuration, or the journal has no such release
   4  it cannot be, or was not, restored; the message says why
 """
-
-import argparse
-from contextlib import suppress
-from ipaddress import ip_address
-from pathlib import Path
-from typing import Final
-
-from agent.app import cleaning
-from agent.cleanup.journal import IN_DOUBT, Entry, Journal
-from agent.cli.output import DONE, FAILED, write
-from agent.cli.parser import add_apply, config_of
-from agent.config import UsageError
-from agent.exporters.text.clean import restoration_text
-from agent.model.text import count_of, quote
 
 _LIST: Final = "run 'nodeleak journal' for a list of releases"
 
@@ -47,14 +51,13 @@ def execute(arguments: argparse.Namespace) -> int:
         )
     config = config_of(arguments)
     journal = cleaning.read_journal(config)
-    entry = (
-        _last(journal, config.state_dir)
-        if arguments.last
-        else _named(journal, arguments.entry, config.state_dir)
-    )
-    done = cleaning.restore_entry(config, entry, journal, apply=arguments.apply)
-    write(restoration_text(done, journal, applied=arguments.apply))
-    return DONE if done.done else FAILED
+    name = arguments.entry
+    state_dir = config.state_dir
+    entry = _last(journal, state_dir) if name is None else _find(journal, name, state_dir)
+    dry_run = not arguments.apply
+    restoration = cleaning.restore_entry(config, entry, journal, dry_run=dry_run)
+    write(restoration_text(restoration, journal, dry_run=dry_run))
+    return DONE if restoration.failure is None else FAILED
 
 
 def _last(journal: Journal, state_dir: Path) -> Entry:
@@ -62,14 +65,15 @@ def _last(journal: Journal, state_dir: Path) -> Entry:
     if not released:
         raise _not_found(f"the journal in {state_dir} has no release that can be restored", journal)
     last = released[-1]
-    if last.verdict is IN_DOUBT:
+    if last.verdict is Verdict.IN_DOUBT:
         raise UsageError(last.why, f"run 'nodeleak restore {last.name}' to restore it nevertheless")
     return last
 
 
-def _named(journal: Journal, name: str, state_dir: Path) -> Entry:
+def _find(journal: Journal, name: str, state_dir: Path) -> Entry:
     """Find an entry of the journal; an address means its last release that was not restored."""
-    ip, newest_first = name, journal.entries[::-1]
+    newest_first = journal.entries[::-1]
+    ip = name
     with suppress(ValueError):
         ip = str(ip_address(name))  # as host-local writes it
     for entry in newest_first:
@@ -82,14 +86,12 @@ def _named(journal: Journal, name: str, state_dir: Path) -> Entry:
 
 
 def _restorable(entry: Entry) -> bool:
-    """An unfinished entry counts: without it, an older one would be restored that nobody means."""
+    """An unfinished entry counts: otherwise, an older one would be restored by mistake."""
     return entry.released or entry.unfinished
 
 
-def _not_found(why: str, journal: Journal) -> UsageError:
-    damage = (
-        f" ({count_of(len(journal.damage), 'damaged entry', 'damaged entries')} skipped)"
-        if journal.damage
-        else ""
-    )
-    return UsageError(f"{why}{damage}", _LIST)
+def _not_found(text: str, journal: Journal) -> UsageError:
+    if journal.damage:
+        damaged = count_of(len(journal.damage), "damaged entry", "damaged entries")
+        text += f" ({damaged} skipped)"
+    return UsageError(text, _LIST)

@@ -1,4 +1,15 @@
-"""Let cleanup go on after it halted.
+"""nodeleak resume: end a halt of cleanup."""
+
+import argparse
+from typing import Final
+
+from agent.app.cleaning import resume
+from agent.cli.output import DONE, write
+from agent.cli.parser import config_of
+from agent.config import UsageError
+
+HELP: Final = """\
+Let cleanup go on after it halted.
 
 Cleanup halts on a node when a released container reappears, until this command. It is recorded in
 the journal. Cleanup halts again while a record of the container exists that was not restored.
@@ -10,13 +21,6 @@ exit codes:
   0  cleanup goes on
   2  wrong usage or configuration; or cleanup is not halted
 """
-
-import argparse
-
-from agent.app.cleaning import resume
-from agent.cli.output import DONE, write
-from agent.cli.parser import config_of
-from agent.config import UsageError
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -1,8 +1,18 @@
-"""Run the agent: check the node continuously, serve metrics.
+"""nodeleak run: the agent of a node."""
 
-It checks the node every --interval, logs changes, and serves metrics and a status page. The DaemonSet
-runs this command: the agent of a node is this daemon. It releases leaked addresses only with
---cleanup=auto.
+import argparse
+import signal
+import sys
+from typing import Final
+
+from agent.cli.parser import config_of
+
+HELP: Final = """\
+Run the agent: check the node continuously, serve metrics.
+
+It checks the node every --interval, logs changes, and serves metrics and a status page. The
+DaemonSet runs this command: the agent of a node is this daemon. It releases leaked addresses only
+with --cleanup=auto.
 
 examples:
   nodeleak run --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
@@ -12,12 +22,6 @@ exit codes:
   0  ended by SIGTERM
   2  wrong usage or configuration
 """
-
-import argparse
-import signal
-import sys
-
-from agent.cli.parser import config_of
 
 
 def execute(arguments: argparse.Namespace) -> int:

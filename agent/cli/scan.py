@@ -1,4 +1,28 @@
-"""Report leaked addresses and other problems of this node.
+"""nodeleak scan: report on this node, or on recordings of nodes."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from agent.cli.node import assess, record_node
+from agent.cli.output import DONE, FOUND, UNAVAILABLE, as_json, has_color, has_unicode, warn, write
+from agent.cli.parser import add_address_table, config_of, view_of
+from agent.config import UsageError, age, invalid, option, settings_of
+from agent.exporters.json.scan import scan_document
+from agent.exporters.range_map import map_table
+from agent.exporters.summary import incomplete
+from agent.exporters.text.layout import TableView
+from agent.exporters.text.scan import scan_names, scan_table
+from agent.model.documents import Damaged, Recording, loads
+from agent.model.report import Report
+from agent.model.text import escape, quote
+from agent.sources.source_error import describe_os_error
+
+HELP: Final = """\
+Report leaked addresses and other problems of this node.
 
 It takes a snapshot of the node, reports what is wrong, and says what to do. It changes nothing.
 If something has to be confirmed, it takes a second snapshot.
@@ -17,62 +41,77 @@ exit codes:
   3  incomplete: some checks could not run
 """
 
-import argparse
-import sys
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
 
-from agent.cli.node import assess, record_node
-from agent.cli.output import DONE, FOUND, UNAVAILABLE, as_json, has_color, has_unicode, warn, write
-from agent.cli.parser import add_address_table, config_of, view_of
-from agent.config import UsageError, age, invalid, option, settings_of
-from agent.exporters.json.scan import scan_document
-from agent.exporters.summary import incomplete
-from agent.exporters.text.layout import TableView
-from agent.exporters.text.map import map_table
-from agent.exporters.text.scan import scan_names, scan_table
-from agent.model.documents import Damaged, Recording, loads
-from agent.model.report import Report
-from agent.model.text import escape, quote
-from agent.sources.source_error import describe_os_error
+def _write_table(report: Report, view: TableView, arguments: argparse.Namespace) -> None:
+    if arguments.map:
+        write(map_table(report, color=has_color(), unicode=has_unicode()))
+    else:
+        write(scan_table(report, verbose=arguments.verbose, view=view))
+
+
+def _write_names(report: Report, view: TableView, _: argparse.Namespace) -> None:
+    write(scan_names(report, view))
+    if missing := incomplete(report):
+        warn(missing)
+
+
+def _write_json(report: Report, _view: TableView, _arguments: argparse.Namespace) -> None:
+    write(as_json(scan_document(report)))
+
+
+_FORMATS: Final[Mapping[str, Callable[[Report, TableView, argparse.Namespace], None]]] = {
+    "table": _write_table,
+    "wide": _write_table,
+    "name": _write_names,
+    "json": _write_json,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_address_table(parser, ("ip", "age", "state", "cause", "pod"))
-    parser.add_argument(
-        "--map", action="store_true", help="draw every address of the range instead of the table"
-    )
-    parser.add_argument(
-        "-v",
-        "--verbose",
-        action="store_true",
-        help="list every finding and address on its own line",
-    )
-    recordings = "scan recordings instead of this node; -: standard input"
-    parser.add_argument("--recording", nargs="+", metavar="FILE", help=recordings)
-    parser.add_argument(
-        "--exit-code", action="store_true", help="exit with 1 if there are findings"
-    )
+    add_address_table(parser, _FORMATS, ("ip", "age", "state", "cause", "pod"))
+    text = "draw every address of the range instead of the table"
+    parser.add_argument("--map", action="store_true", help=text)
+    text = "list every finding and address on its own line"
+    parser.add_argument("-v", "--verbose", action="store_true", help=text)
+    text = "scan recordings instead of this node; -: standard input"
+    parser.add_argument("--recording", nargs="+", metavar="FILE", help=text)
+    text = "exit with 1 if there are findings"
+    parser.add_argument("--exit-code", action="store_true", help=text)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     if arguments.map:
         _require_alone(arguments)
     view = view_of(arguments)
+    write_report = _FORMATS[arguments.output]
     reports: list[Report] = []
     for name, report in _reports(arguments):
-        if name and arguments.output in {"table", "wide"}:
-            write("\n" * bool(reports) + f"==> {escape(name)} <==\n")
-        _print(report, view, arguments)
+        if name and write_report is _write_table:
+            separator = "\n" if reports else ""
+            write(f"{separator}==> {escape(name)} <==\n")
+        write_report(report, view, arguments)
         reports.append(report)
     if not all(report.complete for report in reports):
         return UNAVAILABLE
     return FOUND if arguments.exit_code and any(report.problems for report in reports) else DONE
 
 
+def _require_alone(arguments: argparse.Namespace) -> None:
+    options = {
+        "-v": arguments.verbose,
+        "--sort-by": arguments.sort_by,
+        f"-o {arguments.output}": arguments.output != "table",
+    }
+    for option_, is_given in options.items():
+        if is_given:
+            raise UsageError(f"--map and {option_} cannot be combined: remove one of them")
+
+
 def _reports(arguments: argparse.Namespace) -> Iterator[tuple[str, Report]]:
-    """Return the report of this node, or those of the recordings, with their files' names if there are several."""
+    """Yield the report of this node, or those of the recordings.
+
+    If there are several, each comes with the name of its file.
+    """
     if arguments.recording is None:
         config = config_of(arguments)
         yield "", assess(record_node(config), config)
@@ -82,32 +121,12 @@ def _reports(arguments: argparse.Namespace) -> Iterator[tuple[str, Report]]:
         yield name if len(recordings) > 1 else "", assess(recording, None)
 
 
-def _require_alone(arguments: argparse.Namespace) -> None:
-    others = {"-v": arguments.verbose, "--sort-by": arguments.sort_by}
-    others[f"-o {arguments.output}"] = arguments.output != "table"
-    for other in (name for name, given in others.items() if given):
-        raise UsageError(f"--map and {other} cannot be combined: remove one of them")
-
-
-def _print(report: Report, view: TableView, arguments: argparse.Namespace) -> None:
-    if arguments.output == "json":
-        write(as_json(scan_document(report)))
-    elif arguments.map:
-        write(map_table(report, color=has_color(), unicode=has_unicode()))
-    elif arguments.output == "name":
-        write(scan_names(report, view))
-        warn(*filter(None, [incomplete(report)]))
-    else:
-        write(scan_table(report, verbose=arguments.verbose, view=view))
-
-
 def _load(name: str, arguments: argparse.Namespace) -> Recording:
-    """Read a recording. Of the settings only `--grace` applies to it: the others say how to read a node."""
-    settings = settings_of("scan")
+    """Read a recording. Only `--grace` applies to it: other settings say how to read a node."""
     unused = [
-        option(other)
-        for other in settings
-        if other != "grace" and getattr(arguments, other) is not None
+        option(setting)
+        for setting in settings_of("scan")
+        if setting != "grace" and getattr(arguments, setting) is not None
     ]
     if unused:
         raise UsageError(f"{', '.join(unused)} cannot be combined with --recording: remove it")
@@ -124,9 +143,9 @@ def _read(name: str) -> Recording:
     try:
         return loads(sys.stdin.read() if name == "-" else Path(name).read_text())
     except OSError as error:
-        why = describe_os_error(error)
+        reason = describe_os_error(error)
     except UnicodeDecodeError:
-        why = "not UTF-8 text: 'nodeleak record' writes recordings"
+        reason = "not UTF-8 text: 'nodeleak record' writes recordings"
     except Damaged as error:
-        why = str(error)
-    raise UsageError(f"cannot read recording {quote(name)}: {why}")
+        reason = str(error)
+    raise UsageError(f"cannot read recording {quote(name)}: {reason}")

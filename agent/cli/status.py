@@ -1,8 +1,25 @@
-"""Print what the daemon of this node found in its last sync.
+"""nodeleak status: the last report of the daemon of this node."""
 
-Free and leaked addresses, findings, unavailable sources, and whether addresses can be released from
-here. It asks the daemon ('nodeleak run') on loopback and does not read the node, so it costs little.
-'nodeleak scan' needs no daemon.
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping
+from threading import Event
+from typing import Any, Final, NamedTuple, NoReturn
+
+from agent.cli.daemon_client import DaemonClient
+from agent.cli.output import DONE, FOUND, NO_DAEMON, UNAVAILABLE, as_json, write
+from agent.cli.parser import add_output, config_of
+from agent.exporters.json.status import NodeState, no_report
+from agent.exporters.text.status import status_line, status_table
+from agent.sources.source_error import SourceError
+
+HELP: Final = """\
+Print what the daemon of this node found in its last sync.
+
+Free and leaked addresses, findings, unavailable sources, and whether addresses can be released
+from here. It asks the daemon ('nodeleak run') on loopback and does not read the node, so it costs
+little. 'nodeleak scan' needs no daemon.
 
 examples:
   kubectl exec -n kube-system POD -- nodeleak status
@@ -17,41 +34,41 @@ exit codes:
   69 no report: no daemon answers, or it has not finished its first sync
 """
 
-import argparse
-import json
-import sys
-from threading import Event
-from typing import Any, Final, NoReturn
-
-from agent.cli.daemon_client import DaemonClient
-from agent.cli.output import DONE, FOUND, NO_DAEMON, UNAVAILABLE, as_json, write
-from agent.cli.parser import add_output, config_of
-from agent.exporters.json.status import NodeState, no_report
-from agent.exporters.text.status import status_line, status_table
-from agent.sources.source_error import SourceError
-
-_EVERY: Final = 2.0
+_INTERVAL: Final = 2.0
 """Seconds between two requests of --watch."""
 _CLEAR: Final = "\033[H\033[J"
 """Moves the cursor to the corner of the terminal, and clears what follows."""
 
 
+class _Format(NamedTuple):
+    text: Callable[[dict[str, Any]], str]
+    line: Callable[[dict[str, Any]], str]
+    """For --watch: one line for each change."""
+    redraws: bool
+    """Whether --watch redraws the text on a terminal instead."""
+
+
+_FORMATS: Final[Mapping[str, _Format]] = {
+    "table": _Format(status_table, status_line, redraws=True),
+    "json": _Format(as_json, lambda document: f"{json.dumps(document)}\n", redraws=False),
+}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_output(parser)
-    parser.add_argument(
-        "--watch", action="store_true", help="repeat it until Ctrl-C; in a pipe: a line per change"
-    )
-    parser.add_argument(
-        "--exit-code", action="store_true", help="exit with 1 if there are findings"
-    )
+    add_output(parser, _FORMATS)
+    text = "repeat it until Ctrl-C; in a pipe: a line per change"
+    parser.add_argument("--watch", action="store_true", help=text)
+    text = "exit with 1 if there are findings"
+    parser.add_argument("--exit-code", action="store_true", help=text)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     daemon = DaemonClient(config_of(arguments).listen)
+    format_ = _FORMATS[arguments.output]
     if arguments.watch:
-        _watch(daemon, arguments.output)
+        _watch(daemon, format_)
     document = _status(daemon)
-    write(as_json(document) if arguments.output == "json" else status_table(document))
+    write(format_.text(document))
     return _exit_code(document, arguments)
 
 
@@ -71,18 +88,18 @@ def _exit_code(document: dict[str, Any], arguments: argparse.Namespace) -> int:
     return FOUND if arguments.exit_code and state is NodeState.FINDINGS else DONE
 
 
-def _watch(daemon: DaemonClient, output: str) -> NoReturn:
-    """Redraw the table on a terminal. Elsewhere, and as JSON, print one line for each change. Ends with Ctrl-C."""
-    pause, last = Event(), None
+def _watch(daemon: DaemonClient, format_: _Format) -> NoReturn:
+    """Print the status, or what changes, until Ctrl-C. A closed pipe or terminal raises OSError."""
+    redraws = format_.redraws and sys.stdout.isatty()
+    pause = Event()
+    last = None
     while True:
         document = _status(daemon)
-        if output == "table" and sys.stdout.isatty():
-            # Not `write`: a closed pipe or terminal has to end this.
-            print(f"{_CLEAR}{status_table(document)}\nEvery {_EVERY:g} s; Ctrl-C ends.", flush=True)
-        elif (now := {**document, "report": None}) != last:
-            last = now
-            print(
-                json.dumps(document) if output == "json" else status_line(document).rstrip(),
-                flush=True,
-            )
-        pause.wait(_EVERY)
+        without_age = {**document, "report": None}
+        if redraws:
+            text = f"{_CLEAR}{format_.text(document)}\nEvery {_INTERVAL:g} s; Ctrl-C ends.\n"
+            print(text, end="", flush=True)
+        elif without_age != last:
+            last = without_age
+            print(format_.line(document), end="", flush=True)
+        pause.wait(_INTERVAL)

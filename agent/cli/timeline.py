@@ -1,4 +1,19 @@
-"""List what happened on this node, oldest first.
+"""nodeleak timeline: what happened on this node."""
+
+import argparse
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from agent.app import cleaning
+from agent.cli.node import assess, record_node
+from agent.cli.output import DONE, UNAVAILABLE, as_json, terminal_columns, write
+from agent.cli.parser import add_output, config_of, value
+from agent.config import duration
+from agent.exporters.text.timeline import timeline_table
+from agent.exporters.timeline import timeline_document
+
+HELP: Final = """\
+List what happened on this node, oldest first.
 
 Starts of the node, the container runtime and the kubelet, device plugins, rejected pods, leaks and
 releases. It changes nothing. A ~ before a time means that it is approximate. Some of the history is
@@ -16,23 +31,23 @@ exit codes:
   3  incomplete: some data are unavailable
 """
 
-import argparse
 
-from agent.app import cleaning
-from agent.cli.node import assess, record_node
-from agent.cli.output import DONE, UNAVAILABLE, as_json, terminal_columns, write
-from agent.cli.parser import add_output, config_of, value
-from agent.config import duration
-from agent.exporters.text.timeline import timeline_table
-from agent.exporters.timeline import timeline_document
-from agent.model.text import format_age
+def _as_table(timeline: dict[str, Any], arguments: argparse.Namespace) -> str:
+    return timeline_table(
+        timeline, arguments.since, verbose=arguments.verbose, columns=terminal_columns()
+    )
+
+
+_FORMATS: Final[Mapping[str, Callable[[dict[str, Any], argparse.Namespace], str]]] = {
+    "table": _as_table,
+    "json": lambda timeline, _: as_json(timeline),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_output(parser)
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", help="list every event on its own line"
-    )
+    add_output(parser, _FORMATS)
+    text = "list every event on its own line"
+    parser.add_argument("-v", "--verbose", action="store_true", help=text)
     text = "only the last DURATION, such as 1h (default: everything)"
     parser.add_argument("--since", type=value(duration), metavar="DURATION", help=text)
 
@@ -41,7 +56,5 @@ def execute(arguments: argparse.Namespace) -> int:
     config = config_of(arguments)
     report = assess(record_node(config), config)
     timeline = timeline_document(report, *cleaning.releases(config), since=arguments.since)
-    period = "" if arguments.since is None else format_age(arguments.since)
-    table = timeline_table(timeline, period, verbose=arguments.verbose, columns=terminal_columns())
-    write(as_json(timeline) if arguments.output == "json" else table)
+    write(_FORMATS[arguments.output](timeline, arguments))
     return UNAVAILABLE if timeline["unavailable"] else DONE

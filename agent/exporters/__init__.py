@@ -1,1 +1,1 @@
-"""Outputs of a report: text, JSON, page, metrics, log. None of them decides anything or changes the node."""
+"""A report as text, JSON, page, metrics and log. None of them decides or changes anything."""

@@ -15,7 +15,7 @@ from agent.checks.addresses import (
 )
 from agent.checks.detector import Step
 from agent.checks.registry import DETECTOR
-from agent.exporters.release_commands import BY_JOB, ON_NODE, with_share
+from agent.exporters.release_commands import BY_JOB, ON_NODE, Release
 from agent.model.assessment import State
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import covers
@@ -24,11 +24,8 @@ from agent.model.settings import MAX_SHARE
 from agent.model.text import count_of
 
 
-def advice(detector: str, report: Report, release: Sequence[str] = ON_NODE) -> list[Step]:
-    """Return what to do, in order. `release`: the commands that release addresses.
-
-    An exhausted range with leaks has the steps of the leaks.
-    """
+def advice(detector: str, report: Report, release: Release = ON_NODE) -> list[Step]:
+    """Return what to do, in order. An exhausted range with leaks has the steps of the leaks."""
     findings = [tracked.finding for tracked in report.findings]
     own = [finding for finding in findings if finding.detector == detector]
     names = {finding.detector for finding in findings}
@@ -61,9 +58,7 @@ def _cordon(report: Report) -> Step:
     )
 
 
-def _about_leaks(
-    report: Report, leaks: Sequence[Finding], release: Sequence[str]
-) -> Iterator[Step]:
+def _about_leaks(report: Report, leaks: Sequence[Finding], release: Release) -> Iterator[Step]:
     node = quote(report.assessment.snapshot.node_name)
     leaking = {leak.network for leak in leaks}
     networks = [network for network in report.networks if network.name in leaking]
@@ -77,16 +72,16 @@ def _about_leaks(
             "Delete the rules of the host ports that are named above, or the next pod gets their "
             "traffic."
         )
-    commands = [command.replace("{node}", node) for command in release]
     if doubt := _doubt(report, networks):
         yield Step(
             f"So much looks leaked that the runtime's list may be incomplete: {doubt}. "
             "Check first that `crictl pods` or `docker ps -a` has none of these containers."
         )
-        commands = [with_share(command) for command in commands]
-    where = BY_JOB if "clean-job" in commands[-1] else ""
+        release = release.with_share()
+    where = BY_JOB if release.by_job else ""
     urgency = "" if is_full else _urgency(networks)
-    yield Step(f"{urgency}See what would be released, then release it{where}:", tuple(commands))
+    commands = (release.preview, release.apply_on(report.assessment.snapshot.node_name))
+    yield Step(f"{urgency}See what would be released, then release it{where}:", commands)
 
     ranges = {network.name: network.ranges or () for network in networks}
     outside = [

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeGuard
 import structlog  # as a whole, with asyncio: its parts cannot be imported alone
 
 from agent.checks.addresses import leaked_reservation
-from agent.exporters.text.clean import WHEN_HALTED
+from agent.exporters.rows import WHEN_HALTED
 from agent.kube_events.token_bucket import TokenBucket
 from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.finding import Key, Severity, TrackedFinding
@@ -30,8 +30,11 @@ from agent.model.watches import Evidence
 _MAY_BE_ABSENT: Final = {"reservations", "checkpoints", "containers", "cni_results"}
 """Sources that a node need not have; the others are disabled by configuration, or not needed."""
 
-MOST_LINES: Final = 1000
-"""Lines at once about what a node can have many of: findings that are not critical, addresses that are not released."""
+MAX_LINES: Final = 1000
+"""Lines at once about what a node can have many of.
+
+These are findings that are not critical, and addresses that are not released.
+"""
 _LINE_INTERVAL: Final = timedelta(seconds=3.6)
 """Until there may be another one: 1,000 an hour."""
 
@@ -59,12 +62,9 @@ _UNLISTED: Final = _Source("reservations", AUTO)
 
 
 def configure(log_format: str) -> Logger:
-    as_text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
-    renderer: Any = (
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-        if as_text
-        else structlog.processors.JSONRenderer()
-    )
+    renderer: Any = structlog.processors.JSONRenderer()
+    if log_format == "text" or (log_format == "auto" and sys.stderr.isatty()):
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     times = structlog.processors.TimeStamper(fmt="iso", utc=True)
     structlog.configure(
         processors=[structlog.processors.add_log_level, times, _event_first, renderer],
@@ -82,14 +82,17 @@ def _event_first(_logger: object, _method: str, event: Any) -> Any:
 
 
 class LogExporter:
+    """Logs what changed since the last sync."""
+
     def __init__(self, logger: Logger) -> None:
         self._log = logger
-        self._lines, self._omitted = TokenBucket(MOST_LINES, _LINE_INTERVAL), 0
+        self._lines = TokenBucket(MAX_LINES, _LINE_INTERVAL)
+        self._omitted = 0
         self._open: dict[Key, TrackedFinding] = {}
         self._missing: dict[_Source, _Missing] = {}
         self._failed_detectors: frozenset[str] = frozenset()
         self._outcomes: dict[Reservation, tuple[str, str]] = {}
-        self._halted = ""
+        self._halted: str | None = None
         self._warnings: frozenset[str] = frozenset()
         self._started: datetime | None = None
         self._history: frozenset[DeviceTransition] | None = None
@@ -100,9 +103,8 @@ class LogExporter:
         self._lines.fill(snapshot.uptime)
         self._omitted = 0
         if report.clock_stepped:
-            self._log.warning(
-                "clock.stepped", text="the node's clock was set: findings are confirmed again"
-            )
+            text = "the node's clock was set: findings are confirmed again"
+            self._log.warning("clock.stepped", text=text)
         self._log_sources(snapshot)
         self._log_detectors(report)
         self._log_transitions(snapshot)
@@ -112,35 +114,35 @@ class LogExporter:
             self._log_cleanup(report.cleaning)
             self._log_releases(report.cleaning, report.confirmed_leaks)
         if self._omitted:
-            text = f"more than {MOST_LINES:,} lines in an hour: 'nodeleak scan' shows all findings"
+            text = f"more than {MAX_LINES:,} lines in an hour: 'nodeleak scan' shows all findings"
             self._log.warning("log.limited", omitted=self._omitted, text=text)
 
     def _has_room(self, severity: Severity = Severity.INFO) -> bool:
-        """Return whether one more of those lines that a node can have thousands of may be written."""
+        """Return whether one more of those lines that a node can have thousands of is allowed."""
         if severity is Severity.CRITICAL or self._lines.take():
             return True
         self._omitted += 1
         return False
 
     def _log_sources(self, snapshot: Snapshot) -> None:
-        # Compared by source, not by reason: one that counts something would be a change in every sync.
-        before, readings = self._missing, dict(_readings(snapshot))
+        # By source, not by reason: one that counts something would be a change in every sync.
+        before = self._missing
+        readings = dict(_readings(snapshot))
         missing = {
             source: reading for source, reading in readings.items() if _is_missing(reading, source)
         }
         if isinstance(missing.get(_UNLISTED), Unavailable):
-            # Of networks that may be there nothing has changed.
-            missing |= {
-                source: reading for source, reading in before.items() if source not in readings
-            }
+            # Nothing has changed for networks that may still exist.
+            for source in before.keys() - readings.keys():
+                missing[source] = before[source]
         for source in sorted(before.keys() | missing.keys()):
             self._log_source(source, before.get(source), missing.get(source))
         self._missing = missing
 
     def _log_source(self, source: _Source, before: _Missing | None, now: _Missing | None) -> None:
-        fields = _given(**source._asdict())
         if type(before) is type(now):
             return
+        fields = _present(**source._asdict())
         if isinstance(now, Unavailable):
             self._log.error("source.unavailable", **fields, why=now.why)
         elif isinstance(now, NotRequested):
@@ -160,42 +162,38 @@ class LogExporter:
             return
         for transition in plugins.history:
             # At first by time; later not, because the clock may be set back.
-            is_new = (
-                transition.at > self._started
+            is_known = (
+                transition.at <= self._started
                 if self._history is None
-                else transition not in self._history
+                else transition in self._history
             )
-            if is_new and transition.what in _TRANSITIONS:
-                fields = _given(resource=transition.resource, socket=transition.socket)
-                fields |= {
-                    "at": transition.at.isoformat(timespec="milliseconds"),
-                    "exact": transition.exact,
-                }
-                log = (
-                    self._log.warning if transition.what is TransitionKind.LOST else self._log.info
+            if not is_known and transition.what in _TRANSITIONS:
+                is_lost = transition.what is TransitionKind.LOST
+                log = self._log.warning if is_lost else self._log.info
+                log(
+                    _TRANSITIONS[transition.what],
+                    **_present(resource=transition.resource, socket=transition.socket),
+                    at=transition.at.isoformat(timespec="milliseconds"),
+                    exact=transition.exact,
                 )
-                log(_TRANSITIONS[transition.what], **fields)
         self._history = frozenset(plugins.history)
 
     def _log_watches(self, snapshot: Snapshot) -> None:
-        """Log old versions that are no API server's fault, once for as long as they go on: the others are findings."""
+        """Log old versions that are no fault of an API server, once while they go on.
+
+        The others are findings.
+        """
         for watch in known_or(snapshot.watches, ()):
             if self._watches.get((watch.resource, watch.evidence)) == watch.first:
                 continue
             self._watches[watch.resource, watch.evidence] = watch.first
             fields = {"resource": watch.resource, "before": watch.before, "version": watch.version}
             if watch.evidence is Evidence.RV_RESET:
-                self._log.warning(
-                    "watch.reset",
-                    **fields,
-                    text="versions went back: etcd was restored from a backup",
-                )
+                text = "versions went back: etcd was restored from a backup"
+                self._log.warning("watch.reset", **fields, text=text)
             elif watch.evidence is Evidence.OLDER_LIST:
-                self._log.info(
-                    "watch.lagging",
-                    **fields,
-                    text="an API server's cache lags: reading through to etcd",
-                )
+                text = "an API server's cache lags: reading through to etcd"
+                self._log.info("watch.lagging", **fields, text=text)
 
     def _log_findings(self, report: Report) -> None:
         confirmed = {
@@ -208,17 +206,20 @@ class LogExporter:
         self._open = confirmed | self._log_closed(confirmed, report)
 
     def _log_closed(self, confirmed: Container[Key], report: Report) -> dict[Key, TrackedFinding]:
-        """Return those that may remain: their detector could not run, or they are leaks that are counted together."""
-        not_evaluated, leaked = (
-            {gap.detector for gap in report.gaps},
-            {str(key) for key in report.confirmed_leaks},
-        )
+        """Log the findings that have ended, and return those that may still exist.
+
+        Their detector could not run, or they are leaks that are counted together.
+        """
+        not_evaluated = {gap.detector for gap in report.gaps}
+        leaked = {str(key) for key in report.confirmed_leaks}
         remaining = {}
-        for key in (key for key in self._open if key not in confirmed):
-            finding = self._open[key].finding
+        for key, tracked in self._open.items():
+            if key in confirmed:
+                continue
+            finding = tracked.finding
             is_leak = finding.detector == leaked_reservation.NAME and finding.subject in leaked
             if is_leak or finding.detector in not_evaluated:
-                remaining[key] = self._open[key]
+                remaining[key] = tracked
             elif self._has_room(finding.severity):
                 self._log.info("finding.closed", detector=finding.detector, subject=finding.subject)
         return remaining
@@ -227,17 +228,15 @@ class LogExporter:
         finding = tracked.finding
         if not self._has_room(finding.severity):
             return
-        since = tracked.began and tracked.began.isoformat(timespec="seconds")
-        count = finding.count if finding.count > 1 else None
         self._log.warning(
             "finding.opened",
             detector=finding.detector,
             subject=finding.subject,
             severity=finding.severity.value,
             text=finding.message,
-            **_given(
-                since=since,
-                count=count,
+            **_present(
+                since=tracked.began and tracked.began.isoformat(timespec="seconds"),
+                count=finding.count if finding.count > 1 else None,
                 cause=finding.cause and finding.cause.value,
                 pod=finding.pod,
             ),
@@ -253,19 +252,15 @@ class LogExporter:
         self._warnings = frozenset(cleaning.warnings)
 
     def _log_releases(self, cleaning: Cleaning, leaks: frozenset[ReservationKey]) -> None:
+        before = self._outcomes
         # A sync that could not evaluate the guards forgets nothing.
-        before, self._outcomes = (
-            self._outcomes,
-            dict(self._outcomes) if cleaning.unavailable or cleaning.broken else {},
-        )
+        self._outcomes = dict(before) if cleaning.unavailable or cleaning.broken else {}
         for outcome in cleaning.outcomes:
             # Of a refusal only the reason, because its text may count seconds.
-            what = (
-                outcome.verdict.value,
-                outcome.refusals[0].reason.value if outcome.refusals else outcome.why,
-            )
+            reason = outcome.refusals[0].reason.value if outcome.refusals else outcome.why
+            what = outcome.verdict.value, reason
             for reservation in outcome.request.reservations:
-                # A refusal to release what is not a confirmed leak is no change: every ordinary teardown has one.
+                # Every ordinary teardown is refused for a while: only of leaks this is a change.
                 if outcome.verdict is Verdict.REFUSED and reservation.key not in leaks:
                     continue
                 self._outcomes[reservation] = what
@@ -273,36 +268,33 @@ class LogExporter:
                     self._log_release(reservation, outcome)
 
     def _log_release(self, reservation: Reservation, outcome: Outcome) -> None:
-        names = {
-            "network": reservation.network,
-            "ip": reservation.ip,
-            "container": reservation.container_id,
-        }
-        ids = _given(**names, pod=outcome.request.pod)
-        if (outcome.refusals or outcome.verdict is Verdict.WOULD_RELEASE) and not self._has_room():
+        verdict = outcome.verdict
+        if (outcome.refusals or verdict is Verdict.WOULD_RELEASE) and not self._has_room():
             return
+        fields = _present(
+            network=reservation.network,
+            ip=reservation.ip,
+            container=reservation.container_id,
+            pod=outcome.request.pod,
+        )
         if outcome.refusals:
             first = outcome.refusals[0]
-            self._log.info("release.refused", **ids, reason=first.reason.value, why=first.why)
-        elif outcome.verdict is Verdict.WOULD_RELEASE:
-            self._log.info("release.dry_run", **ids)
-        elif outcome.verdict in MISSED:
-            self._log.warning(
-                "release.failed", **ids, verdict=outcome.verdict.value, why=outcome.why
-            )
+            self._log.info("release.refused", **fields, reason=first.reason.value, why=first.why)
+        elif verdict is Verdict.WOULD_RELEASE:
+            self._log.info("release.dry_run", **fields)
+        elif verdict in MISSED:
+            self._log.warning("release.failed", **fields, verdict=verdict.value, why=outcome.why)
         else:
-            self._log.info(
-                "address.released", **ids, entry=outcome.entry, **_given(why=outcome.why)
-            )
+            fields |= {"entry": outcome.entry, **_present(why=outcome.why)}
+            self._log.info("address.released", **fields)
 
 
 def _readings(snapshot: Snapshot) -> Iterator[tuple[_Source, Reading[object]]]:
-    yield from (
-        (_Source("reservations", store.network), store.reading) for store in snapshot.reservations
-    )
-    yield from (
-        (_Source(name), reading) for name, reading in snapshot.readings() if name != "reservations"
-    )
+    for store in snapshot.reservations:
+        yield _Source("reservations", store.network), store.reading
+    for name, reading in snapshot.readings():
+        if name != "reservations":
+            yield _Source(name), reading
 
 
 def _is_missing(reading: Reading[object], source: _Source) -> TypeGuard[_Missing]:
@@ -311,5 +303,6 @@ def _is_missing(reading: Reading[object], source: _Source) -> TypeGuard[_Missing
     )
 
 
-def _given(**fields: Any) -> dict[str, Any]:
+def _present(**fields: Any) -> dict[str, Any]:
+    """Return the fields that have a value."""
     return {name: value for name, value in fields.items() if value}

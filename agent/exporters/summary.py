@@ -92,27 +92,27 @@ def headline(report: Report, *, alive: bool = True) -> str:
     return f"OK: {_informational(report)}"
 
 
-def incomplete(report: Report) -> str:
-    """Say which checks could not run, with the reason of most of them; empty where all did."""
+def incomplete(report: Report) -> str | None:
+    """Return how many checks could not run, with the reason of most of them, or None."""
     failed = [gap for gap in report.gaps if not gap.chosen]
     if failed:
-        reasons = [source.why for source in report.unavailable]
-        reasons = reasons or [f"{failed[0].detector}: {failed[0].why}"]
-        reason = max(reasons, key=lambda reason: sum(reason in gap.why for gap in failed))
+        reasons = Counter({source.why: 0 for source in report.unavailable})
+        reasons.update(gap.missing.why for gap in failed if gap.missing)
+        default = f"{failed[0].detector}: {failed[0].why}"
+        reason = max(reasons, key=reasons.__getitem__, default=default)
         return f"{len(failed)} of {len(DETECTORS)} checks could not run: {reason}"
-    for source in report.unavailable:
-        return f"every check ran, but {source.source} is unavailable: {source.why}"
-    return ""
+    if report.unavailable:
+        first = report.unavailable[0]
+        return f"every check ran, but {first.source} is unavailable: {first.why}"
+    return None
 
 
 def _informational(report: Report) -> str:
-    findings = "no findings"
+    text = "no findings"
     if report.findings:
-        findings = count_of(total(report.findings), "informational finding")
+        text = count_of(total(report.findings), "informational finding")
     unknown = sum((network.states or {}).get(State.UNKNOWN, 0) for network in report.networks)
-    if not unknown:
-        return findings
-    return f"{findings} ({count_of(unknown, 'address', 'addresses')} unknown)"
+    return f"{text} ({count_of(unknown, 'address', 'addresses')} unknown)" if unknown else text
 
 
 def _worst(report: Report, *, confirmed: bool) -> tuple[Severity, str]:

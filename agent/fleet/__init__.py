@@ -1,1 +1,1 @@
-"""`kubectl nodeleak`, on an operator's machine: asks the agents of many nodes with kubectl, merges the answers."""
+"""`kubectl nodeleak`, on an operator's machine: runs commands on many nodes with kubectl."""

@@ -1,4 +1,4 @@
-"""`kubectl nodeleak clean --apply`: ask once, clean wave by wave, stop at the first unexpected result."""
+"""`kubectl nodeleak clean --apply`: ask once, clean wave by wave, stop at the first surprise."""
 
 import argparse
 import os
@@ -12,14 +12,23 @@ from math import ceil
 from threading import Event
 from typing import Any, Final, NamedTuple
 
-from agent.cli.output import DONE, FAILED, INTERRUPTED, UNAVAILABLE, as_json, warn, write
+from agent.cli.output import DONE, FAILED, INTERRUPTED, UNAVAILABLE, warn, write
 from agent.config import UsageError
-from agent.fleet.nodes import Answer, Target, merged, natural
-from agent.fleet.reading import run_on_nodes
-from agent.fleet.session import Session, cluster_options, reachable
+from agent.fleet.nodes import Answer, Target, natural_order
+from agent.fleet.session import (
+    NODE_FORMATS,
+    NodeFormat,
+    Session,
+    cluster_options,
+    reachable,
+    run_on_nodes,
+)
 from agent.model.text import count_of, escape, format_number, truncate
 
 CLEAN_SCHEMA: Final = "nodeleak.clean/v1"
+_MAX_SHOWN: Final = 5
+"""Names of nodes in the question."""
+_INTERRUPTED: Final = b"nodeleak: interrupted: waiting for the nodes of this wave\n"
 
 
 class Result(NamedTuple):
@@ -37,19 +46,21 @@ def clean_nodes(arguments: argparse.Namespace) -> int:
 
 def _apply(arguments: argparse.Namespace) -> int:
     session = Session(arguments)
-    found = session.targets(arguments.nodes)
-    skipped = {target.node: target.unreachable for target in found if target.unreachable}
-    agents, results = reachable(found), dict[str, Result]()
-    _confirm(arguments, session, agents, skipped)
+    chosen = session.targets()
+    skipped = {target.node: target.unreachable for target in chosen if target.unreachable}
+    targets = reachable(chosen)
+    _confirm(arguments, session, targets, skipped)
+    format_ = NODE_FORMATS[arguments.output]
+    results: dict[str, Result] = {}
     with _stopping() as stop:
-        _clean(arguments, session, results, agents, stop)
-    pending = [agent.node for agent in agents if agent.node not in results]
-    if arguments.output == "json":
-        _write_document(
-            results, skipped | dict.fromkeys(pending, "not asked: cleaning stopped before it")
-        )
+        _clean(arguments, session, format_, results, targets, stop)
+    pending = [target.node for target in targets if target.node not in results]
+    reasons = skipped | dict.fromkeys(pending, "not asked: cleaning stopped before it")
+    entries = [result.entry for result in results.values()]
+    entries += [Answer(node, None, error=reason).entry() for node, reason in reasons.items()]
+    format_.write_all("clean", sorted(entries, key=lambda entry: natural_order(entry["node"])))
     unexpected = _conclude(arguments, results, skipped, pending)
-    # A node that is away does not hide an unexpected result: the summary and the document name it anyway.
+    # A node that is away does not hide an unexpected result: summary and document name it anyway.
     if unexpected or pending:
         return FAILED if unexpected else INTERRUPTED
     return UNAVAILABLE if skipped else DONE
@@ -58,16 +69,21 @@ def _apply(arguments: argparse.Namespace) -> int:
 def _confirm(
     arguments: argparse.Namespace,
     session: Session,
-    agents: Sequence[Target],
+    targets: Sequence[Target],
     skipped: Mapping[str, str],
 ) -> None:
-    warn(*(f"{node} is skipped: {why}" for node, why in skipped.items()))
-    if not agents:
+    """Ask the operator. Raises UsageError."""
+    warn(*(f"{node} is skipped: {reason}" for node, reason in skipped.items()))
+    if not targets:
         return
-    context, waves = session.context(), ceil(len(agents) / arguments.max_nodes)
-    shown = ", ".join(agent.node for agent in agents[:5]) + (", …" if len(agents) > 5 else "")  # noqa: PLR2004 (fits)
-    where = f"{count_of(len(agents), 'node')}{f' of {context}' if context else ''} ({shown})"
-    what = f"release leaked addresses on {where}, in {count_of(waves, 'wave')}"
+    shown = [target.node for target in targets[:_MAX_SHOWN]]
+    if len(targets) > _MAX_SHOWN:
+        shown.append("…")
+    context = session.context()
+    where = f" of {context}" if context else ""
+    nodes = f"{count_of(len(targets), 'node')}{where} ({', '.join(shown)})"
+    waves = count_of(ceil(len(targets) / arguments.max_nodes), "wave")
+    what = f"release leaked addresses on {nodes}, in {waves}"
     if arguments.yes:
         warn(what)
         return
@@ -80,56 +96,52 @@ def _confirm(
 
 @contextmanager
 def _stopping() -> Iterator[Event]:
-    """Give an event that Ctrl-C and SIGTERM set: the wave that runs then still ends."""
+    """Return an event that Ctrl-C and SIGTERM set: the wave that runs then still ends."""
     stop = Event()
 
     def interrupted(_signal: int, _frame: object) -> None:
         stop.set()
         # Not with print: the signal may have interrupted one.
         with suppress(OSError):  # nobody reads it
-            os.write(
-                sys.stderr.fileno(), b"nodeleak: interrupted: waiting for the nodes of this wave\n"
-            )
+            os.write(sys.stderr.fileno(), _INTERRUPTED)
 
-    before = {
+    handlers = {
         number: signal.signal(number, interrupted) for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
         yield stop
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
 def _clean(
     arguments: argparse.Namespace,
     session: Session,
+    format_: NodeFormat,
     results: dict[str, Result],
-    agents: Sequence[Target],
+    targets: Sequence[Target],
     stop: Event,
 ) -> None:
-    """Clean wave by wave until all are done, one had an unexpected result, or the operator interrupts."""
+    """Clean wave by wave until all are done, one result is unexpected, or the operator interrupts.
 
-    def arrived(answer: Answer) -> None:
+    Adds to `results`.
+    """
+
+    def finished(answer: Answer) -> None:
         result = results[answer.node] = judge(answer)
-        if arguments.output != "json":
+        if format_.prints_each:
             mark = "UNEXPECTED: " if result.unexpected else ""
             write(f"{escape(f'{answer.node}: {mark}{result.text}')}\n")
 
-    for start in range(0, len(agents), arguments.max_nodes):
-        wave = agents[start : start + arguments.max_nodes]
+    command = ("clean", "--apply", *arguments.rest, "-o", "json")
+    for start in range(0, len(targets), arguments.max_nodes):
+        wave = targets[start : start + arguments.max_nodes]
         if stop.wait(arguments.pause.total_seconds() if start else 0):
             return
-        session.ask(wave, ("clean", "--apply", *arguments.rest, "-o", "json"), arrived)
-        if any(results[agent.node].unexpected for agent in wave):
+        session.run(wave, command, finished)
+        if any(results[target.node].unexpected for target in wave):
             return
-
-
-def _write_document(results: Mapping[str, Result], without_result: Mapping[str, str]) -> None:
-    """`without_result`: why each of the other nodes has none."""
-    entries = [result.entry for result in results.values()]
-    entries += [Answer(node, None, error=why).entry() for node, why in without_result.items()]
-    write(as_json(merged("clean", sorted(entries, key=lambda entry: natural(entry["node"])))))
 
 
 def _conclude(
@@ -140,75 +152,87 @@ def _conclude(
 ) -> list[str]:
     """Print what was done and what is left; return the nodes with an unexpected result."""
     unexpected = sorted(
-        (node for node, result in results.items() if result.unexpected), key=natural
+        (node for node, result in results.items() if result.unexpected), key=natural_order
     )
-    released = count_of(sum(result.released for result in results.values()), "address", "addresses")
-    done = count_of(len(results) - len(unexpected), "node")
-    others = {
-        "unexpected": unexpected,
-        f"skipped ({', '.join(skipped)})": skipped,
-        "not asked": pending,
-    }
-    counts = [f"{format_number(len(names))} {what}" for what, names in others.items() if names]
-    warn(", ".join([f"{released} released", f"{done} done", *counts]))
+    released = sum(result.released for result in results.values())
+    counts = [
+        f"{count_of(released, 'address', 'addresses')} released",
+        f"{count_of(len(results) - len(unexpected), 'node')} done",
+    ]
+    if unexpected:
+        counts.append(f"{format_number(len(unexpected))} unexpected")
+    if skipped:
+        counts.append(f"{format_number(len(skipped))} skipped ({', '.join(skipped)})")
+    if pending:
+        counts.append(f"{format_number(len(pending))} not asked")
+    warn(", ".join(counts))
     if unexpected:
         warn(f"unexpected results on {', '.join(unexpected)}: inspect them first")
     if pending:
-        rest = ["--", *arguments.rest] if arguments.rest else []
-        again = ["clean", "--apply", *pending, *cluster_options(arguments), *rest]
+        again = ["clean", "--apply", *pending, *cluster_options(arguments)]
+        if arguments.rest:
+            again += ["--", *arguments.rest]
         warn(f"to go on: kubectl nodeleak {shlex.join(again)}")
     return unexpected
 
 
 def judge(answer: Answer) -> Result:
-    """Describe a result on one line. It is expected if every address was released or refused, or there was none."""
-    entry, document, released = answer.entry(), answer.document, 0
+    """Describe an answer on one line.
+
+    It is expected if every address was released or refused, or there was none.
+    """
+    document = answer.document
+    released = 0
+    surprise: str | None
     if answer.exit_code is None:
-        why = f"{answer.reason}; it is not known what it released: kubectl nodeleak journal {answer.node}"
+        surprise = (
+            f"{answer.reason}; it is not known what it released: "
+            f"kubectl nodeleak journal {answer.node}"
+        )
     elif document is None:
-        why = answer.reason
+        surprise = answer.reason
     elif (schema := document.get("schema")) != CLEAN_SCHEMA:
-        why = f"answered with schema {truncate(schema)}, and this command reads {CLEAN_SCHEMA}: use one version"
+        surprise = (
+            f"answered with schema {truncate(schema)}, and this command reads {CLEAN_SCHEMA}: "
+            "use one version"
+        )
     else:
         try:
             released = sum(address["verdict"] == "released" for address in document["addresses"])
-            if not (why := _unexpected(answer.exit_code, document)):
-                return Result(_outcome(document, released), entry, released)
+            surprise = _surprise(answer.exit_code, document)
+            if surprise is None:
+                return Result(_summary(document, released), answer.entry(), released)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
-            why = f"cannot read its {CLEAN_SCHEMA}: {truncate(repr(error))}"
-    return Result(why, entry, released, unexpected=True)
+            surprise = f"cannot read its {CLEAN_SCHEMA}: {truncate(repr(error))}"
+    return Result(surprise, answer.entry(), released, unexpected=True)
 
 
-def _unexpected(exit_code: int, document: Mapping[str, Any]) -> str:
+def _surprise(exit_code: int, document: Mapping[str, Any]) -> str | None:
+    """Return what is unexpected in the result of a node, or None."""
     if document["halted"]:
         return f"cleanup halted: {document['halted']}"
-    if document["unavailable"]:
-        return ", ".join(
-            f"{missing['source']} unavailable: {missing['why']}"
-            for missing in document["unavailable"]
-        )
+    if unavailable := document["unavailable"]:
+        return ", ".join(f"{each['source']} unavailable: {each['why']}" for each in unavailable)
     for address in document["addresses"]:
         if address["verdict"] not in {"released", "refused"}:
-            why = address["why"] or "no reason given"
-            return f"{address['ip']} in {address['network']}: {address['verdict']}: {why}"
+            reason = address["why"] or "no reason given"
+            return f"{address['ip']} in {address['network']}: {address['verdict']}: {reason}"
     if document["applied"] is not True:
         return "it was a dry run"
-    return f"exit code {exit_code}" if exit_code else ""
+    return f"exit code {exit_code}" if exit_code else None
 
 
-def _outcome(document: Mapping[str, Any], released: int) -> str:
+def _summary(document: Mapping[str, Any], released: int) -> str:
     addresses = document["addresses"]
     if not addresses:
         return "nothing to release"
+    parts = [f"{format_number(released)} released"]
     reasons = Counter(address["reason"] for address in addresses if address["verdict"] == "refused")
-    refused = ", ".join(f"{reason} ({format_number(n)})" for reason, n in sorted(reasons.items()))
-    free = "; ".join(
-        f"free addresses in {network['network']}: {format_number(network['free_before'])} before, "
-        f"{format_number(network['free_after'])} after"
-        for network in document["networks"]
-    )
-    return "; ".join(
-        filter(
-            None, [f"{format_number(released)} released", refused and f"refused: {refused}", free]
-        )
-    )
+    if reasons:
+        counts = (f"{reason} ({format_number(n)})" for reason, n in sorted(reasons.items()))
+        parts.append(f"refused: {', '.join(counts)}")
+    for network in document["networks"]:
+        before = format_number(network["free_before"])
+        after = format_number(network["free_after"])
+        parts.append(f"free addresses in {network['network']}: {before} before, {after} after")
+    return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""Which nodes there are, which agent each of them has, and what it answered. Pure: from what kubectl prints."""
+"""Nodes, their agents, and the answers of these. Pure: from what kubectl prints."""
 
 import json
 import re
@@ -12,14 +12,16 @@ from agent.model.documents import MAX_LEVELS, is_deeper
 from agent.model.text import truncate
 
 FLEET_SCHEMA: Final = "nodeleak.fleet/v1"
-_LONGEST: Final = 300
-_USAGE: Final = 2
 LABELS: Final = "app.kubernetes.io/name=nodeleak,app.kubernetes.io/component=agent"
 """As in deploy/base."""
-WITHOUT_AGENT: Final = "kubernetes.io/os!=windows,type!=virtual-kubelet"
-"""A selector of the nodes that can run an agent."""
+CAN_RUN_AGENT: Final = "kubernetes.io/os!=windows,type!=virtual-kubelet"
+"""A selector of nodes."""
+_MAX_REASON: Final = 300
+"""Characters."""
+_USAGE: Final = 2
+"""The exit code of nodeleak for wrong usage."""
 _ADDRESS: Final = 5
-"""After name, status, roles, age and version."""
+"""The column of the internal address, after name, status, roles, age and version."""
 
 
 class Agent(NamedTuple):
@@ -28,8 +30,8 @@ class Agent(NamedTuple):
     pod: str
     container: str
     ready: bool = True
-    not_running: str = ""
-    """Why no command can be run in it; empty: one can."""
+    not_running: str | None = None
+    """Why no command can be run in it; None: one can."""
 
     @property
     def name(self) -> str:
@@ -43,63 +45,80 @@ class Target(NamedTuple):
     agent: Agent | None
 
     @property
-    def unreachable(self) -> str:
-        """Why this node cannot be asked; empty: it can."""
+    def unreachable(self) -> str | None:
+        """Why no command can be run on this node; None: one can."""
         if self.agent is None:
             return "no agent pod on this node"
-        return (
-            self.agent.not_running
-            and f"agent pod {self.agent.name} is not running: {self.agent.not_running}"
-        )
+        if self.agent.not_running is None:
+            return None
+        return f"agent pod {self.agent.name} is not running: {self.agent.not_running}"
 
 
 def agents_in(pods: Iterable[Mapping[str, Any]]) -> list[Agent]:
-    """Return the agents. Of several on one node, as in an update or after an eviction, the last one is to be asked."""
-    agents = []
-    for pod in pods:
-        metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
-        names = [container["name"] for container in spec["containers"]]
-        container = "nodeleak" if "nodeleak" in names else names[0]
-        conditions = {
-            condition["type"]: condition["status"] for condition in status.get("conditions") or ()
-        }
-        ready, not_running = conditions.get("Ready") == "True", _not_running(status, container)
-        order = (
-            not not_running,
-            "deletionTimestamp" not in metadata,
-            ready,
-            metadata["creationTimestamp"],
-        )
-        node, namespace, name = spec.get("nodeName", ""), metadata["namespace"], metadata["name"]
-        agents.append((order, Agent(node, namespace, name, container, ready, not_running)))
-    return [agent for _, agent in sorted(agents)]
+    """Return the agents, as `targets` needs them. An update may leave several on a node."""
+    return [_agent(pod) for pod in sorted(pods, key=_usability)]
 
 
-def _not_running(status: Mapping[str, Any], container: str) -> str:
-    """Say why no command can be run in the container; empty if one can. A sidecar may wait while the agent runs."""
-    states = {found["name"]: found["state"] for found in status.get("containerStatuses") or ()}
-    state, phase = states.get(container, {}), status.get("phase")
+def _agent(pod: Mapping[str, Any]) -> Agent:
+    container = _container(pod)
+    return Agent(
+        node=pod["spec"].get("nodeName", ""),
+        namespace=pod["metadata"]["namespace"],
+        pod=pod["metadata"]["name"],
+        container=container,
+        ready=_is_ready(pod),
+        not_running=_not_running(pod, container),
+    )
+
+
+def _usability(pod: Mapping[str, Any]) -> tuple[object, ...]:
+    metadata = pod["metadata"]
+    return (
+        _not_running(pod, _container(pod)) is None,
+        "deletionTimestamp" not in metadata,
+        _is_ready(pod),
+        metadata["creationTimestamp"],
+        metadata["name"],
+    )
+
+
+def _container(pod: Mapping[str, Any]) -> str:
+    names: list[str] = [container["name"] for container in pod["spec"]["containers"]]
+    return "nodeleak" if "nodeleak" in names else names[0]
+
+
+def _is_ready(pod: Mapping[str, Any]) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _not_running(pod: Mapping[str, Any], container: str) -> str | None:
+    """Return why no command can be run in the container, or None. A sidecar may wait meanwhile."""
+    status = pod.get("status") or {}
+    states = {each["name"]: each["state"] for each in status.get("containerStatuses") or ()}
+    state = states.get(container, {})
+    phase: str | None = status.get("phase")
     if "waiting" in state:
         return str(state["waiting"]["reason"])
-    return "" if "running" in state or phase == "Running" else phase or "no status yet"
+    return None if "running" in state or phase == "Running" else phase or "no status yet"
 
 
-def targets(node_lines: str, found: Iterable[Agent]) -> list[Target]:
-    """Combine `kubectl get nodes --no-headers` with the agents' pods; of several on one node, the last one is asked."""
-    agents = {agent.node: agent for agent in found}
+def targets(node_lines: str, agents: Iterable[Agent]) -> list[Target]:
+    """Combine `kubectl get nodes --no-headers` with the agents; the last of a node is used."""
+    by_node = {agent.node: agent for agent in agents}
     nodes = (line.split() for line in node_lines.splitlines())
-    return [Target(name, status, agents.get(name)) for name, status, *_ in nodes]
+    return [Target(name, status, by_node.get(name)) for name, status, *_ in nodes]
 
 
-def addresses(node_lines: str) -> dict[str, str]:
+def nodes_by_address(node_lines: str) -> dict[str, str]:
     """Read `kubectl get nodes --no-headers --output=wide`: the node of each internal address."""
     nodes = [fields for line in node_lines.splitlines() if len(fields := line.split()) > _ADDRESS]
-    # A node that was replaced may still have its object, with the same address: neither is known by it.
-    times = Counter(fields[_ADDRESS] for fields in nodes)
-    return {fields[_ADDRESS]: fields[0] for fields in nodes if times[fields[_ADDRESS]] == 1}
+    # The object of a node that was replaced may still exist, with the same address.
+    counts = Counter(fields[_ADDRESS] for fields in nodes)
+    return {fields[_ADDRESS]: fields[0] for fields in nodes if counts[fields[_ADDRESS]] == 1}
 
 
-def natural(name: str) -> list[tuple[int, str]]:
+def natural_order(name: str) -> list[tuple[int, str]]:
     """Return a key by which worker-2 comes before worker-10."""
     return [
         (int(part), "") if part.isdecimal() else (-1, part)
@@ -109,6 +128,8 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class Answer:
+    """What a command on a node printed."""
+
     node: str
     exit_code: int | None
     """Of the command on the node. None: it is not known that the command ran to its end."""
@@ -120,16 +141,17 @@ class Answer:
 
     @property
     def reason(self) -> str:
-        """The error on one line: Python's traceback and kubectl's warnings end with what matters."""
+        """The error on one line: the last of a traceback, or of kubectl's warnings."""
         if lines := [line for line in self.error.splitlines() if line.strip()]:
             # Of wrong usage, the first line is the mistake, and hints follow.
-            return truncate(lines[0 if self.exit_code == _USAGE else -1], _LONGEST)
-        missing = "its output is not the expected document"
-        return f"exit code {self.exit_code} without a message" if self.exit_code else missing
+            return truncate(lines[0 if self.exit_code == _USAGE else -1], _MAX_REASON)
+        if self.exit_code:
+            return f"exit code {self.exit_code} without a message"
+        return "its output is not the expected document"
 
     @cached_property
     def document(self) -> dict[str, Any] | None:
-        """The JSON document; None if there is none. Whatever is in it can be written as JSON again."""
+        """The JSON document, which can be written as JSON again; None if there is none."""
         try:
             tree = json.loads(self.output)
             json.dumps(tree, allow_nan=False)  # Python reads NaN and 1e999, and nobody else does
@@ -138,10 +160,11 @@ class Answer:
         return tree if isinstance(tree, dict) and not is_deeper(tree, MAX_LEVELS) else None
 
     def entry(self) -> dict[str, Any]:
-        known: dict[str, Any] = {"node": self.node, "exit_code": self.exit_code}
+        """Return its part of a merged document."""
+        entry: dict[str, Any] = {"node": self.node, "exit_code": self.exit_code}
         if self.exit_code is None or self.document is None:
-            return known | {"error": self.reason}
-        return known | {"document": self.document}
+            return entry | {"error": self.reason}
+        return entry | {"document": self.document}
 
 
 def answer_of(node: str, code: int, output: str, errors: str) -> Answer:
@@ -150,14 +173,18 @@ def answer_of(node: str, code: int, output: str, errors: str) -> Answer:
     # The command on the node can write the same line, but it cannot change kubectl's own exit code.
     last = f"command terminated with exit code {code}"
     if code and last not in lines:
-        return Answer(node, None, "", errors.strip() or f"kubectl exec ended with exit code {code}")
-    answer = Answer(node, code, output, "\n".join(line for line in lines if line != last).strip())
+        error = errors.strip() or f"kubectl exec ended with exit code {code}"
+        return Answer(node, None, error=error)
+    error = "\n".join(line for line in lines if line != last).strip()
+    answer = Answer(node, code, output, error)
     # Every command prints something, and only a document begins with a brace.
     if code or (answer.document is not None if output.startswith("{") else output.strip()):
         return answer
     # kubectl ends with 0 if the connection breaks, and 1.30 to 1.33 can lose what arrives at once.
-    why = "kubectl exec ended without the whole output: the connection was lost, or kubectl lost it"
-    return Answer(node, None, "", why, lost=True)
+    error = (
+        "kubectl exec ended without the whole output: the connection was lost, or kubectl lost it"
+    )
+    return Answer(node, None, error=error, lost=True)
 
 
 def merged(command: str, entries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,156 +1,246 @@
-"""One command: its targets, its progress, and asking them."""
+"""Commands on many nodes: which nodes, running the command there, and what is printed."""
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
 
-from agent.cli.output import show_progress
+from agent.cli.output import DONE, FOUND, UNAVAILABLE, as_json, show_progress, warn, write
 from agent.config import UsageError
+from agent.fleet import prometheus
 from agent.fleet.kubectl import Kubectl
 from agent.fleet.nodes import (
+    CAN_RUN_AGENT,
     LABELS,
-    WITHOUT_AGENT,
     Agent,
     Answer,
     Target,
-    addresses,
     agents_in,
-    natural,
+    merged,
+    natural_order,
+    nodes_by_address,
     targets,
 )
-from agent.model.text import format_number, quote
+from agent.fleet.status import NodeStatus, Rank, node_status, status_table, worst_first
+from agent.model.text import escape, format_number, quote
 
-_FEW: Final = 10
+_MAX_NAMED: Final = 10
 """So many nodes are requested by name. For more, all are listed: that is fewer requests."""
 
 
+class NodeFormat(NamedTuple):
+    """How the answers of several nodes are printed."""
+
+    options: tuple[str, ...]
+    """What the command on each node is told."""
+    prints_each: bool
+    """Whether each answer is printed when it arrives."""
+    write_all: Callable[[str, Iterable[Mapping[str, Any]]], None]
+    """Prints the entries of all nodes, after all have answered."""
+
+
+NODE_FORMATS: Final[Mapping[str, NodeFormat]] = {
+    "table": NodeFormat((), prints_each=True, write_all=lambda _command, _entries: None),
+    "json": NodeFormat(
+        ("-o", "json"),
+        prints_each=False,
+        write_all=lambda command, entries: write(as_json(merged(command, entries))),
+    ),
+}
+STATUS_FORMATS: Final[Mapping[str, Callable[[Sequence[NodeStatus]], str]]] = {
+    "table": lambda statuses: status_table(statuses, wide=False),
+    "wide": lambda statuses: status_table(statuses, wide=True),
+    "json": lambda statuses: as_json(merged("status", [each.entry for each in statuses])),
+}
+
+
 class Session:
+    """One command of `kubectl nodeleak`, with its connection to the cluster."""
+
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
-        options = [
-            option for option in cluster_options(arguments) if not option.startswith("--namespace")
-        ]
-        self.kubectl = Kubectl(*options, timeout=arguments.timeout.total_seconds())
-        self.agents_in = (
-            [f"--namespace={arguments.namespace}"] if arguments.namespace else ["--all-namespaces"]
-        )
+        cluster = {"--context": arguments.context, "--kubeconfig": arguments.kubeconfig}
+        self.kubectl = Kubectl(*_options(cluster), timeout=arguments.timeout.total_seconds())
+        self.agents_in = _options({"--namespace": arguments.namespace}) or ["--all-namespaces"]
 
     def context(self) -> str:
         return self._arguments.context or self.kubectl.context()
 
-    def targets(self, names: Sequence[str]) -> list[Target]:
-        few = names[:_FEW] if len(names) <= _FEW else ()
-        nodes = self._nodes(few)
-        agents = [agent for node in few or ("",) for agent in self._agents(node)]
+    def targets(self) -> list[Target]:
+        """Return the chosen nodes with their agents."""
+        names: Sequence[str] = self._arguments.nodes
+        named = names if len(names) <= _MAX_NAMED else ()
+        nodes = self._nodes(named)
+        agents = [agent for node in named or ("",) for agent in self._agents(node)]
         # Somebody may have made pods that could answer for any node.
         if len(namespaces := sorted({agent.namespace for agent in agents})) > 1:
-            where = ", ".join(namespaces)
             raise UsageError(
-                f"pods with the labels of the agent are in several namespaces: {where}: choose with --namespace"
+                "pods with the labels of the agent are in several namespaces: "
+                f"{', '.join(namespaces)}: choose with --namespace"
             )
         return _chosen(targets(nodes, agents), names)
 
-    def nodes(self, names: Sequence[str]) -> tuple[list[Target], dict[str, str]]:
-        """Find nodes without asking for their agents, and every node of the cluster by name and internal address."""
-        chosen = "" if names else self._nodes((), "--output=wide")
-        selected = names or self._arguments.selector
-        everything = (
-            self.kubectl.get("nodes", "--no-headers", "--output=wide") if selected else chosen
-        )
-        found = _chosen(targets(everything if names else chosen, ()), names)
-        return found, {
-            **addresses(everything),
-            **{target.node: target.node for target in targets(everything, ())},
-        }
+    def nodes(self) -> tuple[list[Target], dict[str, str]]:
+        """Return the chosen nodes without their agents, and every node by name and address."""
+        names: Sequence[str] = self._arguments.nodes
+        selected = "" if names else self._nodes((), "--output=wide")
+        everything = selected
+        if names or self._arguments.selector:
+            everything = self.kubectl.get("nodes", "--no-headers", "--output=wide")
+        chosen = _chosen(targets(everything if names else selected, ()), names)
+        by_name = {target.node: target.node for target in targets(everything, ())}
+        return chosen, nodes_by_address(everything) | by_name
 
     def _nodes(self, names: Sequence[str], *options: str) -> str:
         if names:
             return self.kubectl.get("nodes", *names, "--no-headers", "--ignore-not-found", *options)
-        selector = ",".join(filter(None, [self._arguments.selector, WITHOUT_AGENT]))
+        selector = ",".join(filter(None, [self._arguments.selector, CAN_RUN_AGENT]))
         return self.kubectl.get("nodes", f"--selector={selector}", "--no-headers", *options)
 
     def _agents(self, node: str) -> list[Agent]:
-        of_node = [f"--field-selector=spec.nodeName={node}"] if node else []
-        return agents_in(
-            self.kubectl.items("pods", *self.agents_in, f"--selector={LABELS}", *of_node)
-        )
+        on_node = [f"--field-selector=spec.nodeName={node}"] if node else []
+        pods = self.kubectl.items("pods", *self.agents_in, f"--selector={LABELS}", *on_node)
+        return agents_in(pods)
 
-    def ask(
+    def run(
         self,
-        found: Sequence[Target],
+        chosen: Sequence[Target],
         command: Sequence[str],
         finished: Callable[[Answer], None] = lambda _: None,
     ) -> list[Answer]:
-        """Run a command in each pod, and call `finished` with each answer, also of nodes that cannot be asked.
+        """Run a command on each node, and call `finished` with each answer.
 
-        What was answered before Ctrl-C counts.
+        Nodes that cannot be reached have an answer, too. After Ctrl-C, return what was answered.
         """
-
-        def execute(agent: Agent) -> Answer:
-            answer = self.kubectl.execute(agent, command)
-            # A command that changes nothing can be repeated.
-            return (
-                self.kubectl.execute(agent, command)
-                if answer.lost and "--apply" not in command
-                else answer
+        answers = {
+            target.node: Answer(
+                target.node, None, error=target.unreachable or "interrupted before it answered"
             )
-
-        answers, agents = dict[str, Answer](), list[Agent]()
-        for target in found:
-            why = target.unreachable
-            answers[target.node] = Answer(
-                target.node, None, error=why or "interrupted before it answered"
-            )
-            if why:
+            for target in chosen
+        }
+        for target in chosen:
+            if target.unreachable:
                 finished(answers[target.node])
-            elif target.agent:
-                agents.append(target.agent)
-        with ThreadPoolExecutor(self._arguments.parallel) as pool:
-            futures = [pool.submit(execute, agent) for agent in agents]
-            try:
-                show_progress(f"0 of {format_number(len(agents))} agents answered …")
-                for number, future in enumerate(as_completed(futures), 1):
-                    answer = future.result()
-                    answers[answer.node] = answer
-                    show_progress("")
-                    finished(answer)
-                    show_progress(
-                        f"{format_number(number)} of {format_number(len(agents))} agents answered …"
-                    )
-            except BaseException as error:
-                pool.shutdown(wait=False, cancel_futures=True)
-                self.kubectl.cancel()
-                if not isinstance(error, KeyboardInterrupt):
-                    raise
-            finally:
-                show_progress("")
+        agents = [target.agent for target in reachable(chosen) if target.agent]
+        with ThreadPoolExecutor(self._arguments.parallel) as pool, self._canceling(pool):
+            futures = [pool.submit(self._execute, agent, command) for agent in agents]
+            for answer in _with_progress(futures):
+                answers[answer.node] = answer
+                finished(answer)
         return list(answers.values())
+
+    def _execute(self, agent: Agent, command: Sequence[str]) -> Answer:
+        answer = self.kubectl.execute(agent, command)
+        if answer.lost and "--apply" not in command:  # a command that only reads can be repeated
+            return self.kubectl.execute(agent, command)
+        return answer
+
+    @contextmanager
+    def _canceling(self, pool: ThreadPoolExecutor) -> Iterator[None]:
+        """End all commands if anything is raised. Ctrl-C goes no further."""
+        try:
+            yield
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            self.kubectl.cancel()
+            if not isinstance(error, KeyboardInterrupt):
+                raise
+        finally:
+            show_progress("")
+
+
+def _with_progress(futures: Sequence[Future[Answer]]) -> Iterator[Answer]:
+    total = format_number(len(futures))
+    show_progress(f"0 of {total} agents answered …")
+    for number, future in enumerate(as_completed(futures), 1):
+        answer = future.result()
+        show_progress("")
+        yield answer
+        show_progress(f"{format_number(number)} of {total} agents answered …")
+
+
+def _options(values: Mapping[str, str | None]) -> list[str]:
+    return [f"{name}={value}" for name, value in values.items() if value]
 
 
 def cluster_options(arguments: argparse.Namespace) -> list[str]:
-    """Write the options that say which cluster, and where the agents are, for another command."""
-    names = {
-        "--context": arguments.context,
-        "--kubeconfig": arguments.kubeconfig,
-        "--namespace": arguments.namespace,
-    }
-    return [f"{name}={value}" for name, value in names.items() if value]
+    """Return the options that say which cluster, and where its agents are, for another command."""
+    return _options(
+        {
+            "--context": arguments.context,
+            "--kubeconfig": arguments.kubeconfig,
+            "--namespace": arguments.namespace,
+        }
+    )
 
 
-def _chosen(found: Sequence[Target], names: Sequence[str]) -> list[Target]:
-    """Return the targets with these names, or without names all targets, each once, by name. Raises UsageError."""
-    by_name = {target.node: target for target in found}
+def _chosen(nodes: Sequence[Target], names: Sequence[str]) -> list[Target]:
+    """Return the nodes with these names, or all, each once and in order. Raises UsageError."""
+    by_name = {target.node: target for target in nodes}
     if unknown := [name for name in names if name not in by_name]:
-        raise UsageError(
-            f"unknown node {', '.join(map(quote, unknown))}", "run 'kubectl get nodes' for names"
-        )
-    if not found:
-        raise UsageError(
-            "no node matches", "run 'kubectl get nodes --show-labels' for names and labels"
-        )
-    return [by_name[name] for name in sorted(dict.fromkeys(names or by_name), key=natural)]
+        hint = "run 'kubectl get nodes' for names"
+        raise UsageError(f"unknown node {', '.join(map(quote, unknown))}", hint)
+    if not nodes:
+        hint = "run 'kubectl get nodes --show-labels' for names and labels"
+        raise UsageError("no node matches", hint)
+    return [by_name[name] for name in sorted(dict.fromkeys(names or by_name), key=natural_order)]
 
 
-def reachable(found: Iterable[Target]) -> list[Target]:
-    return [target for target in found if not target.unreachable]
+def reachable(nodes: Iterable[Target]) -> list[Target]:
+    return [target for target in nodes if not target.unreachable]
+
+
+def show_status(arguments: argparse.Namespace) -> int:
+    session = Session(arguments)
+    if arguments.prometheus or arguments.prometheus_service:
+        statuses = _from_prometheus(arguments, session)
+    else:
+        chosen = session.targets()
+        answers = session.run(chosen, ("status", "-o", "json"))
+        statuses = list(map(node_status, chosen, answers))
+    statuses = worst_first(statuses)
+    write(STATUS_FORMATS[arguments.output](statuses))
+    if not all(status.complete for status in statuses):
+        return UNAVAILABLE
+    has_problems = any(status.rank in {Rank.CRITICAL, Rank.WARNING} for status in statuses)
+    return FOUND if arguments.exit_code and has_problems else DONE
+
+
+def _from_prometheus(arguments: argparse.Namespace, session: Session) -> list[NodeStatus]:
+    chosen, node_of = session.nodes()
+    seconds = arguments.timeout.total_seconds()
+    if arguments.prometheus:
+        server = prometheus.by_url(arguments.prometheus, seconds)
+    else:
+        service = arguments.prometheus_service
+        server = prometheus.through_api_server(service, session.kubectl, seconds)
+    return prometheus.statuses(server, arguments.prometheus_cluster, chosen, node_of)
+
+
+def run_on_nodes(arguments: argparse.Namespace) -> int:
+    """Run the command of the same name on each node."""
+    session = Session(arguments)
+    chosen = session.targets()
+    format_ = NODE_FORMATS[arguments.output]
+
+    def finished(answer: Answer) -> None:
+        if format_.prints_each:
+            _print(answer, several=len(chosen) > 1)
+
+    command = (arguments.command, *arguments.rest, *format_.options)
+    answers = session.run(chosen, command, finished)
+    format_.write_all(arguments.command, [answer.entry() for answer in answers])
+    codes = {UNAVAILABLE if answer.exit_code is None else answer.exit_code for answer in answers}
+    # Whatever else happened, it must not hide that a node was not read.
+    return UNAVAILABLE if UNAVAILABLE in codes else max(codes, default=DONE)
+
+
+def _print(answer: Answer, *, several: bool) -> None:
+    """Print what a node answered. `several`: each line begins with the name of the node."""
+    prefix = f"{answer.node}: " if several else ""
+    write("".join(f"{prefix}{escape(line)}\n" for line in answer.output.splitlines()))
+    errors = answer.error.splitlines()
+    if not errors and answer.exit_code is None:
+        errors = [answer.reason]
+    warn(*errors, prefix=f"{answer.node}: ")

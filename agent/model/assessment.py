@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 from functools import cached_property
 from typing import Final, TypeVar
 
@@ -22,6 +21,7 @@ from agent.model.snapshot import (
     known_or,
     require_available,
 )
+from agent.model.word import Word
 
 _T = TypeVar("_T")
 
@@ -36,30 +36,44 @@ PRIMARY: Final = frozenset({"eth0", ""})
 """The interface of a pod's own addresses; empty in the format of host-local < 0.8.0."""
 
 
-class State(StrEnum):
+class State(Word):
     """The state of a reservation. The text of each is shown by `nodeleak explain`."""
 
-    IN_USE = "in_use"
-    """Its container runs."""
-    NOT_READY = "not_ready"
-    """Its container exists and does not run: it has ended, is being created or removed, or only a
-    record has it. Or it is in another namespace of containerd, that of docker or nerdctl."""
-    TEARDOWN_PENDING = "teardown_pending"
-    """Its container is gone, and a sandbox checkpoint remains: its teardown is incomplete."""
-    UNMANAGED = "unmanaged"
-    """The runtime does not know its container, but a process, a mounted network namespace or a live
-    pod uses the address."""
-    CANDIDATE = "candidate"
-    """No owner of any kind, but newer than the grace period, or seen in one snapshot only."""
-    LEAKED = "leaked"
-    """No owner of any kind in two snapshots, and older than the grace period: nothing will ever
-    release it."""
-    UNRECOGNIZED = "unrecognized"
-    """Not written by host-local (another name, no container ID, a directory, a link, too large).
-    nodeleak only lists it and never releases it."""
-    UNKNOWN = "unknown"
-    """A source that the state depends on is unavailable, the file is newer than the node's clock
-    (it was set), or libcni's cache names no pod of the sandbox."""
+    IN_USE = "in_use", "Its container runs."
+    NOT_READY = (
+        "not_ready",
+        """Its container exists and does not run: it has ended, is being created or removed, or
+        only a record has it. Or it is in another namespace of containerd, that of docker or
+        nerdctl.""",
+    )
+    TEARDOWN_PENDING = (
+        "teardown_pending",
+        "Its container is gone, and a sandbox checkpoint remains: its teardown is incomplete.",
+    )
+    UNMANAGED = (
+        "unmanaged",
+        """The runtime does not know its container, but a process, a mounted network namespace
+        or a live pod uses the address.""",
+    )
+    CANDIDATE = (
+        "candidate",
+        "No owner of any kind, but newer than the grace period, or seen in one snapshot only.",
+    )
+    LEAKED = (
+        "leaked",
+        """No owner of any kind in two snapshots, and older than the grace period: nothing will
+        ever release it.""",
+    )
+    UNRECOGNIZED = (
+        "unrecognized",
+        """Not written by host-local (another name, no container ID, a directory, a link, too
+        large). nodeleak only lists it and never releases it.""",
+    )
+    UNKNOWN = (
+        "unknown",
+        """A source that the state depends on is unavailable, the file is newer than the node's
+        clock (it was set), or libcni's cache names no pod of the sandbox.""",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from agent.model import rejections
-from agent.model.snapshot import PortMapping
+from agent.model.snapshot import PortMapping, Unavailable
 from agent.model.volumes import Confidence
+from agent.model.word import Word
 
 Key: TypeAlias = tuple[str | int, ...]  # what a finding is known by from snapshot to snapshot
 
@@ -37,15 +38,15 @@ RESTARTS: Final = {
 """The causes with the time of a start; that of any other cause is the time of the file."""
 
 
-class Severity(StrEnum):
+class Severity(Word):
     """How urgent a finding is."""
 
-    INFO = "info"
-    """For information: nothing is broken. If it has a runbook, that says whether to look at it."""
-    WARNING = "warning"
-    """Act soon; the runbook of the alert says how soon."""
-    CRITICAL = "critical"
-    """Pods are broken, or will be within minutes."""
+    INFO = (
+        "info",
+        "For information: nothing is broken. If it has a runbook, that says whether to look at it.",
+    )
+    WARNING = "warning", "Act soon; the runbook of the alert says how soon."
+    CRITICAL = "critical", "Pods are broken, or will be within minutes."
 
     @property
     def rank(self) -> int:
@@ -143,3 +144,5 @@ class SkippedCheck:
     why: str
     broken: bool = False  # the detector itself failed: a bug of the agent
     chosen: bool = False  # a source that it needs is disabled by configuration
+    missing: Unavailable | None = None
+    """The reading that it needs; None: the check failed for another reason."""

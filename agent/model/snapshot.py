@@ -27,6 +27,11 @@ class InsufficientData(Exception):
 
     chosen = False
 
+    def __init__(self, text: object, missing: "Unavailable | None" = None) -> None:
+        """`missing`: the reading that failed; None: the value that was read is not enough."""
+        super().__init__(text)
+        self.missing = missing
+
 
 class SourceDisabled(InsufficientData):
     """Nothing can be concluded, because a source was not requested, which is a choice."""
@@ -55,7 +60,7 @@ class Unavailable:
     """What to do, which `why` says as well; None: it depends. It is not recorded."""
 
     def known(self) -> NoReturn:
-        raise InsufficientData(f"{self.source}: {self.why}")
+        raise InsufficientData(f"{self.source}: {self.why}", self)
 
 
 @dataclass(frozen=True, slots=True)

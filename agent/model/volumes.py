@@ -5,10 +5,10 @@ A volume is named as in the node's status: `kubernetes.io/csi/<driver>^<handle>`
 """
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
 
 from agent.model.fields import NONE_IS_EMPTY
+from agent.model.word import Word
 
 MIGRATED: Final = {
     "kubernetes.io/aws-ebs": "kubernetes.io/csi/ebs.csi.aws.com",
@@ -22,15 +22,12 @@ MIGRATED: Final = {
 """The CSI driver that replaces each in-tree plugin (`csi-translation-lib`), if it attaches."""
 
 
-class Confidence(StrEnum):
+class Confidence(Word):
     """How certain it is that a volume is missing from the node's status."""
 
-    CONFIRMED = "confirmed"
-    """Its VolumeAttachment says attached, and a pod waits for it."""
-    PROBABLE = "probable"
-    """A pod has waited for longer than any attach takes."""
-    MOUNTED = "mounted"
-    """It is mounted, and thus attached."""
+    CONFIRMED = "confirmed", "Its VolumeAttachment says attached, and a pod waits for it."
+    PROBABLE = "probable", "A pod has waited for longer than any attach takes."
+    MOUNTED = "mounted", "It is mounted, and thus attached."
 
 
 @dataclass(frozen=True, slots=True)

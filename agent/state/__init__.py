@@ -1,1 +1,1 @@
-"""What the agent keeps on disk. An unwritable directory loses nothing while the process lives."""
+"""What the agent keeps on disk. While the process lives, an unwritable directory loses nothing."""

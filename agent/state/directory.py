@@ -1,4 +1,4 @@
-"""The agent's own directory: its files are replaced whole or not at all, and it may be full, or not be writable."""
+"""The agent's own directory: files are replaced whole or not at all. It may be unwritable."""
 
 import os
 from collections.abc import Callable
@@ -8,34 +8,39 @@ from typing import Final
 
 from agent.sources.source_error import SourceError, cannot_read
 
-_LEAST_FREE: Final = 4096  # bytes: the largest file is a few blocks
-_TEMPORARY: Final = ".nodeleak"  # the end of the name of a file that is not complete yet
+_MIN_FREE_BYTES: Final = 4096  # the largest file is a few blocks
+_INCOMPLETE: Final = ".nodeleak"  # the end of the name of a file that is not complete yet
 
 
 class StateFile:
     def __init__(self, path: Path, warn: Callable[[str], None]) -> None:
         """`warn`: called with the reason when a write fails, once for each reason."""
-        self.path, self._warn = path, warn
-        self.failed = ""  # why the last write failed
+        self.path = path
+        self.write_error: str | None = None  # why the last write failed, if it did
+        self._warn = warn
 
     def write(self, content: bytes) -> bool:
-        before, self.failed = self.failed, ""
+        """Return whether the file could be written."""
+        before = self.write_error
+        self.write_error = None
         try:
             replace_file(self.path, content)
         except OSError as error:
             # Without the name of the temporary file, which is different each time.
-            self.failed = f"{self.path.parent}: {error.strerror}"
-            if self.failed != before:
-                self._warn(self.failed)
-        return not self.failed
+            self.write_error = f"{self.path.parent}: {error.strerror}"
+            if self.write_error != before:
+                self._warn(self.write_error)
+        return self.write_error is None
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace the file by a private one. After a power cut, either version is there and complete. Raises OSError."""
+    """Replace the file by a private one. Raises OSError.
+
+    After a power cut, the old or the new version is there, and complete.
+    """
     make_directory(path.parent)
-    temporary = path.with_name(
-        f".{path.name}{_TEMPORARY}"
-    )  # what a process leaves that is killed is used again
+    # Always the same name: what a killed process leaves is used again.
+    temporary = path.with_name(f".{path.name}{_INCOMPLETE}")
     # O_NONBLOCK: a FIFO of that name would wait for a reader.
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     handle = os.open(temporary, flags, 0o600)
@@ -57,14 +62,14 @@ def remove_file(path: Path) -> None:
 
 
 def remove_temporary_files(directory: Path) -> None:
-    """Remove what processes left that were killed. The caller is the only writer of the directory."""
-    for path in directory.glob(f".*{_TEMPORARY}"):
+    """Remove what killed processes left. Only the directory's one writer may call this."""
+    for path in directory.glob(f".*{_INCOMPLETE}"):
         with suppress(OSError):
             path.unlink()
 
 
 def make_directory(directory: Path) -> None:
-    """Create the directory and its parents, accessible only to the agent, each name on disk. Raises OSError."""
+    """Create the directory and its parents for the agent alone, each on disk. Raises OSError."""
     missing = [part for part in (directory, *directory.parents) if not part.is_dir()]
     for part in reversed(missing):
         part.mkdir(mode=0o700, exist_ok=True)
@@ -80,39 +85,46 @@ def _sync_directory(directory: Path) -> None:
 
 
 def read_disk(directory: Path) -> bool:
-    """Return True; raises SourceError if the disk is full. A directory that may not be written is a setting."""
+    """Return True; raises SourceError if the disk is full.
+
+    A directory that is missing or may not be written is no fault of the disk.
+    """
     try:
-        existing, found = _stat(directory)
+        existing, status = _nearest_existing(directory)
     except (FileNotFoundError, PermissionError):
-        return True  # not the disk
+        return True
     except OSError as error:
         raise SourceError(cannot_read(error.filename, error)) from error
-    if _is_full(found):
+    if _is_full(status):
         raise SourceError(f"{existing}: no space left on device")
     return True
 
 
-def unwritable(directory: Path) -> str:
-    """Return why nothing can be written in a directory that may not exist yet; empty if it can. Changes nothing."""
+def why_unwritable(directory: Path) -> str | None:
+    """Return why nothing can be written in a directory that may not exist yet, if so.
+
+    Changes nothing.
+    """
     try:
-        existing, found = _stat(directory)
+        existing, status = _nearest_existing(directory)
     except OSError as error:
         return cannot_read(error.filename, error)
     if not existing.is_dir():
         return f"{existing} is not a directory"
-    if found.f_flag & os.ST_RDONLY:
+    if status.f_flag & os.ST_RDONLY:
         return f"{existing} is mounted read-only"
-    if _is_full(found):
+    if _is_full(status):
         return f"{existing}: no space left on device"
-    return (
-        ""
-        if os.access(existing, os.W_OK | os.X_OK, effective_ids=True)
-        else f"{existing}: permission denied"
-    )
+    if not os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
+        return f"{existing}: permission denied"
+    return None
 
 
-def _stat(directory: Path) -> tuple[Path, os.statvfs_result]:
-    """Return the nearest directory that exists, or link to nothing, and its file system; raises OSError."""
+def _nearest_existing(directory: Path) -> tuple[Path, os.statvfs_result]:
+    """Return the nearest directory that exists, or dangling link, and its file system.
+
+    Raises OSError.
+    """
     for existing in (directory, *directory.parents):
         with suppress(FileNotFoundError, NotADirectoryError):
             existing.lstat()
@@ -120,6 +132,6 @@ def _stat(directory: Path) -> tuple[Path, os.statvfs_result]:
     return existing, os.statvfs(existing)
 
 
-def _is_full(found: os.statvfs_result) -> bool:
+def _is_full(status: os.statvfs_result) -> bool:
     """Return whether there is no space; some file systems do not count their blocks."""
-    return bool(found.f_blocks) and found.f_bfree * found.f_frsize < _LEAST_FREE
+    return bool(status.f_blocks) and status.f_bfree * status.f_frsize < _MIN_FREE_BYTES

@@ -15,42 +15,45 @@ from agent.sources.host.files import read_file
 from agent.sources.source_error import SourceError, cannot_read
 from agent.state.directory import StateFile
 
-FRESH: Final = timedelta(
-    minutes=10
-)  # how old the stored time of the Node may be, to spare the disk
+MAX_AGE: Final = timedelta(minutes=10)
+"""Of the stored time of the Node: it is not written in each sync, to spare the disk."""
 
 
 class DeviceHistoryStore:
-    """The history up to the last report. An unwritable state directory loses nothing until the next start."""
+    """The history up to the last report.
+
+    An unwritable state directory loses nothing until the next start.
+    """
 
     def __init__(self, state_dir: Path, warn: Callable[[str], None] = lambda _: None) -> None:
-        """`warn`: called with the reason when the history cannot be written, once for each reason."""
+        """`warn`: called with the reason when a write fails, once for each reason."""
         self._file = StateFile(state_dir / documents.HISTORY_FILE, warn)
         self._history: StoredHistory | None = None
 
     @property
-    def failed(self) -> str:
-        return self._file.failed
+    def write_error(self) -> str | None:
+        return self._file.write_error
 
     def read(self) -> StoredHistory:
-        """Return the history up to the last report, with the reason if the stored one is unreadable."""
+        """Return the history up to the last report, and why the stored one is unreadable, if so."""
         if self._history is None:
             self._history = _load(self._file.path)
         return self._history
 
-    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (the duration does not matter here)
+    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (unused)
         devices = known_or(report.assessment.snapshot.device_plugins, None)
         if devices is None:
             return
         before = self.read()
-        if devices.history == before.transitions and not before.trouble and not self.failed:
+        is_stored = devices.history == before.transitions and not before.trouble
+        if is_stored and self.write_error is None:
             return
         written = self._file.write(documents.dump_history(devices.history).encode())
         self._history = StoredHistory(devices.history, None if written else before.trouble)
 
 
 def _load(path: Path) -> StoredHistory:
-    """Read the stored history; none is empty, a damaged one is empty with the reason."""
+    """Return the stored history. A missing one is empty; a damaged one is empty with the reason."""
     try:
         content, _ = read_file(path)
     except FileNotFoundError:
@@ -66,27 +69,25 @@ def _load(path: Path) -> StoredHistory:
 
 
 class LastSeenExporter:
-    """Keeps the last seen Node: an agent that starts after its deletion has to know that there was one."""
+    """Keeps the Node as last seen: an agent that starts after its deletion needs to know it."""
 
     def __init__(self, state_dir: Path, warn: Callable[[str], None] = lambda _: None) -> None:
         self._file = StateFile(state_dir / documents.LAST_SEEN_FILE, warn)
         self._written: LastSeen | None = None
 
-    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (the duration does not matter here)
+    def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (unused)
         snapshot = report.assessment.snapshot
         registration = known_or(snapshot.registration, None)
         last = registration.last if registration else None
         gone = isinstance(snapshot.node, Known) and not snapshot.node.value
-        if (
-            last
-            and self._is_news(last, gone=gone)
-            and self._file.write(documents.dump_last_seen(last).encode())
-        ):
+        if last is None or not self._needs_write(last, gone=gone):
+            return
+        if self._file.write(documents.dump_last_seen(last).encode()):
             self._written = last
 
-    def _is_news(self, last: LastSeen, *, gone: bool) -> bool:
-        """Whether it is worth a write. If the Node is gone, its exact time is."""
+    def _needs_write(self, last: LastSeen, *, gone: bool) -> bool:
+        """Return whether there is news. If the Node is gone, its exact time is."""
         if self._written is None or gone:
             return last != self._written
-        same = replace(last, at=self._written.at, in_use=self._written.in_use) == self._written
-        return not same or abs(last.at - self._written.at) >= FRESH
+        unchanged = replace(last, at=self._written.at, in_use=self._written.in_use)
+        return unchanged != self._written or abs(last.at - self._written.at) >= MAX_AGE

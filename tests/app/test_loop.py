@@ -144,7 +144,7 @@ class RecordingCleaner(Cleaner):
         self.calls.append(("after", self._sources.requested.count("reservations")))
         assert [report.assessment.snapshot] == [*snapshots]
         return Cleaning(
-            node=report.assessment.snapshot.node_name, taken_at=snapshots[0].taken_at, applied=True
+            node=report.assessment.snapshot.node_name, taken_at=snapshots[0].taken_at, dry_run=False
         )
 
 
@@ -155,7 +155,7 @@ def test_the_cleaner_is_called_before_and_after_each_snapshot() -> None:
     assert cleaner.calls == [("before", 0), ("after", 1), ("before", 1), ("after", 2)]
     for report in exporter.reports:
         assert report.cleaning == Cleaning(
-            node="worker-1", taken_at=report.assessment.snapshot.taken_at, applied=True
+            node="worker-1", taken_at=report.assessment.snapshot.taken_at, dry_run=False
         )
 
 
@@ -165,7 +165,7 @@ class FailingCleaner(RecordingCleaner):
     def __init__(self, sources: RecordedSources, when: str) -> None:
         super().__init__(sources)
         self._when = when
-        self.applied = True
+        self.dry_run = False
 
     def before_snapshot(self) -> None:
         super().before_snapshot()

@@ -16,7 +16,6 @@ from agent.checks import engine
 from agent.checks.addresses import leaked_reservation
 from agent.checks.engine import ConfirmationState
 from agent.cleanup import guards
-from agent.cleanup.guards import GuardContext, RuntimeHistory
 from agent.model.assessment import State
 from agent.model.finding import LeakCause, TrackedFinding
 from agent.model.report import Report
@@ -262,7 +261,7 @@ def test_nothing_is_released_or_forgotten_while_the_detector_of_leaks_is_broken(
         patched.setattr(leaked_reservation, "find", broken)
         report, leaked = syncs.sync(30, LOST)
     assert (leaked, report.findings, [gap.broken for gap in report.gaps]) == (set(), (), [True])
-    context = GuardContext(report=report, runtime_history=RuntimeHistory(), limits=b.make_limits())
+    context = replace(b.guard_context(node()), report=report)
     assert not [requested for requested, refusals in guards.decide(context) if not refusals]
     report, leaked = syncs.sync(30, LOST)
     assert (leaked, report.newly_confirmed) == ({LOST.ip}, {})

@@ -33,7 +33,12 @@ def recheck(
             return probe(reservations) if send else {}
 
     return Live(
-        has_container, has_checkpoint, CniResults([]), Path(), ProcessTable(Path()), lambda *_: {}
+        has_container=has_container,
+        has_checkpoint=has_checkpoint,
+        results=CniResults([]),
+        proc=Path(),
+        processes=ProcessTable(Path()),
+        probe_addresses=lambda *_: {},
     )
 
 
@@ -44,7 +49,7 @@ class Owners:
     containers: set[str] = field(default_factory=set)
     checkpoints: set[str] = field(default_factory=set)
     holders: dict[str, str] = field(default_factory=dict)
-    objections: dict[str, Reason] = field(
+    refusals: dict[str, Reason] = field(
         default_factory=dict
     )  # What the probe says against the release of an address
     silent: str = ""  # Which of runtime, kubelet and kernel gives no definite answer
@@ -70,6 +75,6 @@ class Owners:
     def probe(self, reservations: Sequence[Reservation]) -> dict[Any, ProbeResult]:
         self.probed.append([leak.ip for leak in reservations])
         return {
-            leak.key: ProbeResult(f"{leak.ip} was probed", self.objections.get(leak.ip))
+            leak.key: ProbeResult(f"{leak.ip} was probed", self.refusals.get(leak.ip))
             for leak in reservations
         }

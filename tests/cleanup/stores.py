@@ -20,7 +20,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from agent.cleanup.journal import Entry, Journal, JournalStore
+from agent.cleanup.journal import Entry, Journal
+from agent.cleanup.journal_store import JournalStore
 from agent.cleanup.restore import RestoreError, recover_and_restore
 from agent.cleanup.run import Cleaner
 from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles, describe_error
@@ -163,8 +164,16 @@ class Store:
             parts.get("recheck", Owners().recheck()),
             parts.get("file_ops", self.file_ops()),
         )
-        session = limits, "clean", journal, recheck, files
-        return Cleaner(*session, now=lambda: now, uptime=lambda: UPTIME, applied=True)
+        return Cleaner(
+            limits=limits,
+            actor="clean",
+            store=journal,
+            recheck=recheck,
+            files=files,
+            now=lambda: now,
+            uptime=lambda: UPTIME,
+            dry_run=False,
+        )
 
     def release(
         self, *reserved: Reservation, snapshot: Snapshot | None = None, **parts: Any
@@ -196,7 +205,7 @@ class Store:
         parts = file_ops or self.file_ops(), self.journal_store
         with self.journal_store.exclusive(30):
             try:
-                return [True, recover_and_restore(name or self.entry().name, *parts, NOW)]
+                return [True, recover_and_restore(name or self.entry().name, *parts, NOW) or ""]
             except (OSError, RestoreError) as error:
                 return [False, describe_error(error)]
 

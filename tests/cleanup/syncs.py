@@ -11,7 +11,8 @@ from typing import Any
 
 from agent.checks import engine
 from agent.checks.engine import ConfirmationState
-from agent.cleanup.journal import RESERVATION, Busy, Entry, FileImage, Journal, JournalStore
+from agent.cleanup.journal import RESERVATION, Entry, FileImage, Journal
+from agent.cleanup.journal_store import Busy, JournalStore
 from agent.cleanup.run import Cleaner
 from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles
 from agent.model.release import Cleaning, Limits, Reason, Verdict
@@ -118,8 +119,8 @@ class InMemoryJournal(JournalStore):
         yield
         self.held = False
 
-    def trouble(self) -> str:
-        return ""
+    def why_unwritable(self) -> str | None:
+        return None
 
     def read(self) -> Journal:
         if self.unreadable:
@@ -160,20 +161,26 @@ class Daemon:
         self.files, self.journal = Files(), journal or InMemoryJournal(*entries)
         recheck = (owners or Owners()).recheck()
         limits = replace(limits or make_limits(), **(budget or {}))  # type: ignore[arg-type]
-        self.session = limits, "run", self.journal, recheck, self.files
+        self.session: dict[str, Any] = {
+            "limits": limits,
+            "actor": "run",
+            "store": self.journal,
+            "recheck": recheck,
+            "files": self.files,
+        }
         self.now = NOW
         self.passed = timedelta(0)  # Since the snapshot
         self.set_by = timedelta(0)  # How far the wall clock was set since the snapshot
-        self.cleaner: Cleaner = self.new_cleaner(applied=True)
+        self.cleaner: Cleaner = self.new_cleaner(dry_run=False)
         self._memory: ConfirmationState | None = None
 
-    def new_cleaner(self, *, applied: bool) -> Cleaner:
+    def new_cleaner(self, *, dry_run: bool) -> Cleaner:
         """Return a cleaner that has seen nothing yet."""
         return Cleaner(
-            *self.session,
+            **self.session,
             now=lambda: self.now + self.passed + self.set_by,
             uptime=lambda: UPTIME + (self.now - NOW) + self.passed,
-            applied=applied,
+            dry_run=dry_run,
         )
 
     def sync(self, *records: Any, meanwhile: Sequence[Entry] = (), **changes: Any) -> Cleaning:

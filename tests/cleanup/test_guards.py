@@ -1,11 +1,13 @@
-"""Each guard: no objection to a plain leak, and otherwise a reason, and an option that lifts it if there is one."""
+"""Each guard: no refusal to a plain leak, and otherwise a reason, and an option that lifts it if there is one."""
 
 import itertools
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from agent.checks.addresses import leaked_share
 from agent.cleanup.guards import RuntimeHistory, decide, release_requests
+from agent.cleanup.journal import Journal
 from agent.model.assessment import State
 from agent.model.release import Limits, Reason, Refusal
 from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, RuntimeNetwork
@@ -37,12 +39,13 @@ from tests.builders import (
     sandbox,
 )
 from tests.cleanup.leaks import DUAL, LEAK, LEAK6, SECOND, THE_ID, THE_IP, leaks
+from tests.cleanup.syncs import entry
 
 
 def refusals(
     *snapshots: Snapshot, limits: Limits | None = None, **known: Any
 ) -> tuple[Refusal, ...]:
-    """Return the objections to the last request of a node."""
+    """Return the refusals to the last request of a node."""
     return decide(guard_context(*snapshots, limits=limits, **known))[-1][1]
 
 
@@ -86,10 +89,10 @@ PINNED = b.cni_result(THE_ID, "shop/gone", b.CIDR, namespace="/var/run/netns/cni
 """What libcni keeps of a sandbox whose network namespace was mounted."""
 NAMED = b.cni_result(THE_ID, "shop/gone", b.CIDR)
 FORWARDED = replace(NAMED, port_mappings=(PortMapping(8080, "tcp"),))
-HALTED = "container 999999999999 is there again"
+HALTING = entry(LEAK, halted=NOW)
 TORN = "/x/torn.json: no entry"
 SITUATIONS: tuple[tuple[Reason, str, Snapshot, dict[str, Any]], ...] = (
-    (Reason.HALTED, HALTED, node(LEAK), {"halted": HALTED}),
+    (Reason.HALTED, HALTING.reappearance, node(LEAK), {"journal": Journal((HALTING,))}),
     (Reason.SOURCE_UNAVAILABLE, "node: it gave no word", b.without(node(LEAK), "node"), {}),
     (Reason.TEARDOWN_PENDING, "its checkpoint remains", node(LEAK, Checkpoint(THE_ID, "shop/gone")), {}),
     *((Reason.ADDRESS_IN_USE, "process 77 (java) has", node(LEAK, Address(THE_IP, 77, "java"), *kept), {})
@@ -100,9 +103,9 @@ SITUATIONS: tuple[tuple[Reason, str, Snapshot, dict[str, Any]], ...] = (
     (Reason.RUNTIME_DOUBTFUL, "docker lists no container of 3 of the 3 pods",
      node(reservations=[LEAK], checkpoints=[], containers=[]), {}),
     (Reason.UNSETTLED, "the kubelet started 299 s ago", node(LEAK, processes=[processes(kubelet=GRACE - SECOND)]), {}),
-    (Reason.JOURNAL_UNWRITABLE, "/x is read-only", node(LEAK), {"journal_trouble": "/x is read-only"}),
+    (Reason.JOURNAL_UNWRITABLE, "/x is read-only", node(LEAK), {"journal_error": "/x is read-only"}),
     (Reason.JOURNAL_UNWRITABLE, f"{TORN}; it may say that cleanup halted", node(LEAK),
-     {"limits": UNATTENDED_PORTS, "journal_damage": (TORN,)}),
+     {"limits": UNATTENDED_PORTS, "journal": Journal(damage=(TORN,))}),
     (Reason.PLUGIN_AT_WORK, "the CNI plugin bridge (process 70)", with_plugin(node(LEAK), GRACE + UPTIME), {}),
     (Reason.RUNTIME_UNORDERED, "containerd 1.6.8 is not known to", with_runtime(node(LEAK), CONTAINERD, "1.6.8"), {}),
     (Reason.PLUGIN_FAILING, "a CNI plugin of network kubenet fails",
@@ -146,10 +149,11 @@ def test_the_setting_named_by_a_refusal_overrides_it() -> None:
 
 
 def test_the_setting_for_what_was_restored_names_all_addresses_of_the_sandbox() -> None:
-    snapshot, restored = node(LEAK, LEAK6, **DUAL), frozenset({THE_ID})
-    (refusal,) = refusals(snapshot, restored=restored)
+    snapshot = node(LEAK, LEAK6, **DUAL)
+    restored = Journal((entry(LEAK, restored=NOW),))
+    (refusal,) = refusals(snapshot, journal=restored)
     assert (refusal.reason, refusal.setting) == (Reason.NOT_CONFIRMED, BOTH_IPS)
-    assert refusals(snapshot, limits=only(THE_IP, "fd00::9"), restored=restored) == ()
+    assert refusals(snapshot, limits=only(THE_IP, "fd00::9"), journal=restored) == ()
 
 
 def test_all_refusals_are_returned_the_most_important_first() -> None:
@@ -158,7 +162,9 @@ def test_all_refusals_are_returned_the_most_important_first() -> None:
         Checkpoint(THE_ID, ""),
         processes=[processes(docker=None)],
     )
-    assert reasons(wrong, limits=in_networks(), halted="once more", journal_trouble="no") == [
+    assert reasons(
+        wrong, limits=in_networks(), journal=Journal((HALTING,)), journal_error="no"
+    ) == [
         Reason.HALTED,
         Reason.NETWORK_NOT_ALLOWED,
         Reason.TEARDOWN_PENDING,
@@ -436,7 +442,7 @@ def test_a_list_without_the_running_pods_is_suspect() -> None:
 
 
 def share(*records: Any, **changes: Any) -> float:
-    return guard_context(node(*records, **changes)).shares["kubenet"]
+    return leaked_share.share(guard_context(node(*records, **changes)).assessment, "kubenet")
 
 
 def test_what_a_share_is_one_of_and_that_each_network_has_its_own() -> None:

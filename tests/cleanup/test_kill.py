@@ -78,7 +78,7 @@ def is_settled(store: Store, before: Files) -> Entry | None:
     (entry,) = store.journal().entries or (None,)
     if not found:
         assert entry is not None
-        assert entry.verdict in {Verdict.RELEASED, Verdict.INTERRUPTED}
+        assert entry.verdict in {Verdict.RELEASED, Verdict.IN_DOUBT}
         assert [*store.caches[0].iterdir()] == [], (
             "CRI-O would run DEL with it while another pod has the address"
         )
@@ -125,7 +125,7 @@ def test_killed_at_each_call_of_a_release(tmp_path: Path) -> None:
         verdicts.add(entry and entry.verdict)
 
     assert kill_at_each_call(tmp_path, lambda _: None, release, check) > 40
-    assert verdicts == {None, Verdict.FAILED, Verdict.INTERRUPTED, Verdict.RELEASED}
+    assert verdicts == {None, Verdict.FAILED, Verdict.IN_DOUBT, Verdict.RELEASED}
 
 
 @NAMED

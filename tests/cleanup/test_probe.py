@@ -44,8 +44,8 @@ pairs = [name.rpartition("/") for name in names]
 reserved = [reservation(ip, network=network or "kubenet") for network, _, ip in pairs]
 recheck = wired(proc=proc, cni_cache_dir=cache).recheck
 began = time.monotonic()
-results = recheck.send(reserved, send == "True")
-found = {str(key).removeprefix("kubenet/"): [one.objection, one.why, one.conclusive] for key, one in results.items()}
+results = recheck.probe_addresses(reserved, send == "True")
+found = {str(key).removeprefix("kubenet/"): [one.reason, one.why, one.conclusive] for key, one in results.items()}
 print(json.dumps([time.monotonic() - began, found]))
 """
 
@@ -53,7 +53,7 @@ print(json.dumps([time.monotonic() - began, found]))
 @dataclass(frozen=True)
 class Probed:
     seconds: float
-    objections: dict[str, str | None]
+    refusals: dict[str, str | None]
     whys: dict[str, str]
     asked: dict[str, bool]
 
@@ -100,19 +100,19 @@ def test_a_namespace_without_a_process_answers_and_where_nobody_has_an_address_i
     net: Network,
 ) -> None:
     none = probed(net, "10.244.1.20", "fd00:244::20")
-    assert none.objections == {"10.244.1.20": None, "fd00:244::20": None}, (
+    assert none.refusals == {"10.244.1.20": None, "fd00:244::20": None}, (
         "a bridge without any pod has nobody"
     )
     net.pod("ghost", 9)
     at_once = probed(net, "10.244.1.9", "fd00:244::9")
-    assert at_once.objections == {"10.244.1.9": IN_USE, "fd00:244::9": IN_USE}
+    assert at_once.refusals == {"10.244.1.9": IN_USE, "fd00:244::9": IN_USE}
     assert at_once.whys["fd00:244::9"] == "fd00:244::9 answers on cbr0 (connection refused)"
     nobody = [
         *(f"10.244.1.{number}" for number in range(20, 40)),
         *(f"fd00:244::{number}" for number in range(20, 40)),
     ]
     found = probed(net, "10.244.1.9", *nobody)
-    assert found.objections == {"10.244.1.9": IN_USE} | dict.fromkeys(nobody)
+    assert found.refusals == {"10.244.1.9": IN_USE} | dict.fromkeys(nobody)
     assert found.whys["10.244.1.20"] == "nobody on cbr0 has 10.244.1.20: host unreachable"
     assert 2.5 < found.seconds < 60, "three seconds for all of them, and not for each"
 
@@ -131,7 +131,7 @@ def test_a_bridge_that_has_just_got_its_address_is_waited_for_and_one_without_is
     for seconds, ghost, nobody in ((2, IN_USE, None), (60, UNANSWERED, UNANSWERED)):
         tentative(net, seconds)
         found = probed(net, "fd00:244::9", "fd00:244::20")
-        assert found.objections == {"fd00:244::9": ghost, "fd00:244::20": nobody}
+        assert found.refusals == {"fd00:244::9": ghost, "fd00:244::20": nobody}
 
 
 def test_silence_is_no_proof_and_an_outdated_neighbor_is_waited_for(net: Network) -> None:
@@ -143,11 +143,11 @@ def test_silence_is_no_proof_and_an_outdated_neighbor_is_waited_for(net: Network
     net.ip("neigh add fd00:244::6 lladdr 02:00:00:00:00:06 dev cbr0 nud permanent")
     # The kernel still knows where the address was, as it does of each pod that the kubelet has probed.
     gone = ("10.244.1.8", "fd00:244::8")
-    assert probed(net, *gone).objections == dict.fromkeys(gone, IN_USE)
+    assert probed(net, *gone).refusals == dict.fromkeys(gone, IN_USE)
     net.ip("netns del lost", *(f"neigh change {ip} dev cbr0 nud stale" for ip in gone))
     silent = ("10.244.1.6", "fd00:244::6", "10.244.1.9")
     found = probed(net, *gone, *silent)
-    assert found.objections == dict.fromkeys(gone) | dict.fromkeys(silent, UNANSWERED)
+    assert found.refusals == dict.fromkeys(gone) | dict.fromkeys(silent, UNANSWERED)
     assert found.whys["10.244.1.6"] == (
         "10.244.1.6 on cbr0: no answer within 14 s, and the node does not report it unreachable"
     )
@@ -168,7 +168,7 @@ def test_a_firewall_of_the_pod_is_somebody_and_one_of_the_node_no_proof(net: Net
         net.run(*within, "iptables", "-A", chain, *rule)
         found = probed(net, "10.244.1.9")
         net.run(*within, "iptables", "-D", chain, *rule)
-        assert found.objections == {"10.244.1.9": expected}
+        assert found.refusals == {"10.244.1.9": expected}
     assert (
         found.whys["10.244.1.9"]
         == "10.244.1.9 on cbr0: a firewall of the node does not let the probe pass"
@@ -194,7 +194,7 @@ def test_a_link_on_which_the_node_asks_as_somebody_else_is_no_proof(net: Network
         "route replace fd00:244::/64 dev cbr0 src fd00:99::1",
     )
     found = probed(net, "10.244.1.9", "fd00:244::9")
-    assert found.objections == {"10.244.1.9": UNANSWERED, "fd00:244::9": UNANSWERED}
+    assert found.refusals == {"10.244.1.9": UNANSWERED, "fd00:244::9": UNANSWERED}
     why = "the node asks as 10.99.0.1, which is not in the network of the route"
     assert found.whys["10.244.1.9"] == f"10.244.1.9 on cbr0: {why}"
 
@@ -216,7 +216,7 @@ def test_any_answer_is_somebody(net: Network) -> None:
         assert server.stdout
         assert server.stdout.readline() == "ready\n"
         found = probed(net, "10.244.1.9")
-    assert found.objections == {"10.244.1.9": IN_USE}
+    assert found.refusals == {"10.244.1.9": IN_USE}
     assert found.whys["10.244.1.9"] == "10.244.1.9 answers on cbr0 (it sent a datagram)"
 
 
@@ -233,7 +233,7 @@ def test_what_the_route_tells_is_not_asked_and_nothing_from_another_network_than
     )
     with sniffer(net, "ghost", "eth0") as arrived:
         found = probed(net, *alone, *own, *off_link)
-    assert found.objections == dict.fromkeys((*alone, *own), IN_USE) | dict.fromkeys(off_link)
+    assert found.refusals == dict.fromkeys((*alone, *own), IN_USE) | dict.fromkeys(off_link)
     assert found.whys["10.244.1.77"] == "a route to 10.244.1.77 alone leads to interface h-ghost"
     assert found.whys[BRIDGE4] == f"{BRIDGE4} is an address of the node itself"
     assert arrived == [0]
@@ -262,7 +262,7 @@ def test_a_kernel_before_4_13_lists_the_prefix_of_a_route_in_a_file(net: Network
     }
     for is_old in (True, False):
         found = probed(net, *known, is_old=is_old)
-        assert found.objections == known
+        assert found.refusals == known
         assert (
             found.whys["10.244.1.77"] == "a route to 10.244.1.77 alone leads to interface h-ghost"
         )
@@ -292,7 +292,7 @@ def test_nothing_is_sent_off_the_link(net: Network) -> None:
     )  # fmt: skip
     with sniffer(net, "gateway", "eth0") as arrived:
         found = probed(net, *off_link)
-    assert found.objections == dict.fromkeys(off_link)
+    assert found.refusals == dict.fromkeys(off_link)
     assert found.whys == {
         ip: f"{ip} cannot be probed: the node has it on no link" for ip in off_link
     }
@@ -307,7 +307,7 @@ def test_silence_on_one_of_several_links_is_no_proof(net: Network) -> None:
     )  # fmt: skip
     net.pod("ghost", 150)
     found = probed(net, "10.244.1.150", "10.244.1.20", "fd00:244::20")
-    assert found.objections == dict.fromkeys(found.whys)
+    assert found.refusals == dict.fromkeys(found.whys)
     assert found.asked == {"10.244.1.150": False, "10.244.1.20": True, "fd00:244::20": True}
     assert found.whys["10.244.1.150"].endswith(
         "host unreachable, which proves nothing: cbr0 cannot be asked"
@@ -327,7 +327,7 @@ def test_pods_that_the_node_does_not_reach_are_not_said_to_be_absent(net: Networ
     found = probed(
         net, "10.20.0.9", "vlan/10.20.0.9", "mixed/10.20.0.9", "vlan/10.20.0.1", "vlan/10.244.1.9"
     )
-    assert found.objections == dict.fromkeys(found.whys) | {"vlan/10.20.0.1": IN_USE}
+    assert found.refusals == dict.fromkeys(found.whys) | {"vlan/10.20.0.1": IN_USE}
     assert found.whys["10.20.0.9"] == "nobody on up0 has 10.20.0.9: host unreachable"
     assert (
         found.whys["vlan/10.20.0.9"]
@@ -351,13 +351,13 @@ def test_silence_proves_something_only_for_pods_that_the_node_reaches(net: Netwo
     }
     names = [f"{plugin}/10.244.1.{number}" for plugin in doubts for number in (9, 20)]
     found, dry = probed(net, *names), probed(net, *names, "10.244.1.9", send=False)
-    assert dry.objections == dict.fromkeys(names), "nothing is said where it would prove something"
+    assert dry.refusals == dict.fromkeys(names), "nothing is said where it would prove something"
     for plugin, doubt in doubts.items():
         ghost, nobody = f"{plugin}/10.244.1.9", f"{plugin}/10.244.1.20"
         for name in (ghost, nobody):
             why = f"a probe of {name.partition('/')[2]} cannot prove that nobody has it: {doubt}"
             assert dry.whys[name].startswith(why)
-        assert (found.objections[ghost], found.asked[ghost]) == (IN_USE, True)
-        assert (found.objections[nobody], found.asked[nobody]) == (None, False)
+        assert (found.refusals[ghost], found.asked[ghost]) == (IN_USE, True)
+        assert (found.refusals[nobody], found.asked[nobody]) == (None, False)
         why = f"nobody on cbr0 has 10.244.1.20: host unreachable, which proves nothing: {doubt}"
         assert found.whys[nobody].startswith(why)

@@ -210,7 +210,7 @@ def test_of_what_was_interrupted_an_address_reserved_since_is_not_touched(tmp_pa
         assert store.files() == before
         found = store.entry()
         assert (found.verdict, found.restored, found.unfinished) == (
-            Verdict.INTERRUPTED,
+            Verdict.IN_DOUBT,
             None,
             False,
         )
@@ -240,7 +240,7 @@ def test_what_was_interrupted_in_a_network_that_was_removed_since_is_finished(
     tmp_path: Path,
 ) -> None:
     for interrupt, verdict, what in (
-        (half_released, Verdict.INTERRUPTED, "release"),
+        (half_released, Verdict.IN_DOUBT, "release"),
         (half_restored, Verdict.RELEASED, "restoration"),
     ):
         store = Store(tmp_path / what)
@@ -259,7 +259,7 @@ def test_what_was_interrupted_in_a_network_that_was_removed_since_is_finished(
     shutil.rmtree(store.network())
     before = store.files()
     store.start()
-    assert (store.entry().verdict, store.files()) == (Verdict.INTERRUPTED, before)
+    assert (store.entry().verdict, store.files()) == (Verdict.IN_DOUBT, before)
     assert "kubenet does not exist any more" in store.entry().why
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pytest
 
 from agent.cleanup import guards, run
-from agent.cleanup.journal import MAX_ENTRIES
+from agent.cleanup.journal_store import MAX_ENTRIES
 from agent.cli import main
 from tests.cleanup.stores import Store, immutable, in_child, refuse
 from tests.cli.commands import (
@@ -640,7 +640,7 @@ def test_after_a_kill_no_release_is_claimed_that_another_process_may_have_made(
     done = incident.restore("--last", "--apply")
     assert (done.code, unknown in done.out) == (FAILED, True)
     (entry,) = incident.entries()
-    assert (entry["outcome"], entry["restored"]) == ("interrupted", None)
+    assert (entry["outcome"], entry["restored"]) == ("in_doubt", None)
     assert unknown in entry["why"]
     done = incident.restore("--last", "--apply")
     assert (done.code, ip in incident.reserved) == (USAGE, False)

@@ -264,9 +264,9 @@ def test_other_characters_are_escaped_on_an_ascii_terminal(node: SmallNode) -> N
 
 
 def test_without_docstrings_every_command_is_refused_in_one_sentence() -> None:
-    """They are the text of help and advice. With -O alone, everything works."""
+    """They describe the findings. With -O alone, everything works."""
     refused = (
-        "nodeleak: python -OO (PYTHONOPTIMIZE=2) removes docstrings, which are the text of help and advice: "
+        "nodeleak: python -OO (PYTHONOPTIMIZE=2) removes docstrings, which describe the findings: "
         "use -O, or neither\n"
     )
     for command in (("--help",), ("version",), ("scan", "--api=off"), ("run",)):

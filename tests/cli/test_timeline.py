@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from agent.cleanup.journal import RESERVATION, Entry, FileImage, JournalStore
+from agent.cleanup.journal import RESERVATION, Entry, FileImage
+from agent.cleanup.journal_store import JournalStore
 from agent.model.release import Verdict
 from tests.cli.commands import LEAKED, Done, SmallNode, hanging_api, nodeleak
 from tests.wire import FakeServer, http

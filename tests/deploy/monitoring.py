@@ -10,7 +10,7 @@ import promql_parser as promql
 import yaml  # type: ignore[import-untyped]
 
 from agent.checks.registry import DETECTORS
-from agent.exporters.bugs import PARTS
+from agent.exporters.metrics import INTERNAL_ERRORS
 from agent.model.assessment import State
 from agent.model.finding import LeakCause, Severity
 from agent.model.rejections import PodOutcome, RejectionCause
@@ -30,7 +30,7 @@ _VALUES: Final[Mapping[str, set[str]]] = {
     "detector": {one.NAME for one in DETECTORS},
     "pod_outcome": {one.value for one in PodOutcome},
     "mode": {"observe", "dry-run", "clean"},
-    "part": set(PARTS),
+    "part": set(INTERNAL_ERRORS.begins),
     "phase": {"candidate", "confirmed"},
     "reason": {one.value for one in (*Reason, *Verdict)},
     "severity": {one.value for one in Severity},

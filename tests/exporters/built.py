@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from agent.checks import engine
-from agent.cleanup.journal import RESERVATION, Entry, FileImage, JournalStore
+from agent.cleanup.journal import RESERVATION, Entry, FileImage
+from agent.cleanup.journal_store import JournalStore
 from agent.model.devices import TransitionKind
 from agent.model.documents import Recording, loads
 from agent.model.rejections import RejectionKind
@@ -210,13 +211,13 @@ CLEANINGS: Final[dict[str, Cleaning]] = {
     "released with two addresses, left in a cache": cleaning(
         c.released(*c.DUAL, why="left in libcni's cache: /x")
     ),
-    "dry run": cleaning(outcome(Verdict.WOULD_RELEASE), applied=False),
+    "dry run": cleaning(outcome(Verdict.WOULD_RELEASE), dry_run=True),
     "refused by two guards, one of which has no setting": cleaning(
         refused(c.CANDIDATE, c.UNMANAGED)
     ),
     "refused, and both can be overridden": cleaning(refused(c.CANDIDATE, c.BUDGET)),
     "one reason for many": cleaning(
-        *(refused(c.BUDGET, of=(lost,)) for lost in c.many(16)), applied=False
+        *(refused(c.BUDGET, of=(lost,)) for lost in c.many(16)), dry_run=True
     ),
     "reasons that count": cleaning(
         *(refused(no, of=(lost,)) for no, lost in zip(_COUNTING, c.many(9), strict=True))
@@ -232,7 +233,7 @@ CLEANINGS: Final[dict[str, Cleaning]] = {
     "nothing": cleaning(free_before={"kubenet": 253}, free_after={"kubenet": 253}),
     "blocked everywhere": cleaning(
         outcome(Verdict.WOULD_RELEASE),
-        applied=False,
+        dry_run=True,
         halted="it is there again",
         blockers=(
             Blocker(BlockedBy.NO_CLEANUP_NETWORK, "not set"),
@@ -241,8 +242,10 @@ CLEANINGS: Final[dict[str, Cleaning]] = {
     ),
     "blocked in one network": cleaning(
         outcome(Verdict.WOULD_RELEASE),
-        applied=False,
-        blockers=(Blocker(BlockedBy.NETWORK_UNWRITABLE, "cannot change /storage", "storage"),),
+        dry_run=True,
+        blockers=(
+            Blocker(BlockedBy.NETWORK_UNWRITABLE, "cannot change /storage", network="storage"),
+        ),
     ),
     "sources unavailable": cleaning(
         refused(

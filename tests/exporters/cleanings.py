@@ -36,9 +36,9 @@ def many(count: int) -> tuple[Reservation, ...]:
     return tuple(reservation(f"10.244.1.{20 + n}", f"{n:064x}") for n in range(count))
 
 
-def cleaning(*outcomes: Outcome, applied: bool = True, **more: Any) -> Cleaning:
+def cleaning(*outcomes: Outcome, dry_run: bool = False, **more: Any) -> Cleaning:
     about = {"free_before": {"kubenet": 0}, "free_after": {"kubenet": 7}, **more}
-    return Cleaning(node="worker-1", taken_at=NOW, applied=applied, outcomes=outcomes, **about)
+    return Cleaning(node="worker-1", taken_at=NOW, dry_run=dry_run, outcomes=outcomes, **about)
 
 
 DUAL = (reservation("10.244.1.9"), reservation("fd00::9", GONE))  # The two addresses of one sandbox

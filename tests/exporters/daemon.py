@@ -12,7 +12,7 @@ from agent.checks import engine
 from agent.checks.engine import ConfirmationState
 from agent.exporters.bugs import BugReporter
 from agent.exporters.log import LogExporter
-from agent.exporters.metrics import MetricsExporter
+from agent.exporters.prometheus import MetricsExporter
 from agent.kube_events.delivery import DeliveryMetrics
 from agent.model.finding import SkippedCheck, TrackedFinding
 from agent.model.release import Cleaning

@@ -6,7 +6,8 @@ from dataclasses import replace
 import structlog
 from prometheus_client import CollectorRegistry
 
-from agent.exporters.bugs import PARTS, BugReporter
+from agent.exporters.bugs import BugReporter
+from agent.exporters.metrics import INTERNAL_ERRORS
 from agent.model.bug import Bug, bug_of
 from agent.model.report import Report
 from tests.builders import node, scanned
@@ -34,7 +35,10 @@ class Reported:
     @property
     def counted(self) -> dict[str, float | None]:
         name = "nodeleak_internal_errors_total"
-        return {part: self.registry.get_sample_value(name, {"part": part}) for part in PARTS}
+        return {
+            part: self.registry.get_sample_value(name, {"part": part})
+            for part in INTERNAL_ERRORS.begins
+        }
 
 
 def bug(part: str, name: str = "x", error: str = "KeyError: 'a'") -> Bug:
@@ -47,7 +51,7 @@ def report(*bugs: Bug, of_cleaning: tuple[Bug, ...] = ()) -> Report:
 
 
 def test_every_part_starts_at_zero_so_that_a_rate_sees_the_first_bug() -> None:
-    assert Reported().counted == dict.fromkeys(PARTS, 0.0)
+    assert Reported().counted == dict.fromkeys(INTERNAL_ERRORS.begins, 0.0)
 
 
 def test_each_bug_is_logged_once_with_its_traceback_and_counted_in_every_sync() -> None:

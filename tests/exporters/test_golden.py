@@ -83,8 +83,8 @@ def test_a_node_looks_as_it_did(name: str, golden: Golden, server: Server) -> No
     server.export(reports[-1], 0.1)
     texts = {" ".join(command): scan(*command) for command in SCANS}
     texts |= {
-        "timeline": timeline_table(timeline, ""),
-        "timeline -v": timeline_table(timeline, "", verbose=True),
+        "timeline": timeline_table(timeline, None),
+        "timeline -v": timeline_table(timeline, None, verbose=True),
     }
     texts["status"] = nodeleak("status", f"--listen=127.0.0.1:{server.port}").out
     for head, text in texts.items():

@@ -135,7 +135,7 @@ CLEANUPS: tuple[tuple[str, Cleaning], ...] = (
     ("refused as before: nothing", cleaning(refused(c.CANDIDATE))),
     ("refused for another reason", cleaning(refused(c.BUDGET))),
     ("failed", cleaning(BUSY)),
-    ("a dry run", cleaning(c.outcome(Verdict.WOULD_RELEASE), applied=False)),
+    ("a dry run", cleaning(c.outcome(Verdict.WOULD_RELEASE), dry_run=True)),
     ("released with both addresses", cleaning(released(*c.DUAL, why="left in libcni's cache: x"))),
     ("halted, with a warning", HALTED),
     ("the same: nothing", HALTED),

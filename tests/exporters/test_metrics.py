@@ -1,12 +1,15 @@
 """Metrics: closed names and labels, known zeros, and nothing for unknown values."""
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from agent.exporters.metrics import COUNTED, OF_AGENT, OF_SYNC, Metric
 from agent.kube_events.delivery import Failure, Kind, Message
 from agent.model.devices import TransitionKind
 from agent.model.finding import Finding, LeakCause, SkippedCheck, TrackedFinding
@@ -133,9 +136,7 @@ def test_counters_of_a_network_start_with_zeros_when_it_first_has_a_suspect() ->
     assert daemon.get("releases_total", network="storage") == 0, "a counter does not end"
     assert daemon.get("lock_wait_seconds_count") == daemon.get("lock_held_seconds_count") == 0
     for mode in ("observe", "dry-run"):
-        text = cleaned(
-            cleaning(c.outcome(Verdict.WOULD_RELEASE), applied=False), mode=mode
-        ).scrape()
+        text = cleaned(cleaning(c.outcome(Verdict.WOULD_RELEASE), dry_run=True), mode=mode).scrape()
         assert [
             name
             for name in ("releases_total", "release_failures", "lock_wait", "lock_held")
@@ -174,7 +175,7 @@ def test_a_refusal_counts_once_per_sync_by_its_first_reason() -> None:
     assert daemon.get("releases_refused_total", network="kubenet", reason="not_confirmed") == 3
     assert daemon.get("releases_refused_total", network="kubenet", reason="over_budget") == 15
     assert daemon.get("releases_total", network="kubenet") == 0
-    dry = cleaned(cleaning(refused(c.CANDIDATE), applied=False), mode="dry-run")
+    dry = cleaned(cleaning(refused(c.CANDIDATE), dry_run=True), mode="dry-run")
     assert dry.get("releases_refused_total", network="kubenet", reason="not_confirmed") == 1
     seen = Refusal(Reason.CONTAINER_EXISTS, "docker has it")
     exists = refused(seen, of=(reservation("10.9.0.2", network="storage"),))
@@ -187,7 +188,7 @@ def test_a_refusal_counts_once_per_sync_by_its_first_reason() -> None:
 
 
 def test_a_failed_release_is_counted_by_its_reason() -> None:
-    for verdict in map(Verdict, MISSED):
+    for verdict in (Verdict(name) for name in MISSED):
         daemon = cleaned(cleaning(c.outcome(verdict, why="it is another", waited=0.2)))
         failures = {
             one: daemon.get("release_failures_total", network="kubenet", reason=one)
@@ -318,28 +319,25 @@ def test_the_text_can_be_parsed_holds_each_sample_once_and_is_accepted_by_promto
 def test_a_bug_in_one_metric_hides_no_other_and_one_in_a_counter_leaves_no_gauge_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object) -> Any:
         raise ZeroDivisionError("a bug")
 
-    families = ("_networks", "_findings", "_oldest", "_devices", "_of_sync", "_watch_counters")
-    for family in families:
-        with monkeypatch.context() as patched:
-            daemon = Daemon()
-            patched.setattr(f"agent.exporters.metrics.{family}", fail)
-            daemon.sync(node(LOST))
-            daemon.scrape()
-            daemon.scrape()
-            assert daemon.get("internal_errors_total", part="exporter") == 2, family
-            present = {
-                "_networks": daemon.get("range_addresses", network="kubenet"),
-                "_of_sync": daemon.get("last_sync_timestamp_seconds"),
-                "": daemon.get("source_up", source="containers"),
-            }
-            absent = {name for name, value in present.items() if value is None}
-            assert absent == {family} & present.keys(), family
+    tables: dict[str, Sequence[Metric[Any]]] = {"OF_AGENT": OF_AGENT, "OF_SYNC": OF_SYNC}
+    for place, table in tables.items():
+        for number, metric in enumerate(table):
+            daemon = Daemon().sync(node(LOST))
+            exported = {family.name for family in daemon.registry.collect()}
+            broken = [*table[:number], metric._replace(values=fail), *table[number + 1 :]]
+            with monkeypatch.context() as patched:
+                patched.setattr(f"agent.exporters.prometheus.{place}", broken)
+                daemon.scrape()
+                left = {family.name for family in daemon.registry.collect()}
+            assert daemon.get("internal_errors_total", part="exporter") == 2, metric.name
+            name = f"nodeleak_{metric.name.removesuffix('_total')}"
+            assert left == exported - {name}, metric.name
+    broken = [metric._replace(values=fail) for metric in COUNTED if isinstance(metric, Metric)]
+    monkeypatch.setattr("agent.exporters.prometheus.COUNTED", broken)
     daemon = Daemon()
-    before = daemon.sync(node(LOST)).get("last_sync_timestamp_seconds")
-    monkeypatch.setattr("agent.exporters.metrics._with_suspects", fail)
     with pytest.raises(ZeroDivisionError):
         daemon.sync(node(LOST))
-    assert daemon.get("last_sync_timestamp_seconds") != before
+    assert daemon.get("last_sync_timestamp_seconds") is not None

@@ -17,7 +17,8 @@ from agent.checks import engine
 from agent.checks.engine import ConfirmationState
 from agent.cleanup import guards
 from agent.cleanup.guards import GuardContext, RuntimeHistory
-from agent.cleanup.journal import Busy, Entry, FileImage, Journal, JournalStore
+from agent.cleanup.journal import Entry, FileImage, Journal
+from agent.cleanup.journal_store import Busy, JournalStore
 from agent.cleanup.recheck import Recheck
 from agent.cleanup.restore import RestoreError, recover_and_restore
 from agent.cleanup.run import Cleaner
@@ -304,8 +305,8 @@ class InMemoryJournal(JournalStore):
         finally:
             self._ask("leave")
 
-    def trouble(self) -> str:
-        return ""
+    def why_unwritable(self) -> str | None:
+        return None
 
     def read(self) -> Journal:
         self.known = self._ask("journal")
@@ -363,9 +364,17 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
     def uptime() -> timedelta:
         return taken_after_boot[-1]
 
-    session = limits, "run" if setup.syncs else "clean", journal, node.recheck(), node.files()
-    if setup.syncs:
-        cleaner = Cleaner(*session, now=journal_time, uptime=uptime, applied=True)
+    cleaner = (Cleaner if setup.syncs else _Merging)(
+        limits=limits,
+        actor="run" if setup.syncs else "clean",
+        store=journal,
+        recheck=node.recheck(),
+        files=node.files(),
+        now=journal_time,
+        uptime=uptime,
+        dry_run=False,
+    )
+    if not isinstance(cleaner, _Merging):
         state: ConfirmationState | None = None
         for _ in range(setup.syncs):
             cleaner.before_snapshot()
@@ -375,7 +384,6 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
             )
             cleaner.after_snapshot((current,), report)
         return
-    cleaner = _Merging(*session, now=journal_time, uptime=uptime, applied=True)
     cleaner.ask, cleaner.setup = ask, setup
     cleaner.before_snapshot()
     snapshots: tuple[Snapshot, ...] = (snapshot(),)
@@ -415,7 +423,7 @@ class _Merging(Cleaner):
         context = super().context(report)
         passed = tuple(request for request, refusals in guards.decide(context) if not refusals)
         sandboxes = {request.container_id for request in passed}
-        known = tuple(entry for entry in self._read.entries if entry.container_id in sandboxes)
+        known = tuple(entry for entry in context.journal.entries if entry.container_id in sandboxes)
         _merge(self.ask, self.setup, "decided", passed, known, context.halted)
         return context
 

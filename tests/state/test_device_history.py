@@ -174,7 +174,7 @@ def test_on_a_full_disk_the_old_file_stays_and_no_temporary_file_is_left(
         store.export(report(news), 0.1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert store.failed.endswith(": File too large")
+    assert (store.write_error or "").endswith(": File too large")
     assert (path.read_text(), os.listdir(path.parent)) == (before, [path.name])
     store.export(report(news), 0.1)
     assert stored(path) == advanced(news)

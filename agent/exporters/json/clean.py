@@ -1,65 +1,64 @@
-"""Cleanup results as the JSON document `nodeleak.clean/v1`, and the journal as `nodeleak.journal/v1`."""
+"""The JSON documents of a cleanup, `nodeleak.clean/v1`, and the journal, `nodeleak.journal/v1`."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from agent.cleanup.journal import JOURNAL_SCHEMA, Entry, Journal, file_document
+from agent.cleanup.journal import Entry, Journal
+from agent.cleanup.journal_store import JOURNAL_SCHEMA, file_document
 from agent.exporters.json.scan import unavailable_sources
-from agent.model.finding import LeakCause
-from agent.model.release import Blocker, Cleaning, Outcome, Verdict
-from agent.model.snapshot import Reservation, ReservationKey
+from agent.model.release import RESULTS, Blocker, Cleaning, Outcome
+from agent.model.snapshot import Reservation
 from agent.model.text import rfc3339
 
 _SCHEMA: Final = "nodeleak.clean/v1"
 
 
 def clean_document(cleaning: Cleaning) -> dict[str, Any]:
-    tally, causes = cleaning.tally(), cleaning.causes
+    tally = cleaning.tally()
     return {
         "schema": _SCHEMA,
         "node": cleaning.node,
         "taken_at": rfc3339(cleaning.taken_at),
-        "applied": cleaning.applied,
+        "applied": not cleaning.dry_run,
         "network": ",".join(cleaning.free_before),
         "networks": [
-            {"network": network, "free_before": free, "free_after": cleaning.free_after.get(network)}
+            {
+                "network": network,
+                "free_before": free,
+                "free_after": cleaning.free_after.get(network),
+            }
             for network, free in cleaning.free_before.items()
         ],
         "addresses": [
-            _address(outcome, reservation, cleaning.taken_at, causes)
+            _address(outcome, reservation, cleaning)
             for outcome in cleaning.outcomes
             for reservation in outcome.request.reservations
         ],
-        "verdicts": {verdict.value: tally[verdict] for verdict in Verdict},
+        "verdicts": {verdict.value: tally[verdict] for verdict in RESULTS},
         "passed_over": [
             {"network": address.network or None, "ip": address.ip, "why": address.why}
             for address in cleaning.not_releasable
         ],
         "halted": cleaning.halted or None,
-        "blockers": None if cleaning.applied else list(map(_blocker, cleaning.blockers)),
+        "blockers": list(map(_blocker, cleaning.blockers)) if cleaning.dry_run else None,
         "unavailable": unavailable_sources(cleaning.unavailable),
         "warnings": list(cleaning.warnings),
-    }  # fmt: skip
+    }
 
 
 def _blocker(blocker: Blocker) -> dict[str, Any]:
     return {"by": blocker.by.value, "why": blocker.why, "network": blocker.network or None}
 
 
-def _address(
-    outcome: Outcome,
-    reservation: Reservation,
-    taken_at: datetime,
-    causes: Mapping[ReservationKey, LeakCause],
-) -> dict[str, Any]:
+def _address(outcome: Outcome, reservation: Reservation, cleaning: Cleaning) -> dict[str, Any]:
+    age = cleaning.taken_at - reservation.mtime
     return {
         "network": reservation.network,
         "ip": reservation.ip,
         "container_id": reservation.container_id or None,
         "pod": outcome.request.pod or None,
-        "age_seconds": round((taken_at - reservation.mtime).total_seconds(), 3),
-        "cause": causes.get(reservation.key),
+        "age_seconds": round(age.total_seconds(), 3),
+        "cause": cleaning.causes.get(reservation.key),
         "verdict": outcome.verdict.value,
         "reason": outcome.refusals[0].reason.value if outcome.refusals else None,
         "why": "; ".join(refusal.why for refusal in outcome.refusals) or outcome.why or None,
@@ -75,20 +74,19 @@ def _address(
 
 
 def _setting(outcome: Outcome) -> str | None:
-    """Return the settings that override all refusals; None where one of them cannot be overridden."""
+    """Return the settings that override all refusals; None if one of them has none."""
     settings = [refusal.setting for refusal in outcome.refusals]
-    return (
-        " ".join(dict.fromkeys(" ".join(settings).split())) if settings and all(settings) else None
-    )
+    if not settings or not all(settings):
+        return None
+    return " ".join(dict.fromkeys(" ".join(settings).split()))
 
 
-def journal_document(image: Journal) -> dict[str, Any]:
-    entries = [_entry(entry) for entry in image.entries]
-    return {"schema": JOURNAL_SCHEMA, "entries": entries, "damage": list(image.damage)}
+def journal_document(journal: Journal) -> dict[str, Any]:
+    entries = [_entry(entry) for entry in journal.entries]
+    return {"schema": JOURNAL_SCHEMA, "entries": entries, "damage": list(journal.damage)}
 
 
 def _entry(entry: Entry) -> dict[str, Any]:
-    times = {name: getattr(entry, name) for name in ("restored", "restoring", "halted", "resumed")}
     return {
         "entry": entry.name,
         "at": rfc3339(entry.at),
@@ -98,6 +96,13 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "addresses": list(entry.ips),
         "outcome": entry.verdict.value if entry.verdict else None,
         "why": entry.why or None,
-        **{name: rfc3339(at) if at else None for name, at in times.items()},
+        "restored": _time(entry.restored),
+        "restoring": _time(entry.restoring),
+        "halted": _time(entry.halted),
+        "resumed": _time(entry.resumed),
         "files": [file_document(image) for image in entry.files],
     }
+
+
+def _time(at: datetime | None) -> str | None:
+    return rfc3339(at) if at else None

@@ -1,4 +1,7 @@
-"""A report as JSON: `nodeleak.scan/v1`, of which text and page are made too, and in short `nodeleak.status/v1`."""
+"""A report as the JSON document `nodeleak.scan/v1`, and in short as `nodeleak.status/v1`.
+
+Text and page are made from the former.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
@@ -9,13 +12,12 @@ from agent.checks.devices.view import DeviceView
 from agent.exporters.json.status import SCHEMA, NodeState
 from agent.exporters.summary import headline, state_of
 from agent.model.assessment import ClassifiedReservation, State
-from agent.model.finding import LeakCause, TrackedFinding, total
+from agent.model.finding import TrackedFinding, total
 from agent.model.ranges import numbered
 from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import (
     InsufficientData,
     Reservation,
-    ReservationKey,
     Snapshot,
     Unavailable,
 )
@@ -26,17 +28,15 @@ _SCHEMA: Final = "nodeleak.scan/v1"
 
 def scan_document(report: Report) -> dict[str, Any]:
     """Return the document. Times are UTC in RFC 3339; what is not known is null, never 0."""
-    snapshot, causes = report.assessment.snapshot, report.leak_causes
+    snapshot = report.assessment.snapshot
+    reservations = sorted_reservations(report.assessment.reservations)
     return {
         "schema": _SCHEMA,
         "node": snapshot.node_name,
         "taken_at": rfc3339(snapshot.taken_at),
         "server_version": snapshot.server_version or None,
         "networks": [_network(network) for network in report.networks],
-        "reservations": [
-            _reservation(entry, snapshot.taken_at, causes)
-            for entry in sorted_reservations(report.assessment.reservations)
-        ],
+        "reservations": [_reservation(classified, report) for classified in reservations],
         "device_plugins": _devices(snapshot),
         "findings": [_finding(tracked) for tracked in report.sorted_findings],
         "unavailable": unavailable_sources(report.unavailable),
@@ -80,26 +80,28 @@ def _network(network: NetworkSummary) -> dict[str, Any]:
     }
 
 
-def _reservation(
-    classified: ClassifiedReservation,
-    taken_at: datetime,
-    causes: Mapping[ReservationKey, LeakCause],
-) -> dict[str, Any]:
-    entry = classified.entry
-    reservation = entry if isinstance(entry, Reservation) else None
-    return {
+def _reservation(classified: ClassifiedReservation, report: Report) -> dict[str, Any]:
+    document: dict[str, Any] = {
         "network": classified.network,
         "ip": classified.name,
-        "container_id": reservation.container_id if reservation else None,
-        "ifname": reservation.ifname if reservation else None,
+        "container_id": None,
+        "ifname": None,
         "state": classified.state.value,
         "pod": classified.pod or None,
-        "age_seconds": round((taken_at - reservation.mtime).total_seconds(), 3)
-        if reservation
-        else None,
+        "age_seconds": None,
         "why": classified.why,
-        "cause": causes.get(reservation.key) if reservation else None,
+        "cause": None,
     }
+    entry = classified.entry
+    if isinstance(entry, Reservation):
+        age = report.assessment.snapshot.taken_at - entry.mtime
+        document |= {
+            "container_id": entry.container_id,
+            "ifname": entry.ifname,
+            "age_seconds": round(age.total_seconds(), 3),
+            "cause": report.leak_causes.get(entry.key),
+        }
+    return document
 
 
 def _devices(snapshot: Snapshot) -> list[dict[str, Any]] | None:
@@ -113,9 +115,7 @@ def _devices(snapshot: Snapshot) -> list[dict[str, Any]] | None:
             "devices": state.devices,
             "allocated": state.allocated,
             "registered": state.registered,
-            "registered_since": None
-            if state.registered_since is None
-            else rfc3339(state.registered_since),
+            "registered_since": _time(state.registered_since),
             "registration_delay_seconds": None
             if state.delay is None
             else round(state.delay.total_seconds(), 3),
@@ -127,6 +127,10 @@ def _devices(snapshot: Snapshot) -> list[dict[str, Any]] | None:
     ]
 
 
+def _time(at: datetime | None) -> str | None:
+    return None if at is None else rfc3339(at)
+
+
 def _finding(tracked: TrackedFinding) -> dict[str, Any]:
     finding = tracked.finding
     return {
@@ -135,7 +139,7 @@ def _finding(tracked: TrackedFinding) -> dict[str, Any]:
         "message": finding.message,
         "severity": finding.severity.value,
         "count": finding.count,
-        "since": None if tracked.began is None else rfc3339(tracked.began),
+        "since": _time(tracked.began),
         "confirmed": tracked.confirmed,
         "cause": finding.cause.value if finding.cause else None,
         "network": finding.network or None,
@@ -158,46 +162,53 @@ def status_document(
     interval: float,
     alive: bool,
 ) -> dict[str, Any]:
-    """`age`: seconds since the snapshot was begun; `interval`: between two syncs; `alive`: whether they go on."""
-    taken_at = rfc3339(report.assessment.snapshot.taken_at)
+    """Return `nodeleak.status/v1`.
+
+    `age`: seconds since the snapshot was begun. `interval`: seconds between two syncs. `alive`:
+    whether syncs go on.
+    """
+    snapshot = report.assessment.snapshot
     return {
         "schema": SCHEMA,
         "version": version,
-        "node": report.assessment.snapshot.node_name,
+        "node": snapshot.node_name,
         "state": (state_of(report) if alive else NodeState.STALLED).value,
         "headline": headline(report, alive=alive),
-        "cleanup": {**cleanup, "halted": report.cleaning.halted if report.cleaning else ""},
+        "cleanup": {**cleanup, "halted": (report.cleaning and report.cleaning.halted) or ""},
         "networks": [
-            _status_of_network(network) for network in report.networks if not network.not_in_use
+            _network_status(network) for network in report.networks if not network.not_in_use
         ],
-        "findings": list(_counted_findings(report.sorted_findings)),
+        "findings": list(_finding_counts(report.sorted_findings)),
         "unavailable": unavailable_sources(report.unavailable),
         "report": {
-            "taken_at": taken_at,
+            "taken_at": rfc3339(snapshot.taken_at),
             "age_seconds": round(age, 1),
             "interval_seconds": interval,
         },
     }
 
 
-def _status_of_network(network: NetworkSummary) -> dict[str, Any]:
+def _network_status(network: NetworkSummary) -> dict[str, Any]:
     states = network.states or {}
-    counts = {"leaked": states.get(State.LEAKED), "unknown": states.get(State.UNKNOWN)}
-    return {"name": network.name, "usable": network.usable, "free": network.free, **counts}
+    return {
+        "name": network.name,
+        "usable": network.usable,
+        "free": network.free,
+        "leaked": states.get(State.LEAKED),
+        "unknown": states.get(State.UNKNOWN),
+    }
 
 
-def _counted_findings(findings: Iterable[TrackedFinding]) -> Iterator[dict[str, Any]]:
+def _finding_counts(findings: Iterable[TrackedFinding]) -> Iterator[dict[str, Any]]:
     groups: dict[tuple[str, str], list[TrackedFinding]] = {}
     for tracked in findings:
         if tracked.confirmed:
-            groups.setdefault(
-                (tracked.finding.severity.value, tracked.finding.detector), []
-            ).append(tracked)
+            kind = tracked.finding.severity.value, tracked.finding.detector
+            groups.setdefault(kind, []).append(tracked)
     for (severity, detector), group in groups.items():
-        oldest = min(tracked.since for tracked in group)
         yield {
             "severity": severity,
             "detector": detector,
             "count": total(group),
-            "oldest": rfc3339(oldest),
+            "oldest": rfc3339(min(tracked.since for tracked in group)),
         }

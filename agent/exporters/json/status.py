@@ -1,9 +1,12 @@
-"""The document `nodeleak.status/v1`: what the daemon says of its node. The daemon and the command share its shape."""
+"""The document `nodeleak.status/v1`: how a daemon describes its node.
 
-from enum import StrEnum
+The daemon and the commands that read it share its shape.
+"""
+
 from typing import Any, Final
 
 from agent.model.text import escape
+from agent.model.word import Word
 
 SCHEMA: Final = "nodeleak.status/v1"
 _NUMBER: Final = int | float
@@ -35,26 +38,38 @@ SHAPE: Final[dict[str, Any]] = {
 
 
 class Malformed(Exception):
-    """An answer is not the document."""
+    """What was answered is not the document."""
 
 
-class NodeState(StrEnum):
+class NodeState(Word):
     """The state of a node in `nodeleak status`. The text of each is shown by `nodeleak explain`."""
 
-    OK = "ok"
-    """The daemon has no confirmed finding, except informational ones, and every source is available."""
-    FINDINGS = "findings"
-    """The daemon has confirmed findings, or cleanup has halted.
-    Run: nodeleak scan"""
-    INCOMPLETE = "incomplete"
-    """Some data are unavailable, so checks could not run or know less. What they would find is unknown.
-    Run: nodeleak scan"""
-    STALLED = "stalled"
-    """The daemon answers, but has stopped checking the node. Its report is old.
-    Run: kubectl logs and kubectl delete pod for the agent of the node"""
-    NO_REPORT = "no_report"
-    """No daemon answers on this node, or it has not finished its first sync.
-    Run: nodeleak scan, which needs no daemon"""
+    OK = (
+        "ok",
+        """The daemon has no confirmed finding, except informational ones, and every source is
+        available.""",
+    )
+    FINDINGS = (
+        "findings",
+        """The daemon has confirmed findings, or cleanup has halted.
+        Run: nodeleak scan""",
+    )
+    INCOMPLETE = (
+        "incomplete",
+        """Some data are unavailable, so checks could not run or know less. What they would find
+        is unknown.
+        Run: nodeleak scan""",
+    )
+    STALLED = (
+        "stalled",
+        """The daemon answers, but has stopped checking the node. Its report is old.
+        Run: kubectl logs and kubectl delete pod for the agent of the node""",
+    )
+    NO_REPORT = (
+        "no_report",
+        """No daemon answers on this node, or it has not finished its first sync.
+        Run: nodeleak scan, which needs no daemon""",
+    )
 
 
 def no_report(why: str) -> dict[str, Any]:
@@ -62,7 +77,10 @@ def no_report(why: str) -> dict[str, Any]:
 
 
 def checked(answer: Any) -> dict[str, Any]:
-    """Return the known keys of an answer that is not trusted, without control characters. Raises Malformed."""
+    """Return the keys of an untrusted answer that are known, without control characters.
+
+    Raises Malformed.
+    """
     document: dict[str, Any] = _checked(answer, SHAPE)
     if document["schema"] != SCHEMA or document["state"] not in set(NodeState) - {
         NodeState.NO_REPORT

@@ -1,28 +1,21 @@
 """Cleanup results, restorations and the journal as text, for people."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from shlex import quote
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from agent.checks.detector import Step
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.restore import Restoration
 from agent.exporters.json.clean import clean_document
 from agent.exporters.json.scan import address_order
-from agent.exporters.release_commands import ANY_SHARE, BY_JOB, with_share
+from agent.exporters.release_commands import ANY_SHARE, BY_JOB
+from agent.exporters.rows import WHEN_HALTED
 from agent.exporters.text import layout
 from agent.exporters.text.layout import AddressRow, TableView
 from agent.model.ranges import runs
 from agent.model.release import BlockedBy, Cleaning, Reason, Verdict
 from agent.model.text import count_of, format_number, rfc3339
-
-WHEN_HALTED: Final = (
-    "cordon the node; if the container is still there, `nodeleak restore ENTRY`, then with --apply; find out why "
-    "the container runtime did not list it; only then `nodeleak resume` in the agent's pod "
-    "(runbook NodeleakCleanupHalted)"
-)
 
 _COLUMNS: Final = (
     "network",
@@ -37,20 +30,17 @@ _COLUMNS: Final = (
 _GROUPED: Final = ("network", "ip", "age_seconds", "cause", "verdict", "container_id", "pod")
 _DEFAULT: Final = TableView()
 _RELEASED: Final = {"released", "would release"}
-_OF_A_POD: Final = {BlockedBy.NO_CLEANUP_NETWORK, BlockedBy.NETWORK_UNWRITABLE}
+_BY_MANIFEST: Final = {BlockedBy.NO_CLEANUP_NETWORK, BlockedBy.NETWORK_UNWRITABLE}
 """What the manifests of a pod, and nobody in it, can change."""
-_REMEDY: Final = re.compile(": (name the networks|to release, create a Job) .*")
-"""What to do about these, where the command to run says it."""
 _SCREENFUL: Final = 15
 """How many addresses have a row each. Of more, those that are alike share one."""
-_NAMED: Final = 3
+_MAX_NAMED: Final = 3
 """How many addresses, or reasons of one kind, are listed before they are only counted."""
 
 
 def clean_names(cleaning: Cleaning, view: TableView) -> str:
-    return layout.name_lines(
-        row for row in _rows(clean_document(cleaning), view) if row["verdict"] in _RELEASED
-    )
+    rows = _rows(clean_document(cleaning), view)
+    return layout.name_lines(row for row in rows if row["verdict"] in _RELEASED)
 
 
 @layout.as_text
@@ -59,28 +49,26 @@ def clean_table(
 ) -> Iterator[str]:
     """Write a cleanup. `verbose`: every address, and every reason with all its addresses."""
     document = clean_document(cleaning)
+    columns = view.columns
     yield f"Node {document['node']}, {document['taken_at']}"
-    if not document["applied"]:
-        yield from _possible(document, view)
+    if cleaning.dry_run:
+        yield from _dry_run(cleaning, document, view)
     if document["halted"]:
-        halted = layout.fill(f"Cleanup halted: {document['halted']}", view.columns, rest="  ")
-        yield from (
-            "",
-            *halted,
-            *layout.numbered_steps(map(Step, WHEN_HALTED.split("; ")), view.columns),
-        )
+        yield ""
+        yield from layout.fill(f"Cleanup halted: {document['halted']}", columns, rest="  ")
+        yield from layout.numbered_steps(map(Step, WHEN_HALTED.split("; ")), columns)
     if document["addresses"]:
         yield from layout.section(_table(document, view, whole=verbose or view.wide))
     reasons = _reasons(document, verbose=verbose)
-    yield from layout.section(layout.fill_each(reasons, view.columns), "Why:")
+    yield from layout.section(layout.fill_each(reasons, columns), "Why:")
     passed_over = (
         f"{row['ip']}: nothing to release: {row['why']}" for row in document["passed_over"]
     )
-    yield from layout.section(layout.fill_each(passed_over, view.columns, indent=""))
+    yield from layout.section(layout.fill_each(passed_over, columns, indent=""))
     head = "Nothing can be released, because these sources are unavailable:"
-    yield from layout.section(layout.what_to_do(document["unavailable"], view.columns), head)
+    yield from layout.section(layout.what_to_do(document["unavailable"], columns), head)
     warnings = (f"warning: {warning}" for warning in document["warnings"])
-    yield from layout.section(layout.fill_each(warnings, view.columns, indent=""))
+    yield from layout.section(layout.fill_each(warnings, columns, indent=""))
     yield ""
     yield from _totals(document)
 
@@ -90,50 +78,47 @@ def _table(document: dict[str, Any], view: TableView, *, whole: bool) -> Iterato
     if whole or len(rows) <= _SCREENFUL:
         yield from layout.address_table(_COLUMNS, rows, view.columns)
         return
-    shown = layout.grouped(
-        sorted(rows, key=lambda row: bool(document["applied"] and row["verdict"] == "released"))
-    )
+    if document["applied"]:  # what was released comes last
+        rows.sort(key=lambda row: bool(row["verdict"] == "released"))
+    shown = layout.grouped(rows)
     yield from layout.address_table(_GROUPED, shown[:_SCREENFUL], view.columns)
-    more = (
-        f"… and {count_of(len(shown) - _SCREENFUL, 'more row', 'more rows')}. "
-        if len(shown) > _SCREENFUL
-        else ""
-    )
+    more = ""
+    if len(shown) > _SCREENFUL:
+        more = f"… and {count_of(len(shown) - _SCREENFUL, 'more row', 'more rows')}. "
     yield f"{more}AGE is that of the oldest. All: -v, or after a release 'nodeleak journal'."
 
 
-def _possible(document: dict[str, Any], view: TableView) -> Iterator[str]:
-    """Say first whether what follows can be done here, and otherwise where."""
-    blockers = document["blockers"]
+def _dry_run(cleaning: Cleaning, document: dict[str, Any], view: TableView) -> Iterator[str]:
+    """Say whether what follows can be done here, and otherwise where."""
+    blockers = cleaning.blockers
+    scope = _scope(document["blockers"])
     if blockers:
-        yield f"No release is possible {_scope(blockers)}:"
-    by_job = "clean-job" in view.release[-1] and _OF_A_POD & {blocker["by"] for blocker in blockers}
-    whys = (
-        "cleanup halted: see below" if each["by"] == BlockedBy.HALTED else each["why"]
-        for each in blockers
-    )
-    yield from layout.fill_each(
-        (_REMEDY.sub("", why) if by_job else why for why in whys), view.columns
-    )
+        yield f"No release is possible {scope}:"
+    by_job = view.release.by_job and any(blocker.by in _BY_MANIFEST for blocker in blockers)
+    for blocker in blockers:
+        reason = blocker.why
+        if blocker.by is BlockedBy.HALTED:
+            reason = "cleanup halted: see below"
+        elif by_job and blocker.by in _BY_MANIFEST:
+            reason = blocker.problem  # the command below is the remedy
+        yield from layout.fill_each([reason], view.columns)
+    is_doubted = _is_share_doubted(document)
     if by_job:
         yield from layout.fill(f"To release{BY_JOB}:", view.columns, rest="  ")
-        command = view.release[-1].replace("{node}", quote(document["node"]))
-        yield f"  {with_share(command) if _is_share_doubted(document) else command}"
-    yield f"DRY RUN: nothing is changed{_use_apply(document)}."
-
-
-def _use_apply(document: dict[str, Any]) -> str:
-    if _scope(document["blockers"]) == "here":
-        return ""
-    if _is_share_doubted(document):
-        return f"; make the check below, then use --apply {ANY_SHARE} to release"
-    return "; use --apply to release"
+        release = view.release.with_share() if is_doubted else view.release
+        yield f"  {release.apply_on(document['node'])}"
+    if scope == "here":
+        hint = ""
+    elif is_doubted:
+        hint = f"; make the check below, then use --apply {ANY_SHARE} to release"
+    else:
+        hint = "; use --apply to release"
+    yield f"DRY RUN: nothing is changed{hint}."
 
 
 def _is_share_doubted(document: dict[str, Any]) -> bool:
     """Return whether nothing is released only because so much looks leaked."""
-    verdicts = document["verdicts"]
-    return not verdicts[Verdict.WOULD_RELEASE] and any(
+    return not document["verdicts"][Verdict.WOULD_RELEASE] and any(
         {refusal["reason"] for refusal in row["refusals"]} == {Reason.IMPLAUSIBLE_SHARE}
         for row in document["addresses"]
     )
@@ -145,65 +130,65 @@ def _scope(blockers: Sequence[dict[str, Any]]) -> str:
 
 
 def _rows(document: dict[str, Any], view: TableView) -> list[AddressRow]:
-    addresses = sorted(
+    rows = []
+    for row in sorted(
         document["addresses"], key=lambda row: address_order(row["network"], row["ip"])
-    )
-    return layout.sorted_rows(
-        ({**row, **_cells(row, wide=view.wide)} for row in addresses), view.sort_by
-    )
+    ):
+        container_id = row["container_id"] or "(empty file)"
+        reasons = dict.fromkeys(refusal["reason"] for refusal in row["refusals"])
+        verdict = row["verdict"].replace("_", " ")
+        shown = {
+            "container_id": container_id if view.wide else container_id[:12],
+            "verdict": f"{verdict}: {', '.join(reasons)}" if reasons else verdict,
+        }
+        rows.append(row | shown)
+    return layout.sorted_rows(rows, view.sort_by)
 
 
-def _cells(row: AddressRow, *, wide: bool) -> AddressRow:
-    container_id = row["container_id"] or "(empty file)"
-    reasons = ", ".join(dict.fromkeys(refusal["reason"] for refusal in row["refusals"]))
-    verdict = row["verdict"].replace("_", " ")
-    return {
-        "container_id": container_id if wide else container_id[:12],
-        "verdict": f"{verdict}: {reasons}" if reasons else verdict,
-    }
+class _Why(NamedTuple):
+    """A reason of a refusal or a failure, as it is listed once for all its addresses."""
+
+    label: str
+    text: str
+    setting: str | None = None
 
 
 def _reasons(document: dict[str, Any], *, verbose: bool) -> Iterator[str]:
-    """List each reason once, with its addresses: often all have the same one. Unavailable sources have a list."""
-    found: dict[str, dict[tuple[str, str], dict[str, None]]] = {}
+    """List each reason once, with its addresses: often all have the same one."""
+    ips: dict[_Why, dict[str, None]] = {}
     for row in document["addresses"]:
-        for label, why, setting in _reasons_of(row, document["unavailable"]):
-            found.setdefault(label, {}).setdefault((why, setting), {})[row["ip"]] = None
-    for label, reasons in found.items():
-        lines = [_reason(label, *text, list(ips), verbose=verbose) for text, ips in reasons.items()]
-        if verbose or len(lines) <= _NAMED:
+        for why in _reasons_of(row, document["unavailable"]):
+            ips.setdefault(why, {})[row["ip"]] = None
+    by_label: dict[str, list[str]] = {}
+    for why, addresses in ips.items():
+        line = _reason(why, list(addresses), verbose=verbose)
+        by_label.setdefault(why.label, []).append(line)
+    for label, lines in by_label.items():
+        if verbose or len(lines) <= _MAX_NAMED:
             yield from lines
         else:  # of many that differ by a number, the last is the furthest from a release
-            yield from (
-                lines[0],
-                f"{label}: … {len(lines) - 2} more: use -v to list all",
-                lines[-1],
-            )
+            yield lines[0]
+            yield f"{label}: … {len(lines) - 2} more: use -v to list all"
+            yield lines[-1]
 
 
-def _reasons_of(
-    row: AddressRow, unavailable: Sequence[dict[str, str]]
-) -> Iterator[tuple[str, str, str]]:
+def _reasons_of(row: AddressRow, unavailable: Sequence[dict[str, str]]) -> Iterator[_Why]:
     for refusal in row["refusals"]:
+        # Unavailable sources have a list of their own.
         if not (unavailable and refusal["reason"] == Reason.SOURCE_UNAVAILABLE):
-            yield (
-                refusal["reason"],
-                layout.refer(refusal["why"], unavailable),
-                refusal["setting"] or "",
-            )
+            text = layout.refer(refusal["why"], unavailable)
+            yield _Why(refusal["reason"], text, refusal["setting"])
     if row["why"] and not row["refusals"]:
-        yield row["verdict"].replace("_", " "), row["why"], ""
+        yield _Why(row["verdict"].replace("_", " "), row["why"])
 
 
-def _reason(label: str, why: str, setting: str, ips: Sequence[str], *, verbose: bool) -> str:
-    listed = runs(ips)
-    named = (
-        ", ".join(listed)
-        if verbose or len(listed) <= _NAMED
-        else count_of(len(ips), "address", "addresses")
-    )
-    override = f"; override with {setting}" if setting else ""
-    return f"{label} ({named}): {why}{override}"
+def _reason(why: _Why, ips: Sequence[str], *, verbose: bool) -> str:
+    names = runs(ips)
+    listed = ", ".join(names)
+    if not verbose and len(names) > _MAX_NAMED:
+        listed = count_of(len(ips), "address", "addresses")
+    override = f"; override with {why.setting}" if why.setting else ""
+    return f"{why.label} ({listed}): {why.text}{override}"
 
 
 def _totals(document: dict[str, Any]) -> Iterator[str]:
@@ -212,7 +197,8 @@ def _totals(document: dict[str, Any]) -> Iterator[str]:
     elif not (document["unavailable"] or document["passed_over"]):
         yield "Nothing to release."
     for network in document["networks"]:
-        before, after = network["free_before"], network["free_after"]
+        before = network["free_before"]
+        after = network["free_after"]
         if before is not None or after is not None:
             free = f"{format_number(before)} before, {format_number(after)} after"
             yield f"Free addresses in {network['network']}: {free}"
@@ -221,42 +207,47 @@ def _totals(document: dict[str, Any]) -> Iterator[str]:
 def _counts(document: dict[str, Any]) -> Iterator[str]:
     """Count the requested verdict even where it is 0, and the others where there are any."""
     blockers = document["blockers"]
-    impossible = f" (not possible {_scope(blockers)})" if blockers else ""
     requested = Verdict.RELEASED if document["applied"] else Verdict.WOULD_RELEASE
     for verdict, count in document["verdicts"].items():
+        text = f"{count} {verdict}"
+        if verdict == Verdict.WOULD_RELEASE:
+            impossible = f" (not possible {_scope(blockers)})" if blockers else ""
+            text = f"{count} would be released{impossible}"
+        elif verdict == Verdict.REFUSED:
+            reasons = Counter(row["reason"] for row in document["addresses"] if row["reason"])
+            counts = (f"{number} {reason}" for reason, number in reasons.most_common())
+            text += f" ({', '.join(counts)})"
         if count or verdict == requested:
-            text = f"would be released{impossible}" if verdict == Verdict.WOULD_RELEASE else verdict
-            yield f"{count} {text}{_by_reason(document) if verdict == Verdict.REFUSED else ''}"
-
-
-def _by_reason(document: dict[str, Any]) -> str:
-    reasons = Counter(row["reason"] for row in document["addresses"] if row["reason"])
-    return f" ({', '.join(f'{count} {reason}' for reason, count in reasons.most_common())})"
+            yield text
 
 
 @layout.as_text
-def restoration_text(done: Restoration, journal: Journal, *, applied: bool) -> Iterator[str]:
-    """Write the result of `restore`, with damage of the journal: the entry in question may be among it."""
-    entry = done.entry
+def restoration_text(restoration: Restoration, journal: Journal, *, dry_run: bool) -> Iterator[str]:
+    """Write the result of `restore`, with damage of the journal: the entry may be among it."""
+    entry = restoration.entry
     pod = f" of pod {entry.pod}" if entry.pod else ""
-    what = f"{', '.join(entry.ips)} for container {entry.container_id[:12] or '(empty file)'}{pod}, entry {entry.name}"
-    if not applied:
+    what = f"{', '.join(entry.ips)} for container {_short_id(entry)}{pod}, entry {entry.name}"
+    if dry_run:
         yield "DRY RUN: nothing is changed; use --apply to restore."
-    if done.done:
-        yield f"{'restored' if applied else 'would restore'}: {what}"
-        if done.why:
-            yield f"warning: {done.why}"
+    if restoration.failure is None:
+        yield f"{'would restore' if dry_run else 'restored'}: {what}"
+        if restoration.note:
+            yield f"warning: {restoration.note}"
     else:
-        yield f"{'not restored' if applied else 'would not restore'}: {what}: {done.why}"
+        verdict = "would not restore" if dry_run else "not restored"
+        yield f"{verdict}: {what}: {restoration.failure}"
     yield from (f"warning: journal: {damage}" for damage in journal.damage)
 
 
 @layout.as_text
-def journal_table(journal: Journal, missing_in: str = "") -> Iterator[str]:
-    """Write the journal, oldest entry first. `missing_in`: the state directory, if it has no journal."""
+def journal_table(journal: Journal, *, missing_in: str | None) -> Iterator[str]:
+    """Write the journal, oldest entry first.
+
+    `missing_in`: the state directory, if it has no journal.
+    """
     if journal.entries:
         heads = ["WHEN", "BY", "ADDRESSES", "CONTAINER", "POD", "OUTCOME", "ENTRY", "WHY"]
-        yield from layout.table(heads, [_entry(entry) for entry in journal.entries])
+        yield from layout.table(heads, list(map(_entry_row, journal.entries)))
     elif missing_in:
         yield f"No journal in {missing_in}: nothing was released from here, or --state-dir is wrong"
     else:
@@ -266,17 +257,16 @@ def journal_table(journal: Journal, missing_in: str = "") -> Iterator[str]:
         yield from (f"damaged: {damage}" for damage in journal.damage)
 
 
-def _entry(entry: Entry) -> list[str]:
-    at, ips, container = (
-        rfc3339(entry.at),
-        ", ".join(entry.ips),
-        entry.container_id[:12] or "(empty file)",
-    )
+def _short_id(entry: Entry) -> str:
+    return entry.container_id[:12] or "(empty file)"
+
+
+def _entry_row(entry: Entry) -> list[str]:
     return [
-        at,
+        rfc3339(entry.at),
         entry.actor,
-        ips,
-        container,
+        ", ".join(entry.ips),
+        _short_id(entry),
         entry.pod or "-",
         _outcome(entry),
         entry.name,
@@ -291,5 +281,7 @@ def _outcome(entry: Entry) -> str:
     if entry.resumed:
         outcome += f", resumed {rfc3339(entry.resumed)}"
     if entry.restoring:
-        return f"{outcome}, restoration unfinished"
-    return f"{outcome}, restored {rfc3339(entry.restored)}" if entry.restored else outcome
+        outcome += ", restoration unfinished"
+    elif entry.restored:
+        outcome += f", restored {rfc3339(entry.restored)}"
+    return outcome

@@ -1,4 +1,4 @@
-"""Lines and columns of text for a terminal, and the tables of addresses that scan and clean show."""
+"""Lines and columns of text for a terminal, and the tables of addresses of scan and clean."""
 
 import re
 import textwrap
@@ -8,7 +8,7 @@ from functools import wraps
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeAlias
 
-from agent.exporters.release_commands import ON_NODE
+from agent.exporters.release_commands import ON_NODE, Release
 from agent.model.ranges import numbered
 from agent.model.text import escape, format_age
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:  # `status` needs no detector
 
 _P = ParamSpec("_P")
 
-WIDTH: Final = 100
+_MAX_WIDTH: Final = 100
 """Longer lines of prose are hard to read. Tables are as wide as the terminal."""
-WHOLE_WORDS: Final[dict[str, Any]] = {"break_long_words": False, "break_on_hyphens": False}
+_NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 _UNBROKEN: Final = re.compile(r"`[^`]*`|\d{4}-\d\d-\d\d \d\d:")
 """Commands and times, which stay on one line."""
 
 _FLEXIBLE: Final = {"CAUSE", "POD", "RESOURCE", "SOCKET", "STATES", "WHY"}
 """Columns that are shortened on a narrow terminal."""
-_SHORTEST: Final = 8
+_MIN_WIDTH: Final = 8
 """Characters that are left of them."""
 AddressRow: TypeAlias = dict[str, Any]
 """One of the `reservations` in the document of scan, or of the `addresses` in that of clean."""
@@ -55,22 +55,29 @@ def section(lines: Iterable[str], *head: str) -> Iterator[str]:
 
 
 def fill(text: str, columns: int | None = None, *, first: str = "", rest: str = "") -> list[str]:
-    """Break prose into lines that fit a terminal. `first`, `rest`: what the first line and the others begin with."""
+    """Break prose into lines that fit a terminal.
+
+    `first`, `rest`: the indentation of the first line, and of the others.
+    """
     if columns is None:
         return [f"{first}{escape(text)}"]
-    joined = _UNBROKEN.sub(lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), escape(text))
+    joined = _UNBROKEN.sub(lambda match: match[0].replace(" ", _NO_BREAK), escape(text))
     lines = textwrap.wrap(
-        joined, min(columns, WIDTH), initial_indent=first, subsequent_indent=rest, **WHOLE_WORDS
+        joined,
+        min(columns, _MAX_WIDTH),
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+    return [line.replace(_NO_BREAK, " ") for line in lines]
 
 
 def fill_each(
     texts: Iterable[str], columns: int | None = None, *, indent: str = "  "
 ) -> Iterator[str]:
-    return (
-        line for text in texts for line in fill(text, columns, first=indent, rest=f"{indent}  ")
-    )
+    for text in texts:
+        yield from fill(text, columns, first=indent, rest=f"{indent}  ")
 
 
 def numbered_steps(steps: "Iterable[Step]", columns: int | None) -> Iterator[str]:
@@ -81,18 +88,22 @@ def numbered_steps(steps: "Iterable[Step]", columns: int | None) -> Iterator[str
         yield from (f"         {command}" for command in step.commands)
 
 
-def explain(words: Iterable[str], head: str, *first: str, indent: str = "  ") -> Iterator[str]:
-    """Write the commands that explain these words, after `first`."""
-    lines = (*first, *(f"nodeleak explain {word}" for word in dict.fromkeys(words)))
-    yield from (f"{indent}{head}", *(f"{indent}  {line}" for line in lines))
+def explain_commands(words: Iterable[str]) -> list[str]:
+    return [f"nodeleak explain {word}" for word in dict.fromkeys(words)]
+
+
+def command_list(head: str, commands: Iterable[str], indent: str = "  ") -> Iterator[str]:
+    yield f"{indent}{head}"
+    yield from (f"{indent}  {command}" for command in commands)
 
 
 def by_reason(unavailable: Iterable[Mapping[str, str]]) -> Iterator[str]:
-    """List each reason with its sources: if a server does not answer, all that it would have said is missing."""
+    """Yield each reason with its sources: several are missing if one server does not answer."""
     sources: dict[str, list[str]] = {}
     for source in unavailable:
         sources.setdefault(source["why"], []).append(source["source"])
-    return (f"{', '.join(names)}: {why}" for why, names in sources.items())
+    for reason, names in sources.items():
+        yield f"{', '.join(names)}: {reason}"
 
 
 def what_to_do(
@@ -100,7 +111,7 @@ def what_to_do(
 ) -> Iterator[str]:
     yield from fill_each(by_reason(unavailable), columns)
     if unavailable:
-        yield from explain((source["source"] for source in unavailable), "Do:")
+        yield from command_list("Do:", explain_commands(each["source"] for each in unavailable))
 
 
 def refer(text: str, unavailable: Iterable[Mapping[str, str]]) -> str:
@@ -120,20 +131,20 @@ def table(
 
 
 def grid(rows: Sequence[Sequence[str]], columns: int | None = None) -> Iterator[str]:
-    """Align columns; the last one has no width. `columns`: of the terminal; None: there is none, and nothing is cut."""
+    """Align columns. `columns`: those of the terminal; None: there is none, and nothing is cut."""
     printable = [[escape(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*printable, strict=True)]
     if columns is not None:
-        _shrink(widths, [n for n, head in enumerate(rows[0]) if head in _FLEXIBLE], columns)
+        flexible = [n for n, head in enumerate(rows[0]) if head in _FLEXIBLE]
+        _shrink(widths, flexible, columns)
     for row in printable:
         cells = (_cut(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True))
         yield _cut("  ".join(cells).rstrip(), columns)
 
 
 def _shrink(widths: list[int], flexible: Sequence[int], columns: int) -> None:
-    while sum(widths) + 2 * (len(widths) - 1) > columns and any(
-        widths[n] > _SHORTEST for n in flexible
-    ):
+    spaces = 2 * (len(widths) - 1)
+    while sum(widths) + spaces > columns and any(widths[n] > _MIN_WIDTH for n in flexible):
         widths[max(flexible, key=widths.__getitem__)] -= 1
 
 
@@ -147,25 +158,22 @@ class TableView(NamedTuple):
     """Every row and column, and IDs in full."""
     columns: int | None = None
     """Of the terminal, which the lines fit; None: nothing is cut."""
-    release: tuple[str, ...] = ON_NODE
-    """The commands that release addresses here."""
+    release: Release = ON_NODE
 
 
 def sorted_rows(rows: Iterable[AddressRow], sort_by: str) -> list[AddressRow]:
-    """Sort rows that are in the order of addresses: the oldest first, and what is not known last."""
+    """Sort rows that are in the order of addresses: the oldest first, and what is unknown last."""
+    if sort_by == "ip":
+        return list(rows)
     if sort_by == "age":
         return sorted(
             rows, key=lambda row: (row["age_seconds"] is None, -(row["age_seconds"] or 0))
         )
-    return (
-        list(rows)
-        if sort_by == "ip"
-        else sorted(rows, key=lambda row: (not row[sort_by], row[sort_by] or ""))
-    )
+    return sorted(rows, key=lambda row: (not row[sort_by], row[sort_by] or ""))
 
 
 def grouped(rows: Iterable[AddressRow]) -> list[AddressRow]:
-    """Make one row, with the age of the oldest, of consecutive addresses that have the same cause and verdict."""
+    """Join consecutive addresses with the same cause and verdict in a row with the oldest age."""
 
     def run(item: tuple[int, AddressRow]) -> tuple[object, ...]:
         index, row = item
@@ -175,13 +183,14 @@ def grouped(rows: Iterable[AddressRow]) -> list[AddressRow]:
 
 
 def _as_one(rows: Sequence[AddressRow]) -> AddressRow:
-    first, last, count = rows[0], rows[-1], len(rows)
-    same = {
-        key: value if all(row[key] == value for row in rows) else "…"
-        for key, value in first.items()
+    row = {
+        key: value if all(other[key] == value for other in rows) else "…"
+        for key, value in rows[0].items()
     }
-    ip = first["ip"] if count == 1 else f"{first['ip']} to {last['ip']} ({count})"
-    return {**same, "ip": ip, "age_seconds": max(row["age_seconds"] for row in rows)}
+    row["age_seconds"] = max(other["age_seconds"] for other in rows)
+    if len(rows) > 1:
+        row["ip"] = f"{rows[0]['ip']} to {rows[-1]['ip']} ({len(rows)})"
+    return row
 
 
 def address_table(

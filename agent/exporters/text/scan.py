@@ -1,23 +1,21 @@
-"""A report as text: a summary of each network, the findings, then what is unavailable."""
+"""A report as text, for people: the networks, the findings, then what is unavailable."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from agent.checks.devices.resources import resource_states
-from agent.checks.devices.view import DeviceView
 from agent.checks.registry import DETECTOR
 from agent.exporters import summary
 from agent.exporters.advice import advice
 from agent.exporters.json.scan import scan_document
 from agent.exporters.json.status import NodeState
+from agent.exporters.rows import DEVICE_HEADS, device_rows
 from agent.exporters.text import layout
 from agent.exporters.text.layout import AddressRow, TableView
 from agent.model.assessment import State
-from agent.model.devices import ResourceState
 from agent.model.finding import Severity
 from agent.model.report import Report
-from agent.model.snapshot import InsufficientData, NotRequested, Snapshot
+from agent.model.snapshot import InsufficientData, NotRequested
 from agent.model.text import LONGEST_LIST, format_number, rfc3339
 
 _LISTED: Final = {
@@ -27,32 +25,13 @@ _LISTED: Final = {
     State.UNRECOGNIZED,
     State.UNKNOWN,
 }
-"""States whose entries are listed one by one: healthy ones are only counted, and leaks are
-findings."""
+"""States whose entries are listed: healthy ones are only counted, and leaks are findings."""
 
 _COLUMNS: Final = ("network", "ip", "state", "age_seconds", "cause", "pod", "why")
-_WIDE_COLUMNS: Final = (
-    "network",
-    "ip",
-    "state",
-    "age_seconds",
-    "cause",
-    "container_id",
-    "pod",
-    "why",
-)
-_SAME_REASON: Final = 5
+_WIDE_COLUMNS: Final = (*_COLUMNS[:5], "container_id", *_COLUMNS[5:])
+_MAX_ALIKE: Final = 5
 """Entries with the same state and reason that are listed."""
 _DEFAULT: Final = TableView()
-HEADS: Final = (
-    "Resource",
-    "Devices",
-    "Allocated",
-    "Registered",
-    "Since",
-    "Registered after",
-    "Socket",
-)
 
 
 @layout.as_text
@@ -63,7 +42,7 @@ def scan_table(
     yield from header(report, view.columns)
     yield ""
     heads = ["NETWORK", "RANGE", "USABLE", "RESERVED", "FREE", "STATES"]
-    yield from layout.grid([heads, *map(_summary, document["networks"])], view.columns)
+    yield from layout.grid([heads, *map(_network_row, document["networks"])], view.columns)
     yield from _reservations(document, view, whole=verbose or view.wide)
     yield from _devices(report, view.columns, verbose=verbose)
     yield from _findings(report, view, verbose=verbose)
@@ -78,13 +57,12 @@ def header(report: Report, columns: int | None = None) -> Iterator[str]:
     snapshot = report.assessment.snapshot
     yield f"Node {snapshot.node_name}, {rfc3339(snapshot.taken_at)}"
     yield from layout.fill(summary.headline(report), columns, rest="  ")
-    if summary.state_of(report) is not NodeState.INCOMPLETE and (
-        missing := summary.incomplete(report)
-    ):
+    missing = summary.incomplete(report)
+    if missing and summary.state_of(report) is not NodeState.INCOMPLETE:
         yield from layout.fill(f"Incomplete: {missing}", columns, rest="  ")
 
 
-def _summary(network: dict[str, Any]) -> list[str]:
+def _network_row(network: dict[str, Any]) -> list[str]:
     ranges = "?" if network["ranges"] is None else ", ".join(network["ranges"])
     if network["not_in_use"]:
         ranges = "-"
@@ -94,18 +72,17 @@ def _summary(network: dict[str, Any]) -> list[str]:
     else:
         counts = [f"{count} {state}" for state, count in network["states"].items() if count]
         states = ", ".join(counts) or "no reservation"
-    numbers = [format_number(network[key]) for key in ("usable", "reserved", "free")]
+    numbers = (format_number(network[key]) for key in ("usable", "reserved", "free"))
     return [network["name"], ranges, *numbers, states]
 
 
 def _reservations(document: dict[str, Any], view: TableView, *, whole: bool) -> Iterator[str]:
-    listed = _rows(document, view, whole=whole)
-    if listed:
+    if rows := _rows(document, view, whole=whole):
         yield ""
-        shown = listed if whole else _without_repetition(listed)
+        shown = rows if whole else _without_repetition(rows)
         columns = _WIDE_COLUMNS if view.wide else _COLUMNS
         yield from layout.address_table(columns, shown, view.columns)
-        yield from _more(len(listed) - len(shown))
+        yield from _more(len(rows) - len(shown))
 
 
 def _more(count: int, indent: str = "") -> Iterator[str]:
@@ -117,25 +94,22 @@ def _rows(document: dict[str, Any], view: TableView, *, whole: bool) -> list[Add
     """Return the addresses to list. Only the whole list repeats what findings name."""
     states = _LISTED | {State.LEAKED} if whole else _LISTED
     named = set() if whole else {finding["subject"] for finding in document["findings"]}
-    listed = [
+    rows = [
         {**row, "why": layout.refer(row["why"], document["unavailable"])}
         for row in document["reservations"]
         if row["state"] in states and f"{row['network']}/{row['ip']}" not in named
     ]
-    return layout.sorted_rows(listed, view.sort_by)
+    return layout.sorted_rows(rows, view.sort_by)
 
 
-def _without_repetition(listed: Iterable[AddressRow]) -> list[AddressRow]:
-    """Keep the first entries with the same state and reason.
-
-    An unavailable source is the reason of all addresses.
-    """
-    seen: Counter[tuple[str, str, str]] = Counter()
+def _without_repetition(rows: Iterable[AddressRow]) -> list[AddressRow]:
+    """Return the first rows of each state and reason: all may have the same one."""
+    counts: Counter[tuple[str, str, str]] = Counter()
     shown = []
-    for row in listed:
-        alike = row["network"], row["state"], row["why"]
-        seen[alike] += 1
-        if seen[alike] <= _SAME_REASON:
+    for row in rows:
+        kind = row["network"], row["state"], row["why"]
+        counts[kind] += 1
+        if counts[kind] <= _MAX_ALIKE:
             shown.append(row)
     return shown[:LONGEST_LIST]
 
@@ -147,9 +121,8 @@ def _devices(report: Report, columns: int | None, *, verbose: bool) -> Iterator[
         return
     if rows:
         shown = rows if verbose else rows[:LONGEST_LIST]
-        yield ""
-        yield "Devices:"
-        yield from layout.grid([[head.upper() for head in HEADS], *shown], columns)
+        heads = [head.upper() for head in DEVICE_HEADS]
+        yield from layout.section(layout.grid([heads, *shown], columns), "Devices:")
         yield from _more(len(rows) - len(shown))
 
 
@@ -162,21 +135,21 @@ def _findings(report: Report, view: TableView, *, verbose: bool) -> Iterator[str
     for detector, lines in groups.items():
         shown = lines if verbose else lines[:LONGEST_LIST]
         for line in shown:
-            severity = f"({line.severity.value}) "
-            if line.severity is Severity.WARNING:  # as most are
-                severity = ""
+            is_usual = line.severity is Severity.WARNING
+            severity = "" if is_usual else f"({line.severity.value}) "
             text = f"{detector}: {severity}{line.text}"
             yield from layout.fill(text, view.columns, first="  ", rest="    ")
         yield from _more(len(lines) - len(shown), f"  {detector}: ")
         if not DETECTOR[detector].ADVICE.in_messages:
             yield from layout.numbered_steps(advice(detector, report, view.release), view.columns)
-    yield from layout.explain(groups, "For more:")
+    yield from layout.command_list("For more:", layout.explain_commands(groups))
 
 
 def _not_evaluated(report: Report, document: dict[str, Any], columns: int | None) -> Iterator[str]:
     pods = report.assessment.snapshot.pods
     if isinstance(pods, NotRequested):
-        yield from ("", f"Checked without the API server ({pods.why}): only this node was read.")
+        yield ""
+        yield f"Checked without the API server ({pods.why}): only this node was read."
         if skipped := [gap.detector for gap in report.gaps if gap.chosen]:
             yield from layout.fill(f"Skipped without it: {', '.join(skipped)}.", columns, rest="  ")
     sources = document["unavailable"]
@@ -191,39 +164,5 @@ def _not_evaluated(report: Report, document: dict[str, Any], columns: int | None
 
 
 def unavailable(sources: Sequence[dict[str, str]], columns: int | None = None) -> Iterator[str]:
-    return layout.section(
-        layout.what_to_do(sources, columns),
-        "Unavailable (nothing is concluded from these sources):",
-    )
-
-
-def device_rows(snapshot: Snapshot) -> list[list[str]]:
-    """Return a row for each resource, and for each socket of no known resource.
-
-    Raises InsufficientData.
-    """
-    view = DeviceView.of(snapshot)
-    states = resource_states(view)
-    claimed = {state.socket for state in states}
-    sockets = sorted(socket.name for socket in view.plugins.sockets)
-    rows = [_row(state) for state in states]
-    rows += [["?"] * 6 + [name] for name in sockets if name not in claimed]
-    return rows
-
-
-def _row(state: ResourceState) -> list[str]:
-    socket = state.socket or "?"
-    if state.socket and state.socket_present is False:
-        socket += " (gone)"
-    elif state.socket and state.connected is False:
-        socket += " (not connected)"
-    registered = {None: "?", True: "yes", False: "no"}[state.registered]
-    return [
-        state.resource,
-        format_number(state.devices),
-        format_number(state.allocated),
-        registered,
-        "?" if state.registered_since is None else rfc3339(state.registered_since),
-        "?" if state.delay is None else f"{state.delay.total_seconds():.1f} s",
-        socket,
-    ]
+    head = "Unavailable (nothing is concluded from these sources):"
+    return layout.section(layout.what_to_do(sources, columns), head)

@@ -5,12 +5,22 @@ from datetime import timedelta
 from typing import Any, Final
 
 from agent.exporters.json.status import NodeState
-from agent.exporters.text.layout import as_text, explain, fill_each, grid, section
+from agent.exporters.text.layout import (
+    as_text,
+    command_list,
+    explain_commands,
+    fill_each,
+    grid,
+    section,
+)
 from agent.model.text import format_age, format_number
 
 _YEAR: Final = 365 * 86400
 """Seconds. What calls itself a daemon may answer any age."""
 _NO_STATUS: Final = "No status: {why}; 'nodeleak scan' checks this node without a daemon"
+_READ_ONLY: Final = (
+    "Releases: off here (read-only). 'nodeleak clean' says how to release leaked addresses."
+)
 _POSSIBLE: Final = {
     True: "Releases are possible here. Each address is checked before its release.",
     False: "No release is possible here now:",
@@ -41,25 +51,31 @@ def status_table(document: dict[str, Any]) -> Iterator[str]:
             [network["name"], *(format_number(network[key]) for key in keys)]
             for network in document["networks"]
         )
-        yield from ("", *grid([["NETWORK", *map(str.upper, keys)], *rows]))
-    if found := document["findings"]:
+        yield ""
+        yield from grid([["NETWORK", *map(str.upper, keys)], *rows])
+    if document["findings"]:
         rows = (
             [row["detector"], row["severity"], format_number(row["count"]), row["oldest"]]
-            for row in found
+            for row in document["findings"]
         )
-        yield from ("", *grid([["FINDING", "SEVERITY", "COUNT", "SINCE"], *rows]))
+        yield ""
+        yield from grid([["FINDING", "SEVERITY", "COUNT", "SINCE"], *rows])
     texts = (f"{source['source']}: {source['why']}" for source in document["unavailable"])
     yield from section(fill_each(texts), "Unavailable (nothing is concluded from these sources):")
-    yield from ("", *_cleanup(document["cleanup"]))
-    # People copy this line, and any process could have written the document.
-    words = [finding["detector"] for finding in found if finding["detector"].isidentifier()]
-    yield from ("", *explain(words, "For more:", "nodeleak scan", indent=""))
+    yield ""
+    yield from _cleanup(document["cleanup"])
+    # People copy these lines, and any process could have written the document.
+    words = (finding["detector"] for finding in document["findings"])
+    commands = explain_commands(word for word in words if word.isidentifier())
+    yield ""
+    yield from command_list("For more:", ["nodeleak scan", *commands], indent="")
 
 
 def _head(document: dict[str, Any]) -> Iterator[str]:
     report = document["report"]
-    age, interval = _duration(report["age_seconds"]), _duration(report["interval_seconds"])
-    yield f"Node {document['node']}, checked {age} ago (every {interval}), nodeleak {document['version']}"
+    age = _duration(report["age_seconds"])
+    when = f"checked {age} ago (every {_duration(report['interval_seconds'])})"
+    yield f"Node {document['node']}, {when}, nodeleak {document['version']}"
     if document["state"] == NodeState.STALLED:
         yield f"Stalled: the daemon has stopped checking this node; this report is {age} old"
     yield document["headline"]
@@ -70,14 +86,13 @@ def _duration(seconds: float) -> str:
 
 
 def _cleanup(cleanup: dict[str, Any]) -> Iterator[str]:
-    if (
-        cleanup["mode"] == "off"
-        and not cleanup["halted"]
-        and "--cleanup-network (" in "".join(cleanup["why_not"][:1])
-    ):
-        yield "Releases: off here (read-only). 'nodeleak clean' says how to release leaked addresses."
+    networks = ", ".join(cleanup["networks"])
+    possible = cleanup["release_possible"]
+    # Without --cleanup-network, as where the agent only observes.
+    if cleanup["mode"] == "off" and not cleanup["halted"] and possible is False and not networks:
+        yield _READ_ONLY
         return
-    networks = ", ".join(cleanup["networks"]) or "none"
-    yield f"Cleanup by the daemon: {cleanup['mode']}. Networks that may be cleaned: {networks}."
-    yield _POSSIBLE[cleanup["release_possible"]]
+    mode = f"Cleanup by the daemon: {cleanup['mode']}."
+    yield f"{mode} Networks that may be cleaned: {networks or 'none'}."
+    yield _POSSIBLE[possible]
     yield from fill_each(cleanup["why_not"])

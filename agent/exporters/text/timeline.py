@@ -1,73 +1,73 @@
 """A timeline as text, for people."""
 
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from itertools import groupby
 from typing import Any, Final
 
+from agent.exporters.rows import event_time
 from agent.exporters.text.layout import as_text, by_reason, fill, fill_each, section
+from agent.model.text import format_age
 
-_LONGEST_RUN: Final = 12
+_MAX_RUN: Final = 12
 """How many consecutive events of one kind are printed: hundreds of pods can be rejected at once."""
 _SMALL_SKEW: Final = 2
 """Seconds. Latency and rounding; a greater difference is a wrong clock."""
-_APPROXIMATE: Final = "~ approximate: when it was first seen, by the API server's clock, or a bound, as the event says."
+_APPROXIMATE: Final = (
+    "~ approximate: when it was first seen, by the API server's clock, or a bound, as the event "
+    "says."
+)
 
 
 @as_text
 def timeline_table(
-    timeline: dict[str, Any], since: str, *, verbose: bool = False, columns: int | None = None
+    timeline: dict[str, Any],
+    since: timedelta | None,
+    *,
+    verbose: bool = False,
+    columns: int | None = None,
 ) -> Iterator[str]:
-    """Write the document. `since`: the requested duration; empty: everything. `columns`: of the terminal."""
+    """Write the document. `since`: the requested duration; None: everything."""
     events = timeline["events"]
-    yield from (f"Node {timeline['node']}, {timeline['taken_at']}", "")
+    yield f"Node {timeline['node']}, {timeline['taken_at']}"
+    yield ""
     if events:
         yield from _table(list(_rows(events, verbose=verbose)), columns)
     else:
-        when = f" in the last {since}" if since else ""
-        yield f"No events{when}{' in the sources that could be read' if timeline['unavailable'] else ''}."
+        when = "" if since is None else f" in the last {format_age(since)}"
+        where = " in the sources that could be read" if timeline["unavailable"] else ""
+        yield f"No events{when}{where}."
     if not all(event["exact"] for event in events):
-        yield from ("", *fill(_APPROXIMATE, columns, rest="  "))
-    yield from _clock(timeline["api_skew_seconds"] or 0)
+        yield from section(fill(_APPROXIMATE, columns, rest="  "))
+    skew = timeline["api_skew_seconds"] or 0
+    if abs(skew) > _SMALL_SKEW:
+        where = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the node's"
+        yield f"The API server's clock is {where}; its times above are converted."
     if undated := timeline["undated_rejections"]:
-        yield from (
-            "",
-            f"Rejected pods without a known time: {undated} (nodeleak scan lists them).",
-        )
+        yield ""
+        yield f"Rejected pods without a known time: {undated} (nodeleak scan lists them)."
     yield from section(f"warning: {warning}" for warning in timeline["warnings"])
     missing = fill_each(by_reason(timeline["unavailable"]), columns)
     yield from section(missing, "Unavailable (events of these sources are missing above):")
 
 
-def _table(rows: Sequence[Sequence[str]], columns: int | None) -> Iterator[str]:
-    left = 2 + max(len(time) for time, _ in rows)
-    yield f"{' TIME (UTC)':<{left}}EVENT"
+def _table(rows: Sequence[tuple[str, str]], columns: int | None) -> Iterator[str]:
+    width = 2 + max(len(time) for time, _ in rows)
+    yield f"{' TIME (UTC)':<{width}}EVENT"
     for time, text in rows:
-        yield from fill(text, columns, first=f"{time:<{left}}", rest=" " * left)
+        yield from fill(text, columns, first=f"{time:<{width}}", rest=" " * width)
 
 
-def _clock(skew: float) -> Iterator[str]:
-    if abs(skew) > _SMALL_SKEW:
-        where = "ahead of" if skew > 0 else "behind"
-        yield f"The API server's clock is {abs(skew):.0f} s {where} the node's; its times above are converted."
-
-
-def _rows(events: Sequence[dict[str, Any]], *, verbose: bool) -> Iterator[list[str]]:
+def _rows(events: Sequence[dict[str, Any]], *, verbose: bool) -> Iterator[tuple[str, str]]:
     for what, run in groupby(events, key=lambda event: event["what"]):
         alike = list(run)
-        shown = alike if verbose else alike[:_LONGEST_RUN]
-        yield from ([_marked_time(event), event["text"]] for event in shown)
+        shown = alike if verbose else alike[:_MAX_RUN]
+        for event in shown:
+            yield _marked_time(event), event["text"]
         if more := len(alike) - len(shown):
-            yield [
-                _marked_time(alike[-1]),
-                f"… and {more} more {what} until this time: use -v to list all",
-            ]
+            text = f"… and {more} more {what} until this time: use -v to list all"
+            yield _marked_time(alike[-1]), text
 
 
 def _marked_time(event: dict[str, Any]) -> str:
-    return f"{' ' if event['exact'] else '~'}{time_of(event)}"
-
-
-def time_of(event: dict[str, Any]) -> str:
-    """Write the time of an event in UTC, to the millisecond where it is exact."""
-    date, _, time = event["at"].removesuffix("Z").partition("T")
-    return f"{date} {time if event['exact'] else time.partition('.')[0]}"
+    return f"{' ' if event['exact'] else '~'}{event_time(event)}"

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from agent.exporters.advice import advice, description, runbook
 from agent.exporters.json.scan import scan_document
 from agent.exporters.json.status import NodeState
-from agent.exporters.range_map import LOOKS, by_weight, network_maps
-from agent.exporters.release_commands import release_commands
+from agent.exporters.range_map import LOOKS, by_severity, network_maps
+from agent.exporters.release_commands import release_here
+from agent.exporters.rows import DEVICE_HEADS, WHEN_HALTED, device_rows, event_time
 from agent.exporters.summary import finding_lines, headline, incomplete, state_of
-from agent.exporters.text.clean import WHEN_HALTED
-from agent.exporters.text.scan import HEADS, device_rows
-from agent.exporters.text.timeline import time_of
 from agent.exporters.timeline import timeline_document
 from agent.model.finding import total
 from agent.model.ranges import IPAddress
@@ -50,12 +48,12 @@ _LETTERS: Final = {mark: look.letter for mark, look in LOOKS.items()} | {
 }
 """On the squares; these two are a plain and a hatched one."""
 _STATUS: Final = {NodeState.FINDINGS: "problem", NodeState.INCOMPLETE: "incomplete"}
-"""The color; where nothing is wrong, it is that of a problem that has not lasted yet, or of a healthy node."""
+"""The color; otherwise that of a problem that has not lasted yet, or of a healthy node."""
 _STYLE: Final = files("agent.exporters.web").joinpath("templates/page.css").read_text()
 _STYLE_SHA256: Final = b64encode(sha256(_STYLE.encode()).digest()).decode()
 _HEADERS: Final = {
-    "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_SHA256}'; img-src data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_SHA256}'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
 }
 """Load nothing, and run nothing."""
@@ -71,33 +69,39 @@ class Page:
     def render(
         self, report: Report | None, releases: Releases, *, alive: bool, refreshing: bool
     ) -> tuple[bytes, dict[str, str]]:
-        """Render a report, None before the first, with headers. `alive`: whether the daemon still takes snapshots."""
-        view = None if report is None else self._view(report, releases, alive=alive)
-        refresh = (
-            0 if not refreshing else _FIRST_REFRESH_SECONDS if report is None else _REFRESH_SECONDS
-        )
-        body = _template().render(view=view, style=_STYLE, refresh=refresh, **self._about)
-        return body.encode(), _HEADERS | ({"Refresh": str(refresh)} if refreshing else {})
+        """Render a report, None before the first, and return the headers, too.
 
-    def _view(self, report: Report, releases: Releases, *, alive: bool) -> dict[str, Any]:
-        document, pods = scan_document(report), report.assessment.snapshot.pods
-        return {
-            "document": document,
-            "cleaning": report.cleaning,
-            "timeline": timeline_document(report, *releases),
-            "status": _STATUS.get(
-                state_of(report, alive=alive), "unconfirmed" if report.problems else "healthy"
-            ),
-            "partly": bool(report.unavailable) or not report.complete or not alive,
-            "headline": headline(report, alive=alive),
-            "details": list(_details(report, alive=alive)),
-            "not_evaluated": [gap for gap in report.gaps if not gap.chosen],
-            "api_disabled": pods.why if isinstance(pods, NotRequested) else "",
-            "findings": _findings(report),
-            "networks": list(_networks(report, document)),
-            "most": max(1, MAX_LISTED // max(1, len(report.networks))),
-            "devices": _devices(report.assessment.snapshot),
-        }
+        `alive`: whether the daemon still takes snapshots.
+        """
+        view = None if report is None else _view(report, releases, alive=alive)
+        headers = dict(_HEADERS)
+        refresh = 0
+        if refreshing:
+            refresh = _FIRST_REFRESH_SECONDS if report is None else _REFRESH_SECONDS
+            headers["Refresh"] = str(refresh)
+        body = _template().render(view=view, style=_STYLE, refresh=refresh, **self._about)
+        return body.encode(), headers
+
+
+def _view(report: Report, releases: Releases, *, alive: bool) -> dict[str, Any]:
+    document = scan_document(report)
+    pods = report.assessment.snapshot.pods
+    healthy = "unconfirmed" if report.problems else "healthy"
+    return {
+        "document": document,
+        "cleaning": report.cleaning,
+        "timeline": timeline_document(report, *releases),
+        "status": _STATUS.get(state_of(report, alive=alive), healthy),
+        "partly": bool(report.unavailable) or not report.complete or not alive,
+        "headline": headline(report, alive=alive),
+        "details": list(_details(report, alive=alive)),
+        "not_evaluated": [gap for gap in report.gaps if not gap.chosen],
+        "api_disabled": pods.why if isinstance(pods, NotRequested) else "",
+        "findings": _findings(report),
+        "networks": list(_networks(report, document)),
+        "most": max(1, MAX_LISTED // max(1, len(report.networks))),
+        "devices": _devices(report.assessment.snapshot),
+    }
 
 
 def _details(report: Report, *, alive: bool) -> Iterator[str]:
@@ -118,39 +122,40 @@ def _free_addresses(network: NetworkSummary) -> str:
         return f"{network.name}: not in use."
     if network.free is None or network.usable is None:
         return f"{network.name}: the number of free addresses is unknown."
-    return f"{network.name}: {format_number(network.free)} of {count_of(network.usable, 'address', 'addresses')} free."
+    usable = count_of(network.usable, "address", "addresses")
+    return f"{network.name}: {format_number(network.free)} of {usable} free."
 
 
 def _findings(report: Report) -> list[dict[str, Any]]:
     """Group the findings by detector; the group with the most urgent finding comes first."""
-    return [
-        {
+    release = release_here(os.environ)
+    groups = []
+    for detector, lines in finding_lines(report).items():
+        findings = [each for each in report.findings if each.finding.detector == detector]
+        severity = lines[0].severity
+        group = {
             "detector": detector,
-            "severity": lines[0].severity,
-            "count": total(
-                tracked for tracked in report.findings if tracked.finding.detector == detector
-            ),
+            "severity": severity,
+            "count": total(findings),
             "description": description(detector),
             "lines": lines,
-            "do": advice(detector, report, release_commands(os.environ)),
-            "runbook": runbook(detector, lines[0].severity),
+            "do": advice(detector, report, release),
+            "runbook": runbook(detector, severity),
         }
-        for detector, lines in finding_lines(report).items()
-    ]
+        groups.append(group)
+    return groups
 
 
 def _networks(report: Report, document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for network, drawn in zip(document["networks"], network_maps(report), strict=True):
+    for network, network_map in zip(document["networks"], network_maps(report), strict=True):
         rows = {
             row["ip"]: row for row in document["reservations"] if row["network"] == network["name"]
         }
-        elsewhere = [rows[entry.name] for entry in drawn.elsewhere]
-        yield {
-            **network,
-            "maps": drawn.maps,
-            "counts": drawn.counts,
+        yield network | {
+            "maps": network_map.maps,
+            "counts": network_map.counts,
             "rows": rows,
-            "elsewhere": elsewhere,
+            "elsewhere": [rows[entry.name] for entry in network_map.elsewhere],
         }
 
 
@@ -179,17 +184,16 @@ def _template() -> "Template":
     environment.filters |= {
         "number": format_number,
         "age": _age,
-        "time": time_of,
+        "time": event_time,
         "labels": _row_labels,
+        "summary": _summary,
+        "by_severity": by_severity,
     }
-    environment.filters |= {"summary": _summary, "by_weight": by_weight}
     environment.globals |= {
         "looks": LOOKS,
         "letters": _LETTERS,
-        "device_heads": HEADS,
+        "device_heads": DEVICE_HEADS,
         "when_halted": WHEN_HALTED,
-    }
-    environment.globals |= {
         "longest_list": LONGEST_LIST,
         "most_rows": MAX_LISTED,
         "most_events": _EVENTS,
@@ -210,7 +214,7 @@ def _summary(counts: Counter[str]) -> str:
     if counts.total() == 1:
         return LOOKS[next(iter(counts))].label
     return ", ".join(
-        f"{format_number(count)} {LOOKS[mark].label}" for mark, count in by_weight(counts)
+        f"{format_number(count)} {LOOKS[mark].label}" for mark, count in by_severity(counts)
     )
 
 
@@ -218,7 +222,7 @@ def _row_labels(rows: Iterable[IPAddress]) -> list[str]:
     """Shorten addresses by what all have in common: the range's name says it."""
     names = list(map(str, rows))
     common = commonprefix(names)  # noqa: RUF071 (not paths)
-    keep = max(common.rfind("."), common.rfind(":"))
-    return (
-        names if keep < 0 else [f"{name[keep:]}{'' if name[keep + 1 :] else '0'}" for name in names]
-    )
+    start = max(common.rfind("."), common.rfind(":"))
+    if start < 0:
+        return names
+    return [f"{name[start:]}{'' if name[start + 1 :] else '0'}" for name in names]

@@ -38,7 +38,9 @@ PROBES: Final = ("/healthz", "/readyz")
 """The kubelet asks them, and has no client certificate."""
 _PRIVATE: Final = ("/", "/api/v1/report", "/api/v1/status")
 """They name pods and addresses: only this machine may read them."""
-_JSON, _HTML, _PLAIN = "application/json", "text/html; charset=utf-8", "text/plain; charset=utf-8"
+_JSON: Final = "application/json"
+_HTML: Final = "text/html; charset=utf-8"
+_PLAIN: Final = "text/plain; charset=utf-8"
 _ALWAYS: Final = (
     ("Server", "nodeleak"),
     ("Cache-Control", "no-store"),
@@ -97,7 +99,7 @@ class Transport(NamedTuple):
 
 
 class HttpExporter:
-    """The server and the last report. `export` belongs to one thread, the rest to the server's threads."""
+    """The server and the last report. `export` belongs to one thread, all else to the server's."""
 
     def __init__(
         self,
@@ -107,7 +109,7 @@ class HttpExporter:
         report_bug: Callable[[Bug], None],
         warn: Warn,
     ) -> None:
-        """Listen at once, so that a port in use fails before anything else starts; raises OSError."""
+        """Listen at once: a port in use fails before anything else starts. Raises OSError."""
         self._last: _Sync | None = None
         self._documents = documents
         self._certificates = transport.certificates
@@ -155,7 +157,7 @@ class HttpExporter:
             return refusal
         match path:
             case "/healthz":
-                # The loop's heartbeat only: a restart of the agent repairs neither docker nor the API server.
+                # The loop's heartbeat only: a restart repairs neither docker nor the API server.
                 return _probe("no sync for too long", ok=self._documents.alive())
             case "/readyz":
                 return _probe(_NO_SYNC, ok=self._last is not None)
@@ -178,15 +180,18 @@ class HttpExporter:
         return self._private(path, environ, is_here=is_here)
 
     def _private(self, path: str, environ: dict[str, Any], *, is_here: bool) -> Response | None:
-        """Refuse other machines, and host names: anybody can point a name at this machine (DNS rebinding)."""
+        """Refuse other machines, and host names.
+
+        Anybody can point a name at this machine (DNS rebinding).
+        """
         if path not in _PRIVATE or (path == "/" and self._documents.page is None):
             return None
         names = f"the {path.rpartition('/')[2] or 'page'} names pods and addresses"
         if not is_here:
             return _text(HTTPStatus.FORBIDDEN, f"{names}: only this machine may read it")
         if not _is_ours(environ.get("HTTP_HOST", "")):
-            why = f"{names}: use localhost or an IP address as the host"
-            return _text(HTTPStatus.FORBIDDEN, why)
+            text = f"{names}: use localhost or an IP address as the host"
+            return _text(HTTPStatus.FORBIDDEN, text)
         return None
 
     def _rendered(self, path: str, environ: dict[str, Any]) -> Response:
@@ -204,8 +209,8 @@ class HttpExporter:
     def _exposition(self, environ: dict[str, Any]) -> Response:
         headers: dict[str, str] = {}
 
-        def start(_status: str, given: list[tuple[str, str]]) -> None:
-            headers.update(given)
+        def start(_status: str, sent: list[tuple[str, str]]) -> None:
+            headers.update(sent)
 
         try:
             body = b"".join(self._metrics(environ, start))
@@ -262,7 +267,8 @@ def _probe(why_not: str, *, ok: bool) -> Response:
 
 def _is_ours(host: str) -> bool:
     """Return whether the host is an address or localhost, which no name server resolves."""
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+    before, _, port = host.rpartition(":")
+    name = before if port.isdecimal() else host
     try:
         ip_address(name.strip("[]"))
     except ValueError:

@@ -138,7 +138,7 @@ def test_it_refreshes_until_paused_and_its_policy_allows_the_style_and_nothing_e
 
 def test_a_cleanup_that_a_bug_ended_is_not_shown_as_one_with_nothing_to_do(tmp_path: Path) -> None:
     bug = Bug("cleaner", "after_snapshot", "KeyError: 'x'", "Traceback ...")
-    failed = Cleaning(node="worker-1", taken_at=NOW, applied=True, bugs=(bug,))
+    failed = Cleaning(node="worker-1", taken_at=NOW, dry_run=False, bugs=(bug,))
     with serving(tmp_path) as server:
         page = server.page(replace(scanned(node()), cleaning=failed))
         assert "Cleanup failed:</b> bug in nodeleak: KeyError: &#39;x&#39;" in page

@@ -19,7 +19,7 @@ from prometheus_client import Counter as CounterOf
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from agent.cleanup.journal import JournalStore
+from agent.cleanup.journal_store import JournalStore
 from agent.config import UsageError
 from agent.exporters.web.server import CleanupFacts
 from agent.model.report import Report
