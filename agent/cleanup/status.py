@@ -7,7 +7,7 @@ from agent.cleanup.summary import NoNetwork, find_blockers
 from agent.cleanup.unlink import NodeFiles
 from agent.model.release import BlockedBy, Limits
 from agent.model.report import Report
-from agent.model.runtime import AUTO
+from agent.model.settings import AUTO
 from agent.model.snapshot import Unavailable
 from agent.sources.source_error import SourceError
 
