@@ -208,7 +208,7 @@ def device_plugins(
     *records: PluginSocket | Registered | Allocation | DeviceTransition,
     kubelet_socket: timedelta | None = UPTIME,
     checkpoint_written: timedelta | None = None,
-    trouble: str = "",
+    trouble: str | None = None,
 ) -> DevicePlugins:
     """Say how long ago the kubelet bound its socket and wrote its checkpoint.
 
@@ -286,7 +286,7 @@ def last_seen(
     ago: timedelta = timedelta(minutes=1),
     *,
     provider_id: str = INSTANCE,
-    earlier_id: str = "",
+    earlier_id: str | None = None,
     changed: timedelta | None = None,
     name: str = "worker-1",
     removal: Removal = Removal.NONE,
@@ -302,10 +302,10 @@ def registration(
     last: LastSeen | None = None,
     *,
     expected: Expected = Expected.AUTO,
-    kubelet_name: str = "",
-    cloud_provider: str = "",
+    kubelet_name: str | None = None,
+    cloud_provider: str | None = None,
     listed_pods: int = 0,
-    why: str = "",
+    why: str | None = None,
 ) -> Registration:
     return Registration(expected, last, kubelet_name, cloud_provider, listed_pods, why)
 

@@ -1,9 +1,11 @@
 """The node's device plugins: sockets, the kubelet's checkpoint, history, state of resources."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
+
+from agent.model.fields import NONE_IS_EMPTY
 
 ENDPOINT_GRACE: Final = timedelta(minutes=5)
 """How long the kubelet keeps a resource without its plugin, also after its own start
@@ -85,8 +87,8 @@ class DevicePlugins:
     registered: tuple[Registered, ...]
     allocations: tuple[Allocation, ...]
     history: tuple[DeviceTransition, ...] = ()  # oldest first
-    trouble: str = ""
-    """Why the state file could not be read, so that the history starts anew; empty: it could."""
+    trouble: str | None = field(default=None, metadata=NONE_IS_EMPTY)
+    """Why the state file could not be read, so that the history starts anew; None: it could."""
     listens_without_file: bool = False
     """The kubelet listens on the `kubelet.sock` of this directory, and the file was removed. False:
     it does not, or the node's list of unix sockets is not known."""
@@ -105,6 +107,6 @@ class ResourceState:
     registered_since: datetime | None  # None: it is not registered, or no snapshot saw when
     delay: timedelta | None
     """From the kubelet's last start to its first registration; None: none, or unknown."""
-    socket: str  # the plugin's socket, by convention or by time; empty: not known
+    socket: str | None  # the plugin's socket, by convention or by time; None: unknown
     socket_present: bool | None  # None: its socket is not known
     connected: bool | None  # whether the kubelet has the plugin's stream open; None: not known

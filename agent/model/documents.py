@@ -6,6 +6,7 @@ The format outlives code, so it is simple:
   `recorded: False`. When it is read, an unknown field is ignored. A missing one has its default,
   since an older version lacked it; without a default it is an error.
 - A reading is `{"known": …}`, `{"unavailable": {…}}` or `{"not_requested": {…}}`.
+- None is null, or what the metadata of its field say as `none`.
 - A tuple is a list. A time is in ISO 8601, with an offset. A duration is in seconds.
 
 A damaged file is not repaired: what it had starts anew, and the reason is reported.
@@ -71,7 +72,8 @@ class Recording:
 @dataclass(frozen=True, slots=True)
 class StoredHistory:
     transitions: tuple[DeviceTransition, ...] = ()  # oldest first
-    trouble: str = ""  # why it, or an entry of it, could not be read; empty: all of it could
+    trouble: str | None = None
+    """Why it, or an entry of it, could not be read; None: all of it could."""
 
 
 def dumps(recording: Recording) -> str:
@@ -111,7 +113,7 @@ def load_history(text: str | bytes) -> StoredHistory:
             transitions.append(build(DeviceTransition, entry, f"history.transitions[{index}]"))
         except Damaged as damaged:
             damages.append(str(damaged))
-    trouble = ""
+    trouble = None
     if damages:
         others = f", like {len(damages) - 1} others" if len(damages) > 1 else ""
         trouble = f"{damages[0]} (ignored{others})"
@@ -167,9 +169,14 @@ def plain(value: Any) -> Any:
         case tuple():
             return [*map(plain, value)]
         case _ if is_dataclass(value):
-            return {field.name: plain(getattr(value, field.name)) for field in _recorded(value)}
+            return {field.name: _plain_field(value, field) for field in _recorded(value)}
         case _:
             return value
+
+
+def _plain_field(value: Any, field: Field[Any]) -> Any:
+    part = getattr(value, field.name)
+    return field.metadata.get("none") if part is None else plain(part)
 
 
 def _recorded(value: Any) -> Iterator[Field[Any]]:
@@ -182,10 +189,12 @@ def build(kind: type[D], tree: Any, path: str) -> D:
     if not isinstance(tree, Mapping):
         raise Damaged(f"{path}: expected an object, found {_short(tree)}")
     hints = _type_hints(kind)
-    arguments = {}
+    arguments: dict[str, Any] = {}
     for field in _recorded(kind):
         name = field.name
-        if name in tree:
+        if name in tree and field.metadata.get("none", MISSING) == tree[name]:
+            arguments[name] = None
+        elif name in tree:
             arguments[name] = _value(hints[name], tree[name], f"{path}.{name}")
         elif field.default is MISSING:
             raise Damaged(f"{path}.{name}: missing")

@@ -4,10 +4,12 @@ The cluster-autoscaler identifies instances by `spec.providerID` of the Node obj
 else.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
+
+from agent.model.fields import NONE_IS_EMPTY
 
 UNINITIALIZED: Final = "node.cloudprovider.kubernetes.io/uninitialized"
 """The taint of a node that its cloud has not identified."""
@@ -47,7 +49,8 @@ class LastSeen:
     uid: str
     provider_id: str
     at: datetime
-    earlier_id: str = ""  # an earlier provider ID of a Node of this name; empty: it had no other
+    earlier_id: str | None = field(default=None, metadata=NONE_IS_EMPTY)
+    """An earlier provider ID of a Node of this name; None: it had no other."""
     changed: datetime | None = None  # when the present ID was first seen in place of the earlier
     removal: Removal = Removal.NONE
     gone: datetime | None = None
@@ -62,11 +65,13 @@ class Registration:
 
     expected: Expected = Expected.AUTO
     last: LastSeen | None = None  # None: no Node of this name was ever seen
-    kubelet_name: str = ""
-    """The name by which the kubelet registers; empty: unknown, or not needed."""
-    cloud_provider: str = ""  # the kubelet's `--cloud-provider`; empty likewise
+    kubelet_name: str | None = field(default=None, metadata=NONE_IS_EMPTY)
+    """The name by which the kubelet registers; None: unknown, or not needed."""
+    cloud_provider: str | None = field(default=None, metadata=NONE_IS_EMPTY)
+    """The kubelet's `--cloud-provider`; None likewise."""
     listed_pods: int = 0  # how many pods the API server still lists for a Node that does not exist
-    why: str = ""  # why the remembered Node cannot be read; empty: it can
+    why: str | None = field(default=None, metadata=NONE_IS_EMPTY)
+    """Why the remembered Node cannot be read; None: it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,4 +84,5 @@ class Autoscaler:
     """Instances without a Node, in the whole cluster; None: not reported (since 1.30 it is)."""
     long_unregistered: int | None = None  # those that are about to be deleted
     told: datetime | None = None  # when the autoscaler wrote its status
-    why: str = ""  # why its status is not known; empty: it is
+    why: str | None = field(default=None, metadata=NONE_IS_EMPTY)
+    """Why its status is not known; None: it is."""

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from posixpath import normpath
 from typing import Final
 
+from agent.model.fields import NOT_RECORDED
+
 DOCKER: Final = "docker"
 CONTAINERD: Final = "containerd"
 CRI_O: Final = "cri-o"
@@ -50,11 +52,9 @@ class RuntimeNetwork:
     plugin_files: bool = False
     """Plugins of it may be in files of their own (libcni >= 1.3), whose configuration libcni's
     cache does not have."""
-    later: tuple["RuntimeNetwork", ...] = field(
-        default=(), compare=False, metadata={"recorded": False}
-    )
+    later: tuple["RuntimeNetwork", ...] = field(default=(), compare=False, metadata=NOT_RECORDED)
     """Those of later files: CRI-O and docker use them if a plugin of the first is missing."""
-    changed_ns: int = field(default=0, compare=False, metadata={"recorded": False})
+    changed_ns: int = field(default=0, compare=False, metadata=NOT_RECORDED)
     """When the first file was put there; 0: it is sure to be in use."""
 
     @property

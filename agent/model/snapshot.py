@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeAlias, TypeGua
 
 from agent.model.bug import Bug
 from agent.model.devices import DevicePlugins
+from agent.model.fields import NOT_RECORDED
 from agent.model.ranges import RangeSets
 from agent.model.registration import Autoscaler, Registration, Taint
 from agent.model.rejections import Rejection
@@ -50,7 +51,7 @@ class Unavailable:
     source: str
     why: str
     missing: bool = False  # it does not exist
-    remedy: Remedy | None = field(default=None, compare=False)
+    remedy: Remedy | None = field(default=None, compare=False, metadata=NOT_RECORDED)
     """What to do, which `why` says as well; None: it depends. It is not recorded."""
 
     def known(self) -> NoReturn:
@@ -127,7 +128,7 @@ class Reservation:
     inode: int
     size: int
     mtime_ns: int
-    data_dir: str = field(default="", compare=False, metadata={"recorded": False})
+    data_dir: str = field(default="", compare=False, metadata=NOT_RECORDED)
     """The `dataDir` that it is in, as a path of the node; empty: --cni-networks-dir."""
 
     @property
@@ -179,11 +180,11 @@ class NetworkStore:
     network: str
     reading: Reading[tuple[Reservation, ...]]
     unrecognized: tuple[UnrecognizedEntry, ...] = ()
-    data_dir: str = field(default="", compare=False, metadata={"recorded": False})
+    data_dir: str = field(default="", compare=False, metadata=NOT_RECORDED)
     """The directory that it lies in, as `dataDir` in a configuration names it; empty: not known."""
-    absent: bool = field(default=False, compare=False, metadata={"recorded": False})
+    absent: bool = field(default=False, compare=False, metadata=NOT_RECORDED)
     """It does not exist, and a mount is not what is missing."""
-    discovered: bool = field(default=False, compare=False, metadata={"recorded": False})
+    discovered: bool = field(default=False, compare=False, metadata=NOT_RECORDED)
     """No setting names it: the runtime does, or it was found."""
     left_over: LeftOver | None = None
     """None: it may be in use, or nothing is in it, or whose it is is not known."""
@@ -482,11 +483,9 @@ class Snapshot:
     damaged_results: tuple[DamagedResult, ...] = ()
     """What `cni_results` lacks, as it is malformed or too large."""
     server_version: str = ""  # the API server's version (`v1.20.2`); empty: not known
-    timings: tuple[tuple[str, float], ...] = field(
-        default=(), compare=False, metadata={"recorded": False}
-    )
+    timings: tuple[tuple[str, float], ...] = field(default=(), compare=False, metadata=NOT_RECORDED)
     """Of each source, in seconds."""
-    bugs: tuple[Bug, ...] = field(default=(), compare=False, metadata={"recorded": False})
+    bugs: tuple[Bug, ...] = field(default=(), compare=False, metadata=NOT_RECORDED)
     """What failed while it was taken because of a bug of the agent. It is not recorded."""
 
     @property

@@ -4,9 +4,11 @@ A volume is named as in the node's status: `kubernetes.io/csi/<driver>^<handle>`
 `kubernetes.io/<plugin>/<id>`, or of a FlexVolume `<driver>/<name>`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
+
+from agent.model.fields import NONE_IS_EMPTY
 
 MIGRATED: Final = {
     "kubernetes.io/aws-ebs": "kubernetes.io/csi/ebs.csi.aws.com",
@@ -47,7 +49,8 @@ class Attachment:
     attached: bool | None = None
     """By its VolumeAttachment, which is not being deleted; None: unknown, or there is none."""
     failed: bool = False  # its VolumeAttachment has an attach error
-    claim: str = ""  # `namespace/name` of the claim it is bound to; empty: none, or not known
+    claim: str | None = field(default=None, metadata=NONE_IS_EMPTY)
+    """`namespace/name` of the claim it is bound to; None: none, or unknown."""
 
 
 @dataclass(frozen=True, slots=True)

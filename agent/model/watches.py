@@ -13,7 +13,7 @@ class Evidence(StrEnum):
     DELETED_BELOW = "deleted_below"
     """A DELETED event was older than what its watch had received, or was started from."""
     REPLAYED = "replayed"
-    """An ADDED or MODIFIED event was no newer than the start of its watch, or of a deleted object."""
+    """An ADDED or MODIFIED event was no newer than its watch, or of a deleted object."""
     OLDER_LIST = "older_list"
     """A list from a cache was older than what had been received: some server lags."""
     RV_RESET = "rv_reset"  # a list read through to etcd was older: etcd was restored from a backup

@@ -9,28 +9,28 @@ from typing import Any, Final
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 
 
-def objects_of(pieces: Iterable[bytes], largest: int, end: str = "") -> Iterator[dict[str, Any]]:
+def objects_of(pieces: Iterable[bytes], limit: int, end: str = "") -> Iterator[dict[str, Any]]:
     """Yield the objects of a list, and read to the end; raises ValueError or RecursionError.
 
-    `largest`: characters of one object. `end`: what follows the list.
+    `limit`: characters of one object. `end`: what follows the list.
     """
     text = _Arriving(pieces)
     _expect("[", text.next())
     text.at += 1
     if text.next() != "]":
-        yield text.take_object(largest)
+        yield text.take_object(limit)
         while text.next() == ",":
             text.at += 1
-            yield text.take_object(largest)
+            yield text.take_object(limit)
     for char in f"]{end}":
         _expect(char, text.next())
         text.at += 1
     _expect("", text.next())
 
 
-def _expect(expected: str, found: str) -> None:
-    if found != expected:
-        raise ValueError(f"expected {expected!r} in a list of objects, found {found!r}")
+def _expect(expected: str, character: str) -> None:
+    if character != expected:
+        raise ValueError(f"expected {expected!r} in a list of objects, found {character!r}")
 
 
 class _Arriving:
@@ -53,24 +53,27 @@ class _Arriving:
             if not self._read(1):
                 return ""
 
-    def take_object(self, largest: int) -> dict[str, Any]:
-        """Return the object that comes next, and stop behind it."""
+    def take_object(self, limit: int) -> dict[str, Any]:
+        """Return the object that comes next, and stop behind it.
+
+        `limit`: its characters. Raises ValueError or RecursionError.
+        """
         _expect("{", self.next())
         while True:
             try:
-                found, self.at = self._decode(self._text, self.at)
+                tree, self.at = self._decode(self._text, self.at)
             except json.JSONDecodeError:
                 available = len(self._text) - self.at
-                if available > largest:
-                    raise ValueError(f"an object is longer than {largest:,} characters") from None
+                if available > limit:
+                    raise ValueError(f"an object is longer than {limit:,} characters") from None
                 # Twice as much each time: to parse it anew with each piece would be quadratic.
-                if not self._read(min(2 * available, largest + 1)):
+                if not self._read(min(2 * available, limit + 1)):
                     raise
             else:
-                return dict(found)
+                return dict(tree)
 
     def _read(self, wanted: int) -> bool:
-        """Read until so many characters are available, or all; return whether there are more."""
+        """Read until so many characters are available, or all; return whether any were added."""
         parts = [self._text[self.at :]]
         available = before = len(parts[0])
         while available < wanted and (more := next(self._texts, "")):

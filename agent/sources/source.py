@@ -1,4 +1,7 @@
-"""What a source is. A new one is a field of `Snapshot`, a module, and a row in `agent/app/sources.py`."""
+"""What a source is.
+
+A new one is a field of `Snapshot`, a module, and a row in `agent/app/sources.py`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

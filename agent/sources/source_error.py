@@ -19,6 +19,15 @@ _NOT_CONNECTED: Final = frozenset(
         errno.ENETUNREACH,
     }
 )
+MALFORMED: Final = (
+    AttributeError,
+    KeyError,
+    OverflowError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What reading a tree of any shape can raise, where a certain one is expected."""
 
 
 class SourceError(Exception):

@@ -49,7 +49,7 @@ class DeviceHistoryStore:
         if is_stored and self.write_error is None:
             return
         written = self._file.write(documents.dump_history(devices.history).encode())
-        self._history = StoredHistory(devices.history, "" if written else before.trouble)
+        self._history = StoredHistory(devices.history, None if written else before.trouble)
 
 
 def _load(path: Path) -> StoredHistory:
@@ -63,7 +63,9 @@ def _load(path: Path) -> StoredHistory:
     except SourceError as error:
         return StoredHistory(trouble=str(error))
     stored = documents.load_history(content)
-    return StoredHistory(stored.transitions, f"{path}: {stored.trouble}" if stored.trouble else "")
+    return StoredHistory(
+        stored.transitions, f"{path}: {stored.trouble}" if stored.trouble else None
+    )
 
 
 class LastSeenExporter:

@@ -282,7 +282,7 @@ def test_device_plugins_and_their_history_are_read_together(wire: Wire, tmp_path
     for name in ("devices", "state"):
         (tmp_path / name).mkdir()
     for stored, known, trouble in (
-        (dump_history([seen]), (seen,), ""),
+        (dump_history([seen]), (seen,), None),
         ("damaged", (), f"{history}: not JSON"),
     ):
         history.write_text(stored)

@@ -110,7 +110,7 @@ attachment_strategy = st.builds(
         volume,
         attached,
         failed and not attached,
-        f"{pod.partition('/')[0]}/{claim}" if claim else "",
+        f"{pod.partition('/')[0]}/{claim}" if claim else None,
     ),
     volumes,
     st.sampled_from([None, True, True, False]),

@@ -302,7 +302,7 @@ def kept(snapshot: Snapshot, later: Snapshot | None = None) -> Snapshot:
     devices = later.device_plugins.known()
     text = dump_history(history_of(snapshot))
     stored = load_history(text)
-    assert stored.trouble == ""
+    assert stored.trouble is None
     return replace(later, device_plugins=Known(replace(devices, history=stored.transitions)))
 
 

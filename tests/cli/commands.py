@@ -273,10 +273,15 @@ class Daemon:
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal; return the exit code."""
+        code = self.stop(number)
+        assert "Traceback" not in "".join(self.lines), self.lines
+        return code
+
+    def stop(self, number: signal.Signals) -> int:
+        """Send a signal, and read all that it logs; return the exit code."""
         self.process.send_signal(number)
         code = self.process.wait(20)
-        self._reader.join()
-        assert "Traceback" not in "".join(self.lines), self.lines
+        self._reader.join()  # before its pipe is closed
         return code
 
 
@@ -288,10 +293,11 @@ def running(*arguments: str, prefix: tuple[str, ...] = ()) -> Iterator[Daemon]:
         text=True,
     )  # fmt: skip
     with process:
+        daemon = Daemon(process)
         try:
-            yield Daemon(process)
+            yield daemon
         finally:
-            process.kill()
+            daemon.stop(signal.SIGKILL)
 
 
 def served(port: int, path: str) -> tuple[int, str]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import socket
 import ssl
 import subprocess
@@ -134,7 +135,7 @@ def test_exporters_that_fail_are_reported_and_end_neither_the_agent_nor_another(
             assert served(free_port, "/healthz")[0] == 200
             assert "10.244.1.9" in served(free_port, "/api/v1/report")[1]
         finally:
-            process.terminate()
+            agent.stop(signal.SIGTERM)
     bugs = [event for event in agent.events if event["event"] == "internal_error"]
     assert {bug["part"] for bug in bugs} == {"exporter"}
     names = sorted(bug["name"] for bug in bugs)

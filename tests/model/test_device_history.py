@@ -70,6 +70,7 @@ def test_what_is_damaged_in_a_history_is_ignored_and_reported() -> None:
         for value in values:
             found = load_history(text(STARTED, KNOWN, **{field: value}))
             assert found.transitions == (STARTED,), "one bad entry does not cost the others"
+            assert found.trouble is not None
             assert found.trouble.startswith(f"history.transitions[1].{field}: ")
             assert found.trouble.endswith(" (ignored)")
     # A missing field is damage, and a new one is not.

@@ -165,3 +165,11 @@ def test_a_recording_of_an_older_version_is_read_and_says_what_it_lacks() -> Non
     assert scanned(old).complete
     # What a later version wrote besides is ignored.
     assert loads(changed("weather", value="fine")) == recorded(NODE)
+
+
+def test_what_is_none_is_recorded_as_the_empty_text_that_it_was() -> None:
+    tree = json.loads(dumps(recorded(NODE)))
+    registration = tree["snapshots"][0]["registration"]["known"]
+    assert (registration["why"], registration["last"]["earlier_id"]) == ("", "")
+    assert tree["snapshots"][0]["device_plugins"]["known"]["trouble"] == ""
+    assert loads(json.dumps(tree)) == recorded(NODE)

@@ -88,6 +88,7 @@ def test_a_stored_time_that_cannot_be_costs_one_entry_and_no_sync(path: Path) ->
     path.write_text(json.dumps(tree))
     found = DeviceHistoryStore(path.parent).read()
     assert found.transitions == advanced(SEEN)[:-1]
+    assert found.trouble is not None
     assert f"transitions[{len(found.transitions)}].uptime: " in found.trouble
     assert "is out of range" in found.trouble
     devices = replace(SEEN.device_plugins.known(), history=found.transitions, trouble=found.trouble)
@@ -200,10 +201,8 @@ def test_a_history_that_cannot_be_read_is_empty_reported_and_replaced(path: Path
         store = DeviceHistoryStore(path.parent)
         for _ in range(2):
             found = store.read()
-            assert (
-                found.transitions,
-                found.trouble.removeprefix("cannot read ").startswith(why),
-            ) == ((), True)
+            assert found.transitions == ()
+            assert (found.trouble or "").removeprefix("cannot read ").startswith(why)
         store.export(report(SEEN), 0.1)
         assert (
             store.read() == DeviceHistoryStore(path.parent).read() == StoredHistory(advanced(SEEN))

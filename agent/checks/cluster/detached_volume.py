@@ -175,7 +175,7 @@ def _find_awaited(snapshot: Snapshot, lost: Iterable[str]) -> Iterator[Finding]:
         return
     listed = snapshot.attachments.known().volumes
     attachments = {attachment.volume: attachment for attachment in listed}
-    resolved = {attachment.claim for attachment in listed}
+    resolved = {attachment.claim for attachment in listed if attachment.claim}
     # A sandbox is created only after the volumes of its pod are mounted.
     with_sandbox = {
         container.pod_uid for container in snapshot.containers.known() if container.sandbox

@@ -37,7 +37,7 @@ def advance(before: LastSeen | None, node: Node, pods: Pods | None, now: datetim
     if node.provider_id == before.provider_id:
         return replace(seen, earlier_id=before.earlier_id, changed=before.changed)
     earlier_id = before.provider_id or before.earlier_id
-    if earlier_id in {"", node.provider_id}:
+    if earlier_id is None or earlier_id == node.provider_id:
         return seen
     return replace(seen, earlier_id=earlier_id, changed=now)
 
@@ -91,7 +91,7 @@ def _will_be_evicted(pod: Pod) -> bool:
 
 def evidence_of_node(registration: Registration, name: str) -> str | None:
     """Return the evidence that this machine is the node of that name; None: there is none."""
-    if registration.kubelet_name not in {"", name}:
+    if registration.kubelet_name not in {None, name}:
         return None
     if registration.last is not None and registration.last.name == name:
         return f"the Node was last seen at {format_time(registration.last.at)}"

@@ -99,7 +99,7 @@ def _state(resource: str, view: DeviceView) -> ResourceState:
     registered = _is_registered(resource, view)
     last = view.last_in_run.get(resource)
     since = last.at if last and last.what is TransitionKind.REGISTERED else None
-    socket = view.sockets.get(resource, "")
+    socket = view.sockets.get(resource)
     return ResourceState(
         resource=resource,
         devices=None if registered is None else healthy if registered else 0,

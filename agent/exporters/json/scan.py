@@ -119,7 +119,7 @@ def _devices(snapshot: Snapshot) -> list[dict[str, Any]] | None:
             "registration_delay_seconds": None
             if state.delay is None
             else round(state.delay.total_seconds(), 3),
-            "socket": state.socket or None,
+            "socket": state.socket,
             "socket_present": state.socket_present,
             "connected": state.connected,
         }

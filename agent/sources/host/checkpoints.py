@@ -16,7 +16,7 @@ from agent.model.remedy import Remedy
 from agent.model.snapshot import Checkpoint, Container, Snapshot, known_or
 from agent.sources.host.files import names_in, open_directory, read_file
 from agent.sources.source import Source
-from agent.sources.source_error import NotFound, SourceError, read_error
+from agent.sources.source_error import MALFORMED, NotFound, SourceError, read_error
 
 
 class _Directory(NamedTuple):
@@ -128,5 +128,5 @@ def _checkpoint(name: str, directory: int) -> tuple[Checkpoint, float]:
         tree = json.loads(content)
         host_network = (tree.get("data") or {}).get("host_network") is True
         return Checkpoint(name, f"{tree['namespace']}/{tree['name']}", host_network), written
-    except (OSError, SourceError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, SourceError, *MALFORMED):
         return Checkpoint(name, ""), written

@@ -31,7 +31,7 @@ from agent.model.snapshot import (
 from agent.sources.host.cni_config import is_disabled, ranges_of, respelled
 from agent.sources.host.files import names_in, open_directory, read_file
 from agent.sources.source import Source, WithFields
-from agent.sources.source_error import NotFound, SourceError
+from agent.sources.source_error import MALFORMED, NotFound, SourceError
 
 _LOOPBACK: Final = "lo"
 LARGEST: Final = 4 * 1024 * 1024
@@ -47,8 +47,6 @@ _DELETED_BY_ID: Final = ("bridge", "ptp", "macvlan", "ipvlan", "portmap", "bandw
 `firewall` deletes the rules of the addresses in the result, whoever has them by then."""
 _POD_CIDR: Final = '"usePodCidr'
 """Calico's, in place of a subnet; with `IPv6` behind it for the other family."""
-_MALFORMED: Final = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
-"""What a tree of any shape can raise where it is read."""
 
 _Version: TypeAlias = tuple[str, int, int, int]  # name, inode, modification time and size of a file
 _Parsed: TypeAlias = CniResult | DamagedResult | None  # None: content and file name disagree
@@ -185,7 +183,7 @@ def _plugins(config: Any) -> list[dict[str, Any]]:
         plugins = respelled(tree.get("plugins") or [tree])
         dicts = [plugin for plugin in plugins if isinstance(plugin, dict)]
         return [plugin for plugin in dicts if not is_disabled(plugin)]
-    except _MALFORMED:
+    except MALFORMED:
         return []
 
 
@@ -194,7 +192,7 @@ def _pod(arguments: Any) -> str:
     try:
         values = {str(key): str(value) for key, value in arguments}
         return f"{values['K8S_POD_NAMESPACE']}/{values['K8S_POD_NAME']}"
-    except _MALFORMED:
+    except MALFORMED:
         return ""
 
 
@@ -205,7 +203,7 @@ def _configured_ranges(ipam: Mapping[str, Any]) -> RangeSets:
         for ranges in ranges_of(ipam):
             one_set = (subnet_range(r.subnet, r.first, r.last, r.gateway) for r in ranges)
             sets.append(tuple(one_set))
-    except _MALFORMED:
+    except MALFORMED:
         return ()
     return tuple(sets)
 
@@ -215,7 +213,7 @@ def _inferred_ranges(result: Any) -> RangeSets:
     try:
         pairs = _addresses(result)
         return tuple((subnet_range(ip, gateway=gateway or ""),) for ip, gateway in pairs)
-    except _MALFORMED:
+    except MALFORMED:
         return ()
 
 
@@ -235,7 +233,7 @@ def _namespace(cached: Mapping[str, Any]) -> str:
     """
     try:
         paths = [interface.get("sandbox") for interface in cached["result"].get("interfaces") or []]
-    except (KeyError, AttributeError, TypeError):
+    except MALFORMED:
         paths = []
     for path in (*paths, cached.get("netns")):
         # kubenet names that of a process, which is not mounted: `/proc/<pid>/ns/net`.
@@ -258,7 +256,7 @@ def _port_mappings(arguments: Any, plugins: Iterable[Mapping[str, Any]]) -> tupl
             protocol = str(mapping.get("protocol") or "tcp").lower()
             if type(port) is int and 0 < port < 1 << 16:
                 mappings.append(PortMapping(port, protocol))
-    except (AttributeError, KeyError, TypeError):
+    except MALFORMED:
         return ()
     return tuple(mappings)
 
@@ -288,7 +286,7 @@ def belongs(content: bytes, reservation: Reservation, file: ResultFile) -> bool:
             named = (tree["networkName"], tree["containerId"], tree["ifName"])
             return bool(named == file)
         addresses = [ip_interface(str(address)).ip for address, _ in _addresses(tree)]
-    except _MALFORMED:
+    except MALFORMED:
         return False
     if file.ifname == _LOOPBACK:
         return bool(addresses) and all(address.is_loopback for address in addresses)

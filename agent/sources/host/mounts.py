@@ -17,7 +17,7 @@ from agent.model.volumes import Mount
 from agent.sources.host.files import read_file
 from agent.sources.host.mount_table import read_mount_table
 from agent.sources.source import Source
-from agent.sources.source_error import SourceError, read_error
+from agent.sources.source_error import MALFORMED, SourceError, read_error
 
 _CSI_STAGED: Final = re.compile(r"(plugins/kubernetes\.io/csi/.+)/globalmount")
 _CSI_BLOCK: Final = re.compile(
@@ -109,5 +109,5 @@ def _csi_mount(directory: Path, pod_uid: str) -> Mount | None:
         return None
     except OSError as error:
         raise read_error(file, error) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except MALFORMED as error:
         raise SourceError(f"{file}: not a volume description of the kubelet ({error!r})") from error

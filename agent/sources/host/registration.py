@@ -63,22 +63,22 @@ class RegistrationTracker:
             expected=self.expected,
             last=self._last,
             kubelet_name=self._kubelet_name(flags),
-            cloud_provider=flags.get(_CLOUD, ""),
+            cloud_provider=flags.get(_CLOUD) or None,
             listed_pods=0 if node.value else len(listed or ()),
             why=why,
         )
         return Known(registration)
 
-    def _load(self, now: datetime) -> str:
-        """Read the stored Node if none is remembered; returns why it cannot be read, or ""."""
+    def _load(self, now: datetime) -> str | None:
+        """Read the stored Node if none is remembered; returns why it cannot be read."""
         if self._last is not None:
-            return ""
+            return None
         file = self.state_dir / LAST_SEEN_FILE
         try:
             content, _ = read_file(file)
             last = load_last_seen(content)
         except FileNotFoundError:
-            return ""
+            return None
         except OSError as error:
             return cannot_read(file, error)
         except (SourceError, Damaged) as error:
@@ -87,20 +87,20 @@ class RegistrationTracker:
             # If the clock was ahead then, the Node was still not seen in the future.
             gone = None if last.gone is None else min(last.gone, now)
             self._last = replace(last, at=min(last.at, now), gone=gone)
-        return ""
+        return None
 
-    def _kubelet_name(self, flags: Mapping[str, str]) -> str:
-        """Return the name by which the kubelet registers; empty: unknown.
+    def _kubelet_name(self, flags: Mapping[str, str]) -> str | None:
+        """Return the name by which the kubelet registers; None: unknown.
 
         Without the flag it is the host's name. A container may see another host name, so the name
         counts only if it is the expected one.
         """
         if flags.get(_CLOUD, "") not in _NO_CLOUD:
-            return ""
+            return None
         if name := flags.get(_HOSTNAME, "").strip().lower():
             return name
         try:
             host = (self.proc / "sys/kernel/hostname").read_text(errors="replace").strip().lower()
         except OSError:
-            return ""
-        return host if host == self.name else ""
+            return None
+        return host if host == self.name else None

@@ -66,7 +66,7 @@ class _Lookup:
         attachments = {volume: self._attachment(volume) for volume in request.volumes}
         claims = {attachment.claim for attachment in attachments.values()}
         # If every volume leads to its claim, the claims need not be requested for their volumes.
-        if "" in claims:
+        if None in claims:
             for pod in request.pods:
                 namespace = pod.name.partition("/")[0]
                 for name in pod.claims:
@@ -109,7 +109,7 @@ class _Lookup:
             volume,
             attached=attached,
             failed=bool(status.get("attachError")) and not attached,
-            claim=f"{reference['namespace']}/{reference['name']}" if reference else "",
+            claim=f"{reference['namespace']}/{reference['name']}" if reference else None,
         )
 
     def _volume_of(self, namespace: str, claim: str) -> str:

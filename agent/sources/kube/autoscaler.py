@@ -126,7 +126,7 @@ def _read_status(get: Get) -> Autoscaler:
         unregistered=counts.get("unregistered"),
         long_unregistered=counts.get("longUnregistered"),
         told=_time(text),
-        why="" if counts else f"{_CONFIGMAP} has no counts of nodes ({truncate(text)[:60]})",
+        why=None if counts else f"{_CONFIGMAP} has no counts of nodes ({truncate(text)[:60]})",
     )
 
 

@@ -43,7 +43,7 @@ from agent.sources.runtime.grpc import (
 )
 from agent.sources.runtime.protobuf import DecodedMessage, Encoded, encode_texts
 from agent.sources.runtime.runtime import RUNTIME_OF_SOCKET, NoCri, Runtime, labeled_container
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import MALFORMED, SourceError
 
 _VERSIONS: Final = ("v1", "v1alpha2")
 """Their fields are the same: containerd < 1.6 and CRI-O < 1.20 have only the latter."""
@@ -167,7 +167,7 @@ class Cri(Runtime):
             path = self.mounted or self.endpoint
             with GrpcConnection(path, self.timeout, self.clock) as connection:
                 yield _Session(connection)
-        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        except MALFORMED as error:
             reason = truncate(repr(error))
             raise SourceError(f"{self.endpoint}: cannot parse the response ({reason})") from error
 

@@ -18,7 +18,7 @@ from agent.model.text import truncate
 from agent.sources.host.cni_config import CniStatus
 from agent.sources.json_list import objects_of
 from agent.sources.runtime.runtime import Runtime, labeled_container
-from agent.sources.source_error import SourceError, connection_failure
+from agent.sources.source_error import MALFORMED, SourceError, connection_failure
 
 _T = TypeVar("_T")
 
@@ -27,15 +27,6 @@ _CONTAINER_LIMIT: Final = 4 * 1024 * 1024
 """Characters: the labels have a pod's annotations, 256 KiB that Go may escape to six times."""
 _LIST_LIMIT: Final = 256 * 1024 * 1024
 """Bytes: 5,000 exited sandboxes of 50 KB."""
-_MALFORMED: Final = (
-    AttributeError,
-    KeyError,
-    TypeError,
-    ValueError,
-    OverflowError,
-    RecursionError,
-)
-"""What a response of any shape can raise where it is read."""
 
 
 class Docker(Runtime):
@@ -110,7 +101,7 @@ class Docker(Runtime):
                 where = host.removeprefix("http+unix://").removeprefix("unix://")
                 raise SourceError(f"cannot connect to docker at {where}: {reason}") from error
             raise SourceError(f"docker: {truncate(error)}") from error
-        except _MALFORMED as error:
+        except MALFORMED as error:
             self.close()
             reason = truncate(repr(error))
             raise SourceError(f"docker: cannot parse the response ({reason})") from error

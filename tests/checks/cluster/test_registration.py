@@ -24,7 +24,7 @@ def seen(*nodes: Node) -> LastSeen:
 def test_another_provider_id_has_the_previous_one_and_its_time() -> None:
     same = ((A,), ("", A), (A, A), (A, "", A), ("", "", ""))  # it appears, or returns
     others = (((A, B), A, 1), ((A, B, B, B), A, 1), ((A, "", B), A, 2), ((A, B, A), B, 2))
-    for ids, earlier, minute in (*((ids, "", None) for ids in same), *others):
+    for ids, earlier, minute in (*((ids, None, None) for ids in same), *others):
         last = seen(*(worker(provider_id=provider_id) for provider_id in ids))
         assert last.provider_id == ids[-1]
         changed = None if minute is None else NOW + minute * MINUTE
