@@ -304,8 +304,8 @@ def allowed_network(request: ReleaseRequest, context: GuardContext) -> Refusal |
 def no_plugin_at_work(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """An ADD may outlive its runtime, and then give the address to a sandbox that nobody lists.
 
-    A plugin that runs for longer than `PLUGIN_TIMEOUT` always blocks: its start time is unreliable if
-    the clock was set.
+    A plugin that runs for longer than `PLUGIN_TIMEOUT` always blocks: its start time is unreliable
+    if the clock was set.
     """
     reserved = max(reservation.mtime for reservation in request.reservations)
     for plugin in context.snapshot.processes.known().plugins:
