@@ -4,6 +4,7 @@ One rule holds for all of it: what cannot be read now stays as it was.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -31,8 +32,9 @@ def advance(before: Memory, assessment: Assessment) -> Memory:
     stepped = _clock_stepped(before, snapshot)
     pods = {pod.name: pod for pod in known_or(snapshot.pods, ())}
 
+    # A time by the wall clock says nothing any more once that clock was set.
     reservations = {
-        reservation: memory
+        reservation: replace(memory, owned_at=None) if stepped else memory
         for reservation, memory in before.reservations.items()
         if reservation.network not in read
     }

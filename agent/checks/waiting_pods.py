@@ -25,20 +25,27 @@ def waiting_pods(snapshot: Snapshot) -> list[Pod]:
     waiting = [
         (pod.scheduled, pod.uid, pod)
         for pod in _without_address(snapshot)
-        if pod.scheduled and snapshot.api_time - pod.scheduled >= WAITS_AFTER
+        if pod.scheduled and not pod.deleting and _is_late(pod, snapshot)
     ]
     return [pod for _, _, pod in sorted(waiting, key=lambda entry: entry[:2])]
 
 
 def may_wait(snapshot: Snapshot) -> bool:
-    """Return whether a pod waits, or may wait because it is unknown when it was scheduled."""
-    unknown = any(pod.scheduled is None for pod in _without_address(snapshot))
-    return unknown or bool(waiting_pods(snapshot))
+    """Return whether a pod waits, or may wait.
+
+    It may if it is unknown when it was scheduled. So may a pod that is being deleted: an ADD that
+    began before may still run, and what it fails in leaves its reservations.
+    """
+    return any(_is_late(pod, snapshot) for pod in _without_address(snapshot))
+
+
+def _is_late(pod: Pod, snapshot: Snapshot) -> bool:
+    return pod.scheduled is None or snapshot.api_time - pod.scheduled >= WAITS_AFTER
 
 
 def _without_address(snapshot: Snapshot) -> list[Pod]:
     pods = known_or(snapshot.pods, ())
-    return [pod for pod in pods if pod.networked and not pod.ips and not pod.deleting]
+    return [pod for pod in pods if pod.networked and not pod.ips]
 
 
 def recent_exhaustion(snapshot: Snapshot) -> Iterator[SandboxFailure]:

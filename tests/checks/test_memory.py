@@ -61,6 +61,15 @@ def test_a_time_before_the_clock_was_set_is_forgotten_and_the_pod_is_not() -> No
     assert (second.get(file).owned_at, second.get(file).pod) == (None, "shop/web")
 
 
+def test_a_time_before_the_clock_was_set_is_forgotten_of_a_network_that_cannot_be_read() -> None:
+    first = after(NO_MEMORY, node())
+    (file,) = (file for file in first.reservations if file.container_id == WEB_ID)
+    set_back = node(later=timedelta(minutes=1), clock_set_by=-timedelta(hours=1))
+    second = after(first, without(set_back, "reservations"))
+    assert second.clock_stepped
+    assert (second.get(file).owned_at, second.get(file).pod) == (None, "shop/web")
+
+
 def test_names_of_another_process_are_kept() -> None:
     named = Memory(names={GONE.container_id: "shop/cart-0"})
     first = after(named, without(node(), "reservations"))

@@ -24,9 +24,9 @@ def test_a_pod_waits_a_minute_after_it_was_scheduled_by_the_clock_of_the_api_ser
     for other in (
         replace(WAITING, ips=("10.244.1.9",)),
         replace(WAITING, host_network=True),
-        replace(WAITING, deleting=True),
         replace(WAITING, phase="Failed"),
     ):
+        assert not waiting_pods(with_pod(other))
         assert not may_wait(with_pod(other))
     assert waiting_pods(without(with_pod(WAITING), "pods")) == []
 
@@ -37,3 +37,11 @@ def test_a_pod_may_wait_if_nobody_knows_when_it_was_scheduled() -> None:
     assert may_wait(with_pod(unknown))
     assert may_wait(with_pod(WAITING))
     assert not may_wait(with_pod(replace(WAITING, scheduled=NOW)))
+
+
+def test_a_pod_that_is_being_deleted_does_not_wait_and_its_last_add_may_still_run() -> None:
+    deleted = replace(WAITING, deleting=True)
+    assert waiting_pods(with_pod(deleted)) == []
+    assert may_wait(with_pod(deleted))
+    assert may_wait(with_pod(replace(deleted, scheduled=None)))
+    assert not may_wait(with_pod(replace(deleted, ips=("10.244.1.9",))))
