@@ -41,7 +41,7 @@ from agent.state.stores import DeviceHistoryStore
 API_SOURCES: Final = (
     "pods", "node", "watches", "attachments", "sandbox_failures", "autoscaler",
 )  # fmt: skip
-"""Those that the API server answers."""
+"""Those that the API server answers: their rows are in `agent/app/api_server.py`."""
 
 
 class NodeSources(NamedTuple):
