@@ -3,7 +3,7 @@
 import os
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -89,7 +89,11 @@ def _run(parts: _Parts, http: HttpExporter) -> None:
     )
     cleaner = _cleaner(config, sources, parts.heartbeat)
     queue = _delivery(parts)
-    exporters = [*_exporters(parts, watches), history, http, *_cluster_exporters(config, queue)]
+    exporters: list[loop.Exporter] = [*_exporters(parts, watches), history, http]
+    if queue and config.events == "on":
+        exporters.append(EventExporter(queue))
+    if queue and config.node_condition == "on":
+        exporters.append(ConditionExporter(queue))
     node = displayed_name(config)
 
     _start_threads(watches, queue, parts.stop)
@@ -199,14 +203,6 @@ def _delivery(parts: _Parts) -> DeliveryQueue | None:
         lambda what, cause, why: log.warning("delivery.failed", what=what, cause=cause, why=why),
         lambda what: log.info("delivery.recovered", what=what),
     )
-
-
-def _cluster_exporters(config: Config, queue: DeliveryQueue | None) -> Iterator[loop.Exporter]:
-    """Yield the exporters that fill the queue."""
-    if queue and config.events == "on":
-        yield EventExporter(queue)
-    if queue and config.node_condition == "on":
-        yield ConditionExporter(queue)
 
 
 def _exit_with_thread(log: Logger, failed: threading.ExceptHookArgs) -> NoReturn:
