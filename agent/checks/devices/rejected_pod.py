@@ -123,9 +123,9 @@ def _overdue_since(pod: Pod, snapshot: Snapshot) -> datetime | None:
 
     None: it may still exist.
     """
-    if pod.deletion is None or snapshot.api_time - pod.deletion <= OVERDUE:
-        return None
-    return pod.deletion
+    if pod.deletion and snapshot.api_time - pod.deletion > OVERDUE:
+        return pod.deletion
+    return None
 
 
 def _outcome(
@@ -172,6 +172,7 @@ def _deletion_blocker(pod: Pod) -> str:
 def _finding_about_pod(pod: RejectedPod) -> Finding:
     subject = f"pod {pod.pod}"
     rejected = f"{subject} was rejected for {pod.resource or 'a device'}"
+    is_stuck = pod.pod_outcome is PodOutcome.TERMINATING_STUCK
     return Finding(
         NAME,
         subject,
@@ -180,7 +181,8 @@ def _finding_about_pod(pod: RejectedPod) -> Finding:
         cause=pod.cause,
         since=pod.at,
         identity=(pod.uid,),
-        group=_group(pod),
+        # Each pod that cannot end has its own advice.
+        group=None if is_stuck else (pod.resource, pod.cause, pod.pod_outcome),
         resource=pod.resource,
         pod_outcome=pod.pod_outcome,
         rejected_pods=(pod,),
@@ -206,13 +208,6 @@ def _finding_about_storm(pods: Sequence[RejectedPod]) -> Finding:
         pod_outcome=typical.pod_outcome,
         rejected_pods=tuple(pods),
     )
-
-
-def _group(pod: RejectedPod) -> tuple[object, ...] | None:
-    # Each pod that cannot end has its own advice.
-    if pod.pod_outcome is PodOutcome.TERMINATING_STUCK:
-        return None
-    return pod.resource, pod.cause, pod.pod_outcome
 
 
 def describe_group(findings: Sequence[Finding], _assessment: Assessment) -> str:
