@@ -127,9 +127,9 @@ def _find_deleted(snapshot: Snapshot, registration: Registration) -> Iterator[Fi
         return  # no kubelet runs; the next kubelet registers when it starts
 
     last = registration.last
-    if last is not None and last.name != name:
+    if last and last.name != name:
         last = None
-    if last is not None and last.at >= started:
+    if last and last.at >= started:
         remedy = (
             "restart the kubelet (systemctl restart kubelet), which registers the node only when "
             "it starts"
@@ -146,7 +146,7 @@ def _find_deleted(snapshot: Snapshot, registration: Registration) -> Iterator[Fi
         f"Node {name}",
         f"the Node {name} was {message}",
         severity=severity,
-        since=last.at if last is not None else started,
+        since=last.at if last else started,
         urgent=True,  # its pods are deleted 40 s later, and the agent is among them
     )
 
@@ -158,7 +158,7 @@ def _describe_deletion(
 
     `evidence`: that it existed. `remedy`: what to do unless it was deleted on purpose.
     """
-    if last is not None and last.removal in _PLANNED:
+    if last and last.removal in _PLANNED:
         return Severity.INFO, (
             f"removed on purpose: {_PLANNED[last.removal]} before it was deleted ({evidence}); its "
             "kubelet is still running; to keep it removed, stop the kubelet, which registers the "
@@ -175,11 +175,11 @@ def _describe_deletion(
 
     status = _autoscaler_status(snapshot)
     remedy += ", unless the Node was deleted on purpose"
-    if last is not None and last.gone is not None and snapshot.taken_at - last.gone >= ACTED_WITHIN:
+    if last and last.gone and snapshot.taken_at - last.gone >= ACTED_WITHIN:
         return Severity.WARNING, f"{deleted}: {evidence}; {_NOT_DELETED_SINCE}{status}; {remedy}"
 
     due = "15 minutes after it notices"
-    if last is not None:
+    if last:
         due += f" (at {format_time(last.at + REMOVED_AFTER)} or later)"
     message = (
         f"{deleted}: {evidence}; its pods are deleted after 40 s, and a cluster-autoscaler deletes "
