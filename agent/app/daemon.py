@@ -1,11 +1,10 @@
-"""The daemon: wires sources, cleaner and exporters, and runs the loop until it is told to end."""
+"""Runs the daemon: wires sources, cleaner and exporters, and runs the loop until it is stopped."""
 
 import os
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -38,7 +37,7 @@ MODES: Final = {"off": "observe", "dry-run": "dry-run", "auto": "clean"}
 
 @dataclass(frozen=True)
 class _Parts:
-    """What the parts of one daemon share."""
+    """What several parts of one daemon need."""
 
     config: Config
     log: Logger
@@ -49,7 +48,7 @@ class _Parts:
 
 
 def run_daemon(config: Config) -> int:
-    """Run until the process is told to end; returns the exit code."""
+    """Run until the process is told to end; return the exit code."""
     log = configure(config.log_format)
     threading.excepthook = partial(_exit_with_thread, log)
     registry = CollectorRegistry()
@@ -61,9 +60,9 @@ def run_daemon(config: Config) -> int:
         heartbeat=_heartbeat(config),
         stop=threading.Event(),
     )
-    # Before anything that may wait for the API server or its credentials.
-    shown = documents(config, parts.heartbeat, parts.bugs)
-    http = http_exporter(config, registry, shown, parts.bugs, log)
+    pages = documents(config, parts.heartbeat, parts.bugs)
+    http = http_exporter(config, registry, pages, parts.bugs, log)
+    # It answers before anything waits for the API server or its credentials.
     http.start()
     try:
         _run(parts, http)
@@ -80,21 +79,31 @@ def _run(parts: _Parts, http: HttpExporter) -> None:
         config.state_dir, lambda why: log.warning("history.write_failed", why=why)
     )
     api, watches = _api_server(config)
+    node_watch = watches[1] if watches else None
     sources = node_sources(
         config,
         api=api,
         state=ReadBy("state", lambda _: read_disk(config.state_dir)),
         history=history.read,
-        latest_node=lambda: watches[1].replica.latest if watches else None,
+        latest_node=lambda: node_watch.replica.latest if node_watch else None,
     )
     cleaner = _cleaner(config, sources, parts.heartbeat)
     queue = _delivery(parts)
-    exporters = [*_exporters(parts, watches), history, http, *_cluster_exporters(config, queue)]
-    _start_threads(watches, queue, parts.stop)
+    exporters: list[loop.Exporter] = [*_exporters(parts, watches), history, http]
+    if queue and config.events == "on":
+        exporters.append(EventExporter(queue))
+    if queue and config.node_condition == "on":
+        exporters.append(ConditionExporter(queue))
     node = displayed_name(config)
-    mode = MODES[config.cleanup]
-    networks = list(config.network)
-    log.info("agent.started", node=node, networks=networks, port=http.port, mode=mode)
+
+    _start_threads(watches, queue, parts.stop)
+    log.info(
+        "agent.started",
+        node=node,
+        networks=list(config.network),
+        port=http.port,
+        mode=MODES[config.cleanup],
+    )
     try:
         for watch in watches:  # so that the first sync has data
             watch.answered.wait(config.api_timeout.total_seconds())
@@ -125,7 +134,10 @@ def _start_threads(
 
 
 def _api_server(config: Config) -> "tuple[Sources, list[Reflector[Any]]]":
-    """Return the sources of the API server, and its watches, which have to run."""
+    """Return the sources of the API server, and the watches of the pods and the Node.
+
+    The watches have to run.
+    """
     if config.api == "off":
         return (), []
     from agent.app.api_server import watched
@@ -135,12 +147,12 @@ def _api_server(config: Config) -> "tuple[Sources, list[Reflector[Any]]]":
 
 def _heartbeat(config: Config) -> loop.Heartbeat:
     """Return a heartbeat that allows for three intervals, and for every timeout of one sync."""
-    # Three sources send requests in a sync. Each begins its last one within the timeout, and a
-    # response may take three times as long.
-    api = config.api_timeout * 3 * (1 + 3) if config.api == "on" else timedelta(0)
-    return loop.Heartbeat(
-        config.interval * 3 + config.docker_timeout * 4 + api + config.lock_timeout * 2
-    )
+    limit = config.interval * 3 + config.docker_timeout * 4 + config.lock_timeout * 2
+    if config.api == "on":
+        # Three sources send requests in a sync. Each begins its last one within the timeout, and a
+        # response may take three times as long.
+        limit += config.api_timeout * 3 * (1 + 3)
+    return loop.Heartbeat(limit)
 
 
 def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) -> Cleaner | None:
@@ -176,9 +188,10 @@ def _exporters(parts: _Parts, watches: "Sequence[Reflector[Any]]") -> list[loop.
 
 
 def _delivery(parts: _Parts) -> DeliveryQueue | None:
-    """Return the queue of what is sent to the API server, if anything is."""
+    """Return the queue of what is sent to the API server; None: nothing is."""
     config = parts.config
     log = parts.log
+    # The metrics exist even if nothing is sent.
     metrics = DeliveryMetrics(parts.registry)
     if config.api == "off" or "on" not in {config.events, config.node_condition}:
         return None
@@ -192,18 +205,10 @@ def _delivery(parts: _Parts) -> DeliveryQueue | None:
     )
 
 
-def _cluster_exporters(config: Config, queue: DeliveryQueue | None) -> Iterator[loop.Exporter]:
-    """Yield the exporters that fill the queue."""
-    if queue and config.events == "on":
-        yield EventExporter(queue)
-    if queue and config.node_condition == "on":
-        yield ConditionExporter(queue)
-
-
 def _exit_with_thread(log: Logger, failed: threading.ExceptHookArgs) -> NoReturn:
-    """End the process if a thread fails: else the agent would report a part of the node as healthy.
+    """Log the error of a thread, and end the process. It is the `threading.excepthook`.
 
-    Installed as `threading.excepthook`.
+    Without the thread, the agent would report a part of the node as healthy.
     """
     name = failed.thread.name if failed.thread else "unknown"
     try:

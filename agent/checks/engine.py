@@ -193,7 +193,7 @@ def replay(
 
     `pods`: names by container ID, which another process remembered.
     """
-    state = ConfirmationState(Memory(names=pods or {}))
+    state = ConfirmationState(Memory(pods_of_other_process=pods or {}))
     report: Report | None = None
     for snapshot in map(with_history, snapshots):
         report, state = run(snapshot, state, grace=grace, confirm_after=confirm_after)

@@ -48,10 +48,10 @@ def advance(before: Memory, assessment: Assessment) -> Memory:
             host_ports=_host_ports(reservation, entry, earlier, assessment.index, pods),
         )
     return Memory(
-        last=Moment(snapshot.taken_at, snapshot.uptime),
-        reservations=reservations,
+        last_taken=Moment(snapshot.taken_at, snapshot.uptime),
         clock_stepped=stepped,
-        names=before.names,
+        reservations=reservations,
+        pods_of_other_process=before.pods_of_other_process,
     )
 
 
@@ -62,10 +62,10 @@ def networks_read(snapshot: Snapshot) -> set[str]:
 
 def _clock_stepped(before: Memory, snapshot: Snapshot) -> bool:
     """Return whether the wall clock was set since the last snapshot."""
-    if before.last is None:
+    if before.last_taken is None:
         return False
-    by_wall_clock = snapshot.taken_at - before.last.wall
-    by_boot_clock = snapshot.uptime - before.last.uptime
+    by_wall_clock = snapshot.taken_at - before.last_taken.wall
+    by_boot_clock = snapshot.uptime - before.last_taken.uptime
     return abs(by_wall_clock - by_boot_clock) > CLOCK_STEP
 
 

@@ -27,9 +27,9 @@ _RTN_LOCAL: Final = 2
 _RTA_DST: Final = 1
 _RTA_OIF: Final = 4
 _ELSEWHERE: Final = frozenset({5, 9, 18, 22})
-"""RTA_GATEWAY, RTA_MULTIPATH, RTA_VIA, RTA_ENCAP."""
+"""Of a route that leads beyond a link: RTA_GATEWAY, RTA_MULTIPATH, RTA_VIA, RTA_ENCAP."""
 _ELSEWHERE_IPV6: Final = 0x80000000 | 0x0200
-"""RTF_LOCAL, RTF_REJECT."""
+"""Flags of a route that leads to no link: RTF_LOCAL, RTF_REJECT."""
 _SIOCGIFFLAGS: Final = 0x8913
 _IFF_NOARP: Final = 0x80
 _HEADER: Final = struct.Struct("IHHII")  # `struct nlmsghdr`
@@ -53,6 +53,8 @@ class Route(NamedTuple):
 
 
 class _Answer(NamedTuple):
+    """A route as the kernel describes it."""
+
     kind: int
     prefix: int
     flags: int
@@ -76,7 +78,10 @@ def find_route(ip: str) -> Route:
 
 
 def _route_on_link(ip: str, answer: _Answer, listed: Sequence[tuple[str, int]]) -> Route:
-    """`listed`: the routes to the address in /proc, as interface and prefix."""
+    """Return a route without a gateway.
+
+    `listed`: the routes to the address in /proc, as interface and prefix.
+    """
     link = socket.if_indextoname(answer.device)
     all_bits = ip_address(ip).max_prefixlen
     prefix = _find_prefix(ip, answer, [bits for name, bits in listed if name == link])
@@ -129,6 +134,7 @@ def _get_route(ip: str, flags: int) -> _Answer | None:
     body = _ROUTE.pack(family, address.max_prefixlen, 0, 0, 0, 0, 0, 0, flags)
     body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(address.packed), _RTA_DST) + address.packed
     header = _HEADER.pack(_HEADER.size + len(body), _RTM_GETROUTE, _NLM_F_REQUEST, 1, 0)
+
     kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
     with socket.socket(socket.AF_NETLINK, kind, socket.NETLINK_ROUTE) as kernel:
         kernel.settimeout(_TIMEOUT)
@@ -137,12 +143,14 @@ def _get_route(ip: str, flags: int) -> _Answer | None:
 
 
 def _parse(message: bytes) -> _Answer | None:
+    """Return the route in an answer; None: there is none. Raises OSError for other errors."""
     length, message_type, *_ = _HEADER.unpack_from(message)
     if message_type == _NLMSG_ERROR:
         (code,) = struct.unpack_from("i", message, _HEADER.size)
         if -code in _NO_ROUTE:
             return None
         raise OSError(-code, os.strerror(-code))
+
     _, prefix, _, _, _, _, _, kind, flags = _ROUTE.unpack_from(message, _HEADER.size)
     attributes: set[int] = set()
     device = 0

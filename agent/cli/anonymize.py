@@ -97,7 +97,10 @@ _RULES: Final[Mapping[str, _Rule]] = {
 
 
 def _rewrite(value: _T, rename: _Rename, path: str = "", field: str = "") -> _T:
-    """Return a value of the model with every name and address replaced."""
+    """Return a value of the model with every name and address replaced.
+
+    `path`, `field`: `Type.field` and the field that has it, which decide the rule.
+    """
     new: Any
     match value:
         case None | bool() | int() | float() | datetime() | timedelta() | StrEnum():
@@ -105,7 +108,7 @@ def _rewrite(value: _T, rename: _Rename, path: str = "", field: str = "") -> _T:
         case str():
             rule = _RULES.get(path) or _RULES.get(field, _NAMES)
             new = rule.name.sub(
-                lambda found: found[0] if rule.kept(found[0]) else rename(found[0]), value
+                lambda name: name[0] if rule.kept(name[0]) else rename(name[0]), value
             )
         case IPv4Address() | IPv6Address():
             without_zone = type(value)(int(value))
@@ -126,18 +129,20 @@ def _rewrite_fields(value: Any, rename: _Rename) -> Any:
         prefix = value.first.max_prefixlen - different_bits
         rename(str(ip_interface(f"{value.first}/{prefix}").network))
     new = {}
-    for name in (field.name for field in fields(value)):
-        path = f"{type(value).__name__}.{name}"
-        new[name] = _rewrite(getattr(value, name), rename, path, name)
+    for field in fields(value):
+        path = f"{type(value).__name__}.{field.name}"
+        new[field.name] = _rewrite(getattr(value, field.name), rename, path, field.name)
     return replace(value, **new)
 
 
 def _new_names(names: Iterable[str]) -> Mapping[str, str]:
     """Return the new name of each name and address."""
     addresses = {name: address for name in names if (address := _address(name)) is not None}
+
     words = sorted(set(names) - addresses.keys())
     digits = len(str(len(words)))
     new = {word: f"n{number:0{digits}}" for number, word in enumerate(words)}
+
     for first in (IPv4Address("240.0.0.0"), IPv6Address("2001:db8::")):
         family = {
             name: address for name, address in addresses.items() if address.version == first.version
@@ -154,7 +159,7 @@ def _new_addresses(
     `first`: where the networks of this family begin now.
     """
     old_networks = [address.network for address in family.values()]
-    moved = _moved(old_networks, int(first), first.max_prefixlen)
+    moved = _new_places(old_networks, int(first), first.max_prefixlen)
     networks = list(moved)
     for name, address in family.items():
         after = bisect_right(networks, address.ip, key=lambda network: network.network_address)
@@ -172,14 +177,15 @@ def _address(name: str) -> Any:
     return address if "%" not in name and name in {str(address), str(address.ip)} else None
 
 
-def _moved(networks: Iterable[Any], first: int, bits: int) -> Mapping[Any, int]:
+def _new_places(networks: Iterable[Any], first: int, bits: int) -> Mapping[Any, int]:
     """Return where each network begins now.
 
     They follow each other in their order, from `first` on if there is room.
     """
-    moved = dict[Any, int]()
+    moved: dict[Any, int] = {}
     end = first
     for network in collapse_addresses(networks):
-        moved[network] = -(-end // network.num_addresses) * network.num_addresses
-        end = moved[network] + network.num_addresses
-    return moved if first == 0 or end <= 1 << bits else _moved(moved, 0, bits)
+        size = network.num_addresses
+        moved[network] = -(-end // size) * size  # rounded up: a network begins at a multiple
+        end = moved[network] + size
+    return moved if first == 0 or end <= 1 << bits else _new_places(moved, 0, bits)

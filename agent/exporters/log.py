@@ -105,6 +105,7 @@ class LogExporter:
         if report.clock_stepped:
             text = "the node's clock was set: findings are confirmed again"
             self._log.warning("clock.stepped", text=text)
+
         self._log_sources(snapshot)
         self._log_detectors(report)
         self._log_transitions(snapshot)
@@ -113,6 +114,7 @@ class LogExporter:
         if report.cleaning is not None:
             self._log_cleanup(report.cleaning)
             self._log_releases(report.cleaning, report.confirmed_leaks)
+
         if self._omitted:
             text = f"more than {MAX_LINES:,} lines in an hour: 'nodeleak scan' shows all findings"
             self._log.warning("log.limited", omitted=self._omitted, text=text)
@@ -131,10 +133,12 @@ class LogExporter:
         missing = {
             source: reading for source, reading in readings.items() if _is_missing(reading, source)
         }
+
         if isinstance(missing.get(_UNLISTED), Unavailable):
             # Nothing has changed for networks that may still exist.
             for source in before.keys() - readings.keys():
                 missing[source] = before[source]
+
         for source in sorted(before.keys() | missing.keys()):
             self._log_source(source, before.get(source), missing.get(source))
         self._missing = missing
@@ -160,14 +164,13 @@ class LogExporter:
         self._started = self._started or snapshot.taken_at
         if (plugins := known_or(snapshot.device_plugins, None)) is None:
             return
-        for transition in plugins.history:
+        if self._history is None:
             # At first by time; later not, because the clock may be set back.
-            is_known = (
-                transition.at <= self._started
-                if self._history is None
-                else transition in self._history
+            self._history = frozenset(
+                change for change in plugins.history if change.at <= self._started
             )
-            if not is_known and transition.what in _TRANSITIONS:
+        for transition in plugins.history:
+            if transition not in self._history and transition.what in _TRANSITIONS:
                 is_lost = transition.what is TransitionKind.LOST
                 log = self._log.warning if is_lost else self._log.info
                 log(
@@ -258,13 +261,13 @@ class LogExporter:
         for outcome in cleaning.outcomes:
             # Of a refusal only the reason, because its text may count seconds.
             reason = outcome.refusals[0].reason.value if outcome.refusals else outcome.why
-            what = outcome.verdict.value, reason
+            verdict_and_reason = outcome.verdict.value, reason
             for reservation in outcome.request.reservations:
                 # Every ordinary teardown is refused for a while: only of leaks this is a change.
                 if outcome.verdict is Verdict.REFUSED and reservation.key not in leaks:
                     continue
-                self._outcomes[reservation] = what
-                if before.get(reservation) != what:
+                self._outcomes[reservation] = verdict_and_reason
+                if before.get(reservation) != verdict_and_reason:
                     self._log_release(reservation, outcome)
 
     def _log_release(self, reservation: Reservation, outcome: Outcome) -> None:

@@ -47,14 +47,14 @@ def print_or_run_job(arguments: argparse.Namespace) -> int:
     job = clean_job(daemon_sets[0], target.node, arguments.rest, apply=arguments.apply)
     if arguments.run:
         return run_job(session.kubectl, job, arguments.timeout.total_seconds())
-    again = ["clean-job", target.node]
+
+    command = ["kubectl", "nodeleak", "clean-job", target.node]
     if arguments.apply:
-        again.append("--apply")
-    again += ["--run", *cluster_options(arguments)]
+        command.append("--apply")
+    command += ["--run", *cluster_options(arguments)]
     if arguments.rest:
-        again += ["--", *arguments.rest]
-    command = f"kubectl nodeleak {shlex.join(again)}"
-    write(f"# To create it, wait for it and print its log: {command}\n")
+        command += ["--", *arguments.rest]
+    write(f"# To create it, wait for it and print its log: {shlex.join(command)}\n")
     write(yaml.safe_dump(job, sort_keys=False))
     return DONE
 
@@ -62,7 +62,7 @@ def print_or_run_job(arguments: argparse.Namespace) -> int:
 def clean_job(
     daemon_set: Mapping[str, Any], node: str, options: Sequence[str], *, apply: bool
 ) -> dict[str, Any]:
-    """Return the Job. `options`: of `nodeleak clean`.
+    """Return the Job that runs `nodeleak clean` with these options on a node.
 
     Raises UsageError if it is not the agent's DaemonSet.
     """
@@ -119,7 +119,7 @@ def _settings(container: Mapping[str, Any], options: Sequence[str]) -> list[str]
 
 
 def _networks(container: Mapping[str, Any]) -> list[str]:
-    """Name the networks if the cluster does not.
+    """Return the option for all networks, or none if the cluster names its networks.
 
     `envFrom` may name them, and an option could allow more than that.
     """
@@ -131,6 +131,7 @@ def _networks(container: Mapping[str, Any]) -> list[str]:
 
 
 def _mount_writable(spec: Mapping[str, Any], container: Mapping[str, Any]) -> None:
+    """Make the mounts of host-local's files writable in the spec."""
     paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in spec["volumes"]}
     mounts = [mount for mount in container["volumeMounts"] if paths.get(mount["name"]) == _STORE]
     if not mounts:
@@ -147,19 +148,21 @@ def run_job(kubectl: Kubectl, job: Mapping[str, Any], timeout: float) -> int:
     )
     name = created.strip().rpartition("/")[2]
     warn(f"created Job {name} in namespace {job['metadata']['namespace']}")
+
     container = job["spec"]["template"]["spec"]["containers"][0]["name"]
     try:
-        pod, exit_code = _wait(kubectl, namespace, name, container, timeout)
+        pod, exit_code = _wait(kubectl, namespace, job=name, container=container, timeout=timeout)
     except (KubectlError, KeyboardInterrupt):
         warn(f"the Job may go on; to stop it: kubectl {namespace} delete job {name}")
         raise
+
     log = kubectl.output("read its log", "logs", pod, namespace, f"--container={container}")
     write("".join(f"{escape(line)}\n" for line in log.splitlines()))
     return exit_code
 
 
 def _wait(
-    kubectl: Kubectl, namespace: str, job: str, container: str, timeout: float
+    kubectl: Kubectl, namespace: str, *, job: str, container: str, timeout: float
 ) -> tuple[str, int]:
     """Return the pod of the Job, and the exit code of its container. A sidecar may run on."""
     pod = ""
@@ -185,6 +188,7 @@ def _wait(
 
 
 def _state(status: Mapping[str, Any], container: str) -> Mapping[str, Any]:
+    """Return the state of a container; empty: it has none yet."""
     for each in status.get("containerStatuses") or ():
         if each["name"] == container:
             state: Mapping[str, Any] = each["state"]

@@ -70,10 +70,11 @@ class Session:
     def targets(self) -> list[Target]:
         """Return the chosen nodes with their agents."""
         names: Sequence[str] = self._arguments.nodes
-        named = names if len(names) <= _MAX_NAMED else ()
-        nodes = self._nodes(named)
-        agents = [agent for node in named or ("",) for agent in self._agents(node)]
-        # Somebody may have made pods that could answer for any node.
+        requested = names if len(names) <= _MAX_NAMED else ()
+        nodes = self._nodes(requested)
+        agents = [agent for node in requested or ("",) for agent in self._agents(node)]
+
+        # Somebody may have created pods that could answer for any node.
         if len(namespaces := sorted({agent.namespace for agent in agents})) > 1:
             raise UsageError(
                 "pods with the labels of the agent are in several namespaces: "
@@ -113,15 +114,13 @@ class Session:
 
         Nodes that cannot be reached have an answer, too. After Ctrl-C, return what was answered.
         """
-        answers = {
-            target.node: Answer(
-                target.node, None, error=target.unreachable or "interrupted before it answered"
-            )
-            for target in chosen
-        }
+        answers: dict[str, Answer] = {}
         for target in chosen:
+            error = target.unreachable or "interrupted before it answered"
+            answers[target.node] = Answer(target.node, None, error=error)
             if target.unreachable:
                 finished(answers[target.node])
+
         agents = [target.agent for target in reachable(chosen) if target.agent]
         with ThreadPoolExecutor(self._arguments.parallel) as pool, self._canceling(pool):
             futures = [pool.submit(self._execute, agent, command) for agent in agents]
@@ -151,6 +150,7 @@ class Session:
 
 
 def _with_progress(futures: Sequence[Future[Answer]]) -> Iterator[Answer]:
+    """Yield the answers as they arrive, and show their number in between."""
     total = format_number(len(futures))
     show_progress(f"0 of {total} agents answered …")
     for number, future in enumerate(as_completed(futures), 1):

@@ -62,8 +62,10 @@ def unknown(
 
 
 def node_status(target: Target, answer: Answer) -> NodeStatus:
+    """Return the status of a node from what its agent answered."""
     if target.unreachable:
         return unknown(target, "not running" if target.agent else "missing", target.unreachable)
+
     document = answer.document
     entry = answer.entry()
     if answer.exit_code is None or document is None:
@@ -89,12 +91,14 @@ def status_of(target: Target, document: Mapping[str, Any], entry: Mapping[str, A
     agent = truncate(document["version"], _MAX_CELL)
     if target.agent and not target.agent.ready:
         agent += " not ready"
+
     is_complete = state in {NodeState.OK, NodeState.FINDINGS} and not document["unavailable"]
     ranks = [_RANKS.get(finding["severity"], Rank.UNKNOWN) for finding in document["findings"]]
     if document["cleanup"]["halted"]:
         ranks.append(Rank.CRITICAL)
     if not is_complete or (state == NodeState.FINDINGS and not ranks):
         ranks.append(Rank.UNKNOWN)
+
     return NodeStatus(
         target,
         rank=min(ranks, default=Rank.OK),
@@ -139,19 +143,20 @@ def _cleanup(cleanup: Mapping[str, Any]) -> str:
 
 
 def worst_first(statuses: Iterable[NodeStatus]) -> list[NodeStatus]:
+    return sorted(statuses, key=_badness)
 
-    def sort_key(status: NodeStatus) -> tuple[object, ...]:
-        free = (network["free"] for network in status.networks if network["free"] is not None)
-        leaked = sum(network["leaked"] or 0 for network in status.networks)
-        fewest_free = min(free, default=float("inf"))
-        return status.rank, fewest_free, -leaked, natural_order(status.target.node)
 
-    return sorted(statuses, key=sort_key)
+def _badness(status: NodeStatus) -> tuple[object, ...]:
+    """Return a key by which worse nodes come first; an unknown number counts as a good one."""
+    free = (network["free"] for network in status.networks if network["free"] is not None)
+    leaked = sum(network["leaked"] or 0 for network in status.networks)
+    fewest_free = min(free, default=float("inf"))
+    return status.rank, fewest_free, -leaked, natural_order(status.target.node)
 
 
 @as_text
 def status_table(statuses: Sequence[NodeStatus], *, wide: bool) -> Iterator[str]:
-    """Write the nodes in the given order, one row for each of their networks."""
+    """Return the table of the nodes in this order, with a row for each of their networks."""
     yield from summary(statuses)
     if not statuses:
         return
@@ -159,8 +164,9 @@ def status_table(statuses: Sequence[NodeStatus], *, wide: bool) -> Iterator[str]
         _row(status, network) for status in statuses for network in (status.networks or (None,))
     ]
     heads = [head for head in rows[0] if wide or head not in _WIDE_COLUMNS]
+    cells = [[_cell(row, head, wide=wide) for head in heads] for row in rows]
     yield ""
-    yield from grid([heads, *([_cell(row, head, wide=wide) for head in heads] for row in rows)])
+    yield from grid([heads, *cells])
 
 
 def _row(status: NodeStatus, network: Mapping[str, Any] | None) -> dict[str, str]:
@@ -185,7 +191,7 @@ def _cell(row: Mapping[str, str], head: str, *, wide: bool) -> str:
 
 
 def summary(statuses: Sequence[NodeStatus]) -> Iterator[str]:
-    """Count the nodes by rank, and name the versions if they differ."""
+    """Yield the number of nodes of each rank, and the versions if they differ."""
     ranks = Counter(status.rank for status in statuses)
     counts = [f"{format_number(ranks[rank])} {rank.name.lower()}" for rank in Rank if ranks[rank]]
     yield f"{count_of(len(statuses), 'node')}: {', '.join(counts)}" if counts else "no nodes"

@@ -35,7 +35,10 @@ class _Sent(NamedTuple):
 
 
 class EventExporter:
-    """Queues what is due after each sync, never many at a time; never waits, never fails."""
+    """Queues the Events that are due after each sync, only some at a time.
+
+    It never waits and never fails.
+    """
 
     def __init__(self, queue: DeliveryQueue) -> None:
         self._queue = queue
@@ -53,8 +56,10 @@ class EventExporter:
         self._sent = {
             name: sent for name, sent in self._sent.items() if now - sent.at < _FORGET_AFTER
         }
+
         due = [spec for spec in event_specs(report) if self._is_due(spec, now)]
         due.sort(key=self._priority)
+
         tokens = self._bucket.take(len(due))
         for spec in due[:tokens]:
             self._sent[spec.name] = _Sent(now, spec.severity)
@@ -63,7 +68,7 @@ class EventExporter:
         self._hold_back(due[tokens:])
 
     def _hold_back(self, specs: Sequence[EventSpec]) -> None:
-        """Count each once. They are sent later if they are still true."""
+        """Count each of them once. They are sent later if they are still true."""
         over_limit = sum(not spec.lasting or spec.name not in self._held_back for spec in specs)
         if over_limit:
             self._queue.metrics.failed(Kind.EVENT, Failure.RATE_LIMITED, over_limit)
@@ -74,8 +79,8 @@ class EventExporter:
         return not spec.lasting or sent_at is None or now - sent_at >= REPEAT_AFTER
 
     def _priority(self, spec: EventSpec) -> tuple[bool, timedelta]:
-        # What is critical, and what can be sent only now. Of each, what was never sent, then what
-        # was sent longest ago.
+        # First what is critical, and what can be sent only now. Of these and of the others, first
+        # what was never sent, then what was sent longest ago.
         can_wait = spec.lasting and spec.severity is not Severity.CRITICAL
         return can_wait, self._last_sent(spec) or timedelta.min
 

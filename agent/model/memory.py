@@ -11,41 +11,44 @@ from agent.model.snapshot import PortMapping, Reservation
 
 @dataclass(frozen=True, slots=True)
 class ReservationMemory:
-    """What is known of one reservation. Fields are None if no snapshot showed it."""
+    """What earlier snapshots showed of one reservation."""
 
     pod: str = ""
+    """`namespace/name`; empty: no snapshot showed it."""
     owned_at: datetime | None = None
-    """When a snapshot last found an owner."""
+    """When a snapshot last found an owner; None: none did."""
     pending_since: Moment | None = None
     """Since when the teardown of its sandbox is pending; None: it is not."""
     host_ports: tuple[PortMapping, ...] | None = None
-    """Those in the spec of its pod."""
+    """Those in the spec of its pod; None: no snapshot showed the pod."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Lookups are computed on first use and cached (hence no `__slots__`)."""
+    """What one snapshot leaves to the next."""
 
-    last: Moment | None = None
+    # No slots: `pods` is cached in `__dict__`.
+
+    last_taken: Moment | None = None
     """When the last snapshot was taken; None: there was none."""
-    reservations: Mapping[Reservation, ReservationMemory] = field(default_factory=dict)
     clock_stepped: bool = False
     """The wall clock was set between the last two snapshots."""
-    names: Mapping[str, str] = field(default_factory=dict)
-    """The pods of container IDs that another process remembered."""
+    reservations: Mapping[Reservation, ReservationMemory] = field(default_factory=dict)
+    pods_of_other_process: Mapping[str, str] = field(default_factory=dict)
+    """The pods that another process remembered, by container ID."""
 
     def get(self, reservation: Reservation) -> ReservationMemory:
-        return self.reservations.get(reservation, _NOTHING)
+        """Return what is remembered of a reservation; empty if no snapshot had it."""
+        return self.reservations.get(reservation, ReservationMemory())
 
     @cached_property
     def pods(self) -> Mapping[str, str]:
         """The pod of each container ID."""
-        pods = dict(self.names)
+        pods = dict(self.pods_of_other_process)
         for reservation, memory in self.reservations.items():
             if reservation.container_id and memory.pod:
                 pods[reservation.container_id] = memory.pod
         return pods
 
 
-_NOTHING = ReservationMemory()
 NO_MEMORY = Memory()

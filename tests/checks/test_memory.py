@@ -48,7 +48,7 @@ def test_the_reservations_of_a_network_that_cannot_be_read_stay_as_they_were() -
     unread = without(node(GONE, later=timedelta(minutes=1)), "reservations")
     second = after(first, unread)
     assert second.reservations == first.reservations
-    assert second.last == Moment(NOW + timedelta(minutes=1), UPTIME + timedelta(minutes=1))
+    assert second.last_taken == Moment(NOW + timedelta(minutes=1), UPTIME + timedelta(minutes=1))
     assert after(second, node()).get(GONE) == ReservationMemory(), "its file is gone"
 
 
@@ -71,6 +71,6 @@ def test_a_time_before_the_clock_was_set_is_forgotten_of_a_network_that_cannot_b
 
 
 def test_names_of_another_process_are_kept() -> None:
-    named = Memory(names={GONE.container_id: "shop/cart-0"})
+    named = Memory(pods_of_other_process={GONE.container_id: "shop/cart-0"})
     first = after(named, without(node(), "reservations"))
     assert after(first, node(GONE)).get(GONE).pod == "shop/cart-0"

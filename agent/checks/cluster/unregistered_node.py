@@ -82,16 +82,18 @@ _CRITICAL_AFTER: Final = timedelta(minutes=8)
 """Without a provider ID: the autoscaler acts after `REMOVED_AFTER`."""
 ACTED_WITHIN: Final = timedelta(hours=1)
 """By then the cloud's controllers and the autoscaler have acted, if at all."""
-_REMOVALS: Final = {
+_MARKED: Final = {
     TO_BE_DELETED: "is being removed by the cluster-autoscaler in a scale-down",
     DELETION_CANDIDATE: "is a candidate for removal by the cluster-autoscaler, which considers it "
     "unneeded",
 }
-_REMOVED: Final = {
+"""What a taint of the cluster-autoscaler says about its node."""
+_PLANNED: Final = {
     Removal.DRAINED: "it was cordoned and drained",
     Removal.SCALE_DOWN: f"the cluster-autoscaler marked it for removal (taint {TO_BE_DELETED})",
 }
-_SPARED: Final = "no cluster-autoscaler has deleted the instance since"
+"""Why the deletion of a Node was on purpose."""
+_NOT_DELETED_SINCE: Final = "no cluster-autoscaler has deleted the instance since"
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -99,23 +101,23 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     registration = snapshot.registration.known()
     node = snapshot.node.known()
     if node is None:
-        yield from _find_gone(snapshot, registration)
+        yield from _find_deleted(snapshot, registration)
         return
     for taint in node.taints:
-        if taint.key in _REMOVALS:
+        if taint.key in _MARKED:
             since = "" if taint.at is None else f", since {format_time(taint.at)}"
             yield Finding(
                 NAME,
                 f"{taint.key} of {node.name}",
-                f"the Node {node.name} {_REMOVALS[taint.key]}{since} (taint {taint.key})",
+                f"the Node {node.name} {_MARKED[taint.key]}{since} (taint {taint.key})",
                 severity=Severity.INFO,
                 since=taint.at,
             )
-    yield from _find_changed(node, registration, snapshot.taken_at)
-    yield from _find_without_id(node, registration, snapshot)
+    yield from _find_changed_id(node, registration, snapshot.taken_at)
+    yield from _find_missing_id(node, registration, snapshot)
 
 
-def _find_gone(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
+def _find_deleted(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
     name = snapshot.node_name
     evidence = evidence_of_node(registration, name)
     if not evidence:
@@ -123,10 +125,11 @@ def _find_gone(snapshot: Snapshot, registration: Registration) -> Iterator[Findi
     started = snapshot.processes.known().kubelet
     if started is None:
         return  # no kubelet runs; the next kubelet registers when it starts
+
     last = registration.last
-    if last is not None and last.name != name:
+    if last and last.name != name:
         last = None
-    if last is not None and last.at >= started:
+    if last and last.at >= started:
         remedy = (
             "restart the kubelet (systemctl restart kubelet), which registers the node only when "
             "it starts"
@@ -136,13 +139,14 @@ def _find_gone(snapshot: Snapshot, registration: Registration) -> Iterator[Findi
     else:
         start = format_time(started)
         remedy = f"the kubelet has not registered it since its start at {start}: check its log"
+
     severity, message = _describe_deletion(snapshot, last, evidence, remedy)
     yield Finding(
         NAME,
         f"Node {name}",
         f"the Node {name} was {message}",
         severity=severity,
-        since=last.at if last is not None else started,
+        since=last.at if last else started,
         urgent=True,  # its pods are deleted 40 s later, and the agent is among them
     )
 
@@ -150,16 +154,17 @@ def _find_gone(snapshot: Snapshot, registration: Registration) -> Iterator[Findi
 def _describe_deletion(
     snapshot: Snapshot, last: LastSeen | None, evidence: str, remedy: str
 ) -> tuple[Severity, str]:
-    """Return how severe it is that a Node was deleted, and what to do.
+    """Return how severe it is that a Node was deleted, and the end of the message.
 
-    `remedy`: if that was not planned.
+    `evidence`: that it existed. `remedy`: what to do unless it was deleted on purpose.
     """
-    if last is not None and last.removal in _REMOVED:
+    if last and last.removal in _PLANNED:
         return Severity.INFO, (
-            f"removed on purpose: {_REMOVED[last.removal]} before it was deleted ({evidence}); its "
+            f"removed on purpose: {_PLANNED[last.removal]} before it was deleted ({evidence}); its "
             "kubelet is still running; to keep it removed, stop the kubelet, which registers the "
             "node when it starts"
         )
+
     is_cordoned = last is not None and last.removal is Removal.CORDONED
     deleted = "deleted, but its kubelet is running"
     if is_cordoned:
@@ -167,12 +172,14 @@ def _describe_deletion(
             "deleted while it was cordoned, no drain was seen in the day before, and its kubelet "
             "is running"
         )
-    status = _status(snapshot)
+
+    status = _autoscaler_status(snapshot)
     remedy += ", unless the Node was deleted on purpose"
-    if last is not None and last.gone is not None and snapshot.taken_at - last.gone >= ACTED_WITHIN:
-        return Severity.WARNING, f"{deleted}: {evidence}; {_SPARED}{status}; {remedy}"
+    if last and last.gone and snapshot.taken_at - last.gone >= ACTED_WITHIN:
+        return Severity.WARNING, f"{deleted}: {evidence}; {_NOT_DELETED_SINCE}{status}; {remedy}"
+
     due = "15 minutes after it notices"
-    if last is not None:
+    if last:
         due += f" (at {format_time(last.at + REMOVED_AFTER)} or later)"
     message = (
         f"{deleted}: {evidence}; its pods are deleted after 40 s, and a cluster-autoscaler deletes "
@@ -191,7 +198,7 @@ def _unknown_name(registration: Registration, name: str) -> str:
     return message
 
 
-def _find_without_id(
+def _find_missing_id(
     node: Node, registration: Registration, snapshot: Snapshot
 ) -> Iterator[Finding]:
     if node.provider_id or registration.expected is Expected.IGNORED:
@@ -201,11 +208,12 @@ def _find_without_id(
     age = snapshot.api_time - node.created  # the server sets creationTimestamp
     if age < _WARNING_AFTER:
         return
-    reason = _reason_for_id(node, registration, snapshot)
+    reason = _reason_to_need_id(node, registration, snapshot)
     if reason is None:
         return
+
     severity = Severity.WARNING
-    effect = _SPARED
+    effect = _NOT_DELETED_SINCE
     remedy = "if the node needs none, set --provider-id=ignored"
     if age < ACTED_WITHIN:
         due = format_time(node.created + REMOVED_AFTER)
@@ -213,11 +221,12 @@ def _find_without_id(
         remedy = "until then, pause the autoscaler or protect the instance"
         if age >= _CRITICAL_AFTER:
             severity = Severity.CRITICAL
+
     message = (
         f"the Node {node.name} has had no provider ID since it registered at "
-        f"{format_time(node.created)}, and needs one: {reason}; {effect}{_status(snapshot)}; "
-        "repair the cloud-controller-manager, or set spec.providerID of the Node (it can be set "
-        f"only once); {remedy}"
+        f"{format_time(node.created)}, and needs one: {reason}; "
+        f"{effect}{_autoscaler_status(snapshot)}; repair the cloud-controller-manager, or set "
+        f"spec.providerID of the Node (it can be set only once); {remedy}"
     )
     yield Finding(
         NAME,
@@ -229,7 +238,7 @@ def _find_without_id(
     )
 
 
-def _reason_for_id(node: Node, registration: Registration, snapshot: Snapshot) -> str | None:
+def _reason_to_need_id(node: Node, registration: Registration, snapshot: Snapshot) -> str | None:
     """Return why a Node needs a provider ID; None: it does not."""
     if registration.expected is Expected.REQUIRED:
         return "--provider-id=required"
@@ -241,7 +250,7 @@ def _reason_for_id(node: Node, registration: Registration, snapshot: Snapshot) -
     return f"{nodes.others_with_id} of {nodes.others} other nodes have one"
 
 
-def _find_changed(node: Node, registration: Registration, now: datetime) -> Iterator[Finding]:
+def _find_changed_id(node: Node, registration: Registration, now: datetime) -> Iterator[Finding]:
     last = registration.last
     if last is None or last.name != node.name or last.uid != node.uid or last.changed is None:
         return
@@ -263,7 +272,7 @@ def _find_changed(node: Node, registration: Registration, now: datetime) -> Iter
     )
 
 
-def _status(snapshot: Snapshot) -> str:
+def _autoscaler_status(snapshot: Snapshot) -> str:
     """Return what the autoscaler's status says, as the end of a sentence."""
     status = known_or(snapshot.autoscaler, None)
     if status is None:

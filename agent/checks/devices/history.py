@@ -76,16 +76,16 @@ def _kubelet_changes(view: DeviceView) -> Iterator[DeviceTransition]:
 def _socket_changes(view: DeviceView) -> Iterator[DeviceTransition]:
     last = {change.socket: change for change in view.history if change.socket}
     last.pop(KUBELET_SOCKET, None)
-    known = {
+    bound_at = {
         name: change.at
         for name, change in last.items()
         if change.what is not TransitionKind.SOCKET_GONE
     }
     for socket in view.plugins.sockets:
-        if known.get(socket.name) != socket.made:
+        if bound_at.get(socket.name) != socket.made:
             appeared = _seen_now(view, TransitionKind.SOCKET_APPEARED, socket=socket.name)
             yield replace(appeared, at=socket.made, exact=True)
-    for name in known:
+    for name in bound_at:
         if name not in view.connected:
             yield _seen_now(view, TransitionKind.SOCKET_GONE, socket=name)
 
@@ -110,10 +110,12 @@ def _resource_changes(view: DeviceView) -> list[DeviceTransition]:
 
 
 def _registrations(view: DeviceView) -> Iterator[DeviceTransition]:
+    """Yield what is registered now and was not before."""
     written = view.plugins.checkpoint_written
     for resource, devices in view.healthy.items():
         if not devices or view.has_registered(resource):
             continue
+
         registered = _seen_now(view, TransitionKind.REGISTERED, resource=resource)
         before = view.last_in_run.get(resource)
         is_newer = written is not None and (before is None or written > before.at)
@@ -158,6 +160,7 @@ def _bound_for_registration(view: DeviceView, resource: str, written: datetime) 
 
 
 def _losses(view: DeviceView, last: Mapping[str, DeviceTransition]) -> Iterator[DeviceTransition]:
+    """Yield what was registered and is not any more. `last`: the last change of each resource."""
     for resource, before in last.items():
         if before.what is not TransitionKind.REGISTERED:
             continue
@@ -168,6 +171,7 @@ def _losses(view: DeviceView, last: Mapping[str, DeviceTransition]) -> Iterator[
 
 
 def _drops(view: DeviceView) -> Iterator[DeviceTransition]:
+    """Yield what the running kubelet has removed from its checkpoint."""
     bound = view.plugins.kubelet_socket
     if bound is None or not view.written_since_start:
         return

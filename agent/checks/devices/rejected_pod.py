@@ -6,7 +6,7 @@ does not know that and may send more.
 
 Means: the kubelet rejected the pod, which is Failed. The message gives the cause, by the times of
 the rejection and of the plugin's registration; `unverified` if they do not prove it. Five pods of
-one controller in ten minutes share one.
+one controller in ten minutes share one finding.
 """
 
 from collections import Counter, defaultdict
@@ -58,24 +58,31 @@ REPLACED_WITHIN: Final = {
     "StatefulSet": timedelta(minutes=2),
     "DaemonSet": timedelta(minutes=16),
 }
-"""Controllers that replace failed pods. The last two delete the pod first: older ones are stuck."""
+"""Controllers that replace failed pods, and how long that may take; None: any time.
+
+The last two delete the failed pod first. So if it is older than that, it is stuck.
+"""
 
 NO_FORCE: Final = "never use --force, which can leak the address of a pod that had run"
 _LEFTOVER: Final = f"delete the failed pod at your convenience; {NO_FORCE}"
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
-    rejected = [*rejected_pods(assessment.snapshot)]
-    storms = [*_storms(rejected)]
-    in_storms = {pod for storm in storms for pod in storm}
-    yield from map(_finding, storms)
-    yield from (_finding((pod,)) for pod in rejected if pod not in in_storms)
+    rejected = list(rejected_pods(assessment.snapshot))
+    in_storms: set[RejectedPod] = set()
+    for storm in _storms(rejected):
+        in_storms.update(storm)
+        yield _finding_about_storm(storm)
+    for pod in rejected:
+        if pod not in in_storms:
+            yield _finding_about_pod(pod)
+
     # Last: without the device plugins the pods are known, but not the causes.
     assessment.snapshot.device_plugins.known()
 
 
 def rejected_pods(snapshot: Snapshot) -> Iterator[RejectedPod]:
-    """Yield every rejected pod, unless it may still be deleted in time.
+    """Yield every rejected pod, unless it is deleted and not overdue.
 
     Without the device plugins, causes are unverified.
     """
@@ -86,12 +93,14 @@ def rejected_pods(snapshot: Snapshot) -> Iterator[RejectedPod]:
         view = DeviceView.of(snapshot)
         by_socket = {socket: resource for resource, socket in view.sockets.items()}
         healthy = {state.resource for state in resource_states(view) if state.registered}
+
     for pod in snapshot.pods.known():
         rejection = pod.rejection
         if pod.phase != "Failed" or rejection is None:
             continue
         if pod.deleting and not _overdue_since(pod, snapshot):
             continue
+
         # If the message names a socket and no resource, the resource is a guess from the spec.
         resource = by_socket.get(rejection.socket, rejection.resource)
         cause, evidence = explain(view, pod, rejection, resource)
@@ -114,35 +123,37 @@ def _overdue_since(pod: Pod, snapshot: Snapshot) -> datetime | None:
 
     None: it may still exist.
     """
-    if pod.deletion is None or snapshot.api_time - pod.deletion <= OVERDUE:
-        return None
-    return pod.deletion
+    if pod.deletion and snapshot.api_time - pod.deletion > OVERDUE:
+        return pod.deletion
+    return None
 
 
 def _outcome(
     pod: Pod, rejection: Rejection, cause: RejectionCause, snapshot: Snapshot, *, healthy: bool
 ) -> tuple[PodOutcome, str]:
-    """Return the outcome, and the advice.
+    """Return what happens to a rejected pod, and that in words with what to do.
 
     `healthy`: the kubelet has healthy devices of the resource now.
     """
     if since := _overdue_since(pod, snapshot):
-        late = f"deleted, and should have been gone by {format_time(since)}"
-        return PodOutcome.TERMINATING_STUCK, f"{late}, but {_deletion_blocker(pod)}"
+        overdue = f"deleted, and should have been gone by {format_time(since)}"
+        return PodOutcome.TERMINATING_STUCK, f"{overdue}, but {_deletion_blocker(pod)}"
+
     when = "(its devices are healthy again)" if healthy else "once its devices are healthy again"
     if cause is RejectionCause.EXHAUSTED:
         when = "once a device is free"
     delete = f"delete it {when}; {NO_FORCE}"
-    owner = pod.controller
-    kind = owner.partition("/")[0]
+
+    controller = pod.controller
+    kind = controller.partition("/")[0]
     if kind not in REPLACED_WITHIN:
-        replacement = f"{owner} need not replace it" if owner else "it has no controller"
-        return PodOutcome.STUCK, f"{replacement}, so it stays Failed: {delete}"
+        reason = f"{controller} need not replace it" if controller else "it has no controller"
+        return PodOutcome.STUCK, f"{reason}, so it stays Failed: {delete}"
     limit = REPLACED_WITHIN[kind]
     if limit and rejection.at and snapshot.taken_at - rejection.at > limit:
-        return PodOutcome.STUCK, f"{owner} should have replaced it by now: {delete}"
-    does = "counts it as a failure and retries" if kind == "Job" else "replaces it"
-    return PodOutcome.REPLACED_BY_CONTROLLER, f"{owner} {does}; {_LEFTOVER}"
+        return PodOutcome.STUCK, f"{controller} should have replaced it by now: {delete}"
+    reaction = "counts it as a failure and retries" if kind == "Job" else "replaces it"
+    return PodOutcome.REPLACED_BY_CONTROLLER, f"{controller} {reaction}; {_LEFTOVER}"
 
 
 def _deletion_blocker(pod: Pod) -> str:
@@ -158,41 +169,45 @@ def _deletion_blocker(pod: Pod) -> str:
     )
 
 
-def _finding(pods: Sequence[RejectedPod]) -> Finding:
-    """Return the finding about a pod, or about a storm: then with the advice for most of it."""
-    commonest, _ = Counter((pod.cause, pod.pod_outcome) for pod in pods).most_common(1)[0]
-    typical = next(pod for pod in pods if (pod.cause, pod.pod_outcome) == commonest)
-    is_single = len(pods) == 1
-    advice = f"{typical.why}; {typical.do}"
-    subject = f"pod {typical.pod}"
-    message = f"{subject} was rejected{_for(typical.resource)}: {advice}"
-    if not is_single:
-        subject = f"pods of {_owner(typical)}"
-        names = ", ".join(pod.pod for pod in pods[:_NAMED])
-        if len(pods) > _NAMED:
-            names += f" and {len(pods) - _NAMED} more"
-        rejected = f"{len(pods)} {subject} were rejected{_for(typical.resource)}"
-        message = f"{rejected} ({names}); for the first of them: {advice}"
+def _finding_about_pod(pod: RejectedPod) -> Finding:
+    subject = f"pod {pod.pod}"
+    rejected = f"{subject} was rejected for {pod.resource or 'a device'}"
+    is_stuck = pod.pod_outcome is PodOutcome.TERMINATING_STUCK
     return Finding(
         NAME,
         subject,
-        message,
-        pod=typical.pod if is_single else "",
+        f"{rejected}: {pod.why}; {pod.do}",
+        pod=pod.pod,
+        cause=pod.cause,
+        since=pod.at,
+        identity=(pod.uid,),
+        # Each pod that cannot end has its own advice.
+        group=None if is_stuck else (pod.resource, pod.cause, pod.pod_outcome),
+        resource=pod.resource,
+        pod_outcome=pod.pod_outcome,
+        rejected_pods=(pod,),
+    )
+
+
+def _finding_about_storm(pods: Sequence[RejectedPod]) -> Finding:
+    """Return a finding with the advice for the commonest cause and outcome."""
+    commonest, _ = Counter((pod.cause, pod.pod_outcome) for pod in pods).most_common(1)[0]
+    typical = next(pod for pod in pods if (pod.cause, pod.pod_outcome) == commonest)
+    subject = f"pods of {_controller_and_namespace(typical)}"
+    names = ", ".join(pod.pod for pod in pods[:_NAMED])
+    if len(pods) > _NAMED:
+        names += f" and {len(pods) - _NAMED} more"
+    rejected = f"{len(pods)} {subject} were rejected for {typical.resource or 'a device'}"
+    return Finding(
+        NAME,
+        subject,
+        f"{rejected} ({names}); for the first of them: {typical.why}; {typical.do}",
         cause=typical.cause,
         since=pods[0].at,
-        identity=(typical.uid,) if is_single else (),
-        group=_group(typical) if is_single else None,
         resource=typical.resource,
         pod_outcome=typical.pod_outcome,
         rejected_pods=tuple(pods),
     )
-
-
-def _group(pod: RejectedPod) -> tuple[object, ...] | None:
-    # Each pod that cannot end has its own advice.
-    if pod.pod_outcome is PodOutcome.TERMINATING_STUCK:
-        return None
-    return pod.resource, pod.cause, pod.pod_outcome
 
 
 def describe_group(findings: Sequence[Finding], _assessment: Assessment) -> str:
@@ -205,11 +220,12 @@ def describe_group(findings: Sequence[Finding], _assessment: Assessment) -> str:
 
 def _storms(rejected: Iterable[RejectedPod]) -> Iterator[tuple[RejectedPod, ...]]:
     """Yield the pods of each controller of which many were rejected in a short time."""
-    by_owner: defaultdict[str, list[tuple[datetime, RejectedPod]]] = defaultdict(list)
+    by_controller: defaultdict[str, list[tuple[datetime, RejectedPod]]] = defaultdict(list)
     for pod in rejected:
         if pod.controller and pod.at is not None:
-            by_owner[_owner(pod)].append((pod.at, pod))
-    for pods in by_owner.values():
+            by_controller[_controller_and_namespace(pod)].append((pod.at, pod))
+
+    for pods in by_controller.values():
         pods.sort(key=lambda dated: (dated[0], dated[1].pod, dated[1].uid))
         storm: dict[RejectedPod, None] = {}
         for start in range(len(pods) - STORM_PODS + 1):
@@ -220,9 +236,5 @@ def _storms(rejected: Iterable[RejectedPod]) -> Iterator[tuple[RejectedPod, ...]
             yield tuple(storm)
 
 
-def _owner(pod: RejectedPod) -> str:
+def _controller_and_namespace(pod: RejectedPod) -> str:
     return f"{pod.controller} in {pod.pod.partition('/')[0]}"
-
-
-def _for(resource: str) -> str:
-    return f" for {resource}" if resource else " for a device"

@@ -27,6 +27,7 @@ _FLEXIBLE: Final = {"CAUSE", "POD", "RESOURCE", "SOCKET", "STATES", "WHY"}
 """Columns that are shortened on a narrow terminal."""
 _MIN_WIDTH: Final = 8
 """Characters that are left of them."""
+
 AddressRow: TypeAlias = dict[str, Any]
 """One of the `reservations` in the document of scan, or of the `addresses` in that of clean."""
 _HEADS: Final = {
@@ -49,7 +50,7 @@ def as_text(lines: Callable[_P, Iterable[str]]) -> Callable[_P, str]:
 
 
 def section(lines: Iterable[str], *head: str) -> Iterator[str]:
-    """Write lines below an empty line and a head, if there are any."""
+    """Yield lines below an empty line and a head; nothing if there are no lines."""
     if listed := list(lines):
         yield from ("", *head, *listed)
 
@@ -143,6 +144,7 @@ def grid(rows: Sequence[Sequence[str]], columns: int | None = None) -> Iterator[
 
 
 def _shrink(widths: list[int], flexible: Sequence[int], columns: int) -> None:
+    """Take characters from the widest flexible columns until the row fits the terminal."""
     spaces = 2 * (len(widths) - 1)
     while sum(widths) + spaces > columns and any(widths[n] > _MIN_WIDTH for n in flexible):
         widths[max(flexible, key=widths.__getitem__)] -= 1
@@ -162,7 +164,10 @@ class TableView(NamedTuple):
 
 
 def sorted_rows(rows: Iterable[AddressRow], sort_by: str) -> list[AddressRow]:
-    """Sort rows that are in the order of addresses: the oldest first, and what is unknown last."""
+    """Sort rows that are in the order of addresses.
+
+    By age the oldest come first; what is unknown comes last.
+    """
     if sort_by == "ip":
         return list(rows)
     if sort_by == "age":
@@ -175,11 +180,12 @@ def sorted_rows(rows: Iterable[AddressRow], sort_by: str) -> list[AddressRow]:
 def grouped(rows: Iterable[AddressRow]) -> list[AddressRow]:
     """Join consecutive addresses with the same cause and verdict in a row with the oldest age."""
 
-    def run(item: tuple[int, AddressRow]) -> tuple[object, ...]:
+    def group_key(item: tuple[int, AddressRow]) -> tuple[object, ...]:
+        # In a run of consecutive addresses, the number and the index grow by one each.
         index, row = item
         return numbered(row["ip"])[1] - index, row["network"], row["cause"], row["verdict"]
 
-    return [_as_one([row for _, row in group]) for _, group in groupby(enumerate(rows), run)]
+    return [_as_one([row for _, row in group]) for _, group in groupby(enumerate(rows), group_key)]
 
 
 def _as_one(rows: Sequence[AddressRow]) -> AddressRow:

@@ -77,21 +77,24 @@ def _network_row(network: dict[str, Any]) -> list[str]:
 
 
 def _reservations(document: dict[str, Any], view: TableView, *, whole: bool) -> Iterator[str]:
-    if rows := _rows(document, view, whole=whole):
-        yield ""
-        shown = rows if whole else _without_repetition(rows)
-        columns = _WIDE_COLUMNS if view.wide else _COLUMNS
-        yield from layout.address_table(columns, shown, view.columns)
-        yield from _more(len(rows) - len(shown))
+    """`whole`: list every address, also those that findings name."""
+    rows = _rows(document, view, whole=whole)
+    if not rows:
+        return
+    shown = rows if whole else _without_repetition(rows)
+    keys = _WIDE_COLUMNS if view.wide else _COLUMNS
+    yield ""
+    yield from layout.address_table(keys, shown, view.columns)
+    yield from _omitted(len(rows) - len(shown))
 
 
-def _more(count: int, indent: str = "") -> Iterator[str]:
+def _omitted(count: int, indent: str = "") -> Iterator[str]:
     if count > 0:
         yield f"{indent}… and {count} more: use -v to list all"
 
 
 def _rows(document: dict[str, Any], view: TableView, *, whole: bool) -> list[AddressRow]:
-    """Return the addresses to list. Only the whole list repeats what findings name."""
+    """Return the addresses to list."""
     states = _LISTED | {State.LEAKED} if whole else _LISTED
     named = set() if whole else {finding["subject"] for finding in document["findings"]}
     rows = [
@@ -103,7 +106,7 @@ def _rows(document: dict[str, Any], view: TableView, *, whole: bool) -> list[Add
 
 
 def _without_repetition(rows: Iterable[AddressRow]) -> list[AddressRow]:
-    """Return the first rows of each state and reason: all may have the same one."""
+    """Return the first rows of each network, state and reason: all may have the same one."""
     counts: Counter[tuple[str, str, str]] = Counter()
     shown = []
     for row in rows:
@@ -123,7 +126,7 @@ def _devices(report: Report, columns: int | None, *, verbose: bool) -> Iterator[
         shown = rows if verbose else rows[:LONGEST_LIST]
         heads = [head.upper() for head in DEVICE_HEADS]
         yield from layout.section(layout.grid([heads, *shown], columns), "Devices:")
-        yield from _more(len(rows) - len(shown))
+        yield from _omitted(len(rows) - len(shown))
 
 
 def _findings(report: Report, view: TableView, *, verbose: bool) -> Iterator[str]:
@@ -139,7 +142,7 @@ def _findings(report: Report, view: TableView, *, verbose: bool) -> Iterator[str
             severity = "" if is_usual else f"({line.severity.value}) "
             text = f"{detector}: {severity}{line.text}"
             yield from layout.fill(text, view.columns, first="  ", rest="    ")
-        yield from _more(len(lines) - len(shown), f"  {detector}: ")
+        yield from _omitted(len(lines) - len(shown), f"  {detector}: ")
         if not DETECTOR[detector].ADVICE.in_messages:
             yield from layout.numbered_steps(advice(detector, report, view.release), view.columns)
     yield from layout.command_list("For more:", layout.explain_commands(groups))
@@ -152,8 +155,10 @@ def _not_evaluated(report: Report, document: dict[str, Any], columns: int | None
         yield f"Checked without the API server ({pods.why}): only this node was read."
         if skipped := [gap.detector for gap in report.gaps if gap.chosen]:
             yield from layout.fill(f"Skipped without it: {', '.join(skipped)}.", columns, rest="  ")
+
     sources = document["unavailable"]
     yield from unavailable(sources, columns)
+
     failed = [
         {"source": gap.detector, "why": layout.refer(gap.why, sources)}
         for gap in report.gaps

@@ -35,18 +35,21 @@ _CSI: Final = re.compile(r"kubernetes\.io/csi/([^^]*)\^(.*)", re.DOTALL)
 class AttachmentsSource(Source):
     """Requests each volume and pod at most once a minute."""
 
+    name = "attachments"
+
     def __init__(self, open_session: OpenSession, node: str, clock: Callable[[], float]) -> None:
         self._node = node
         self._cached = CachedRequest[Attachments](open_session, clock, CACHED_FOR)
-
-    name = "attachments"
 
     def reason_not_needed(self, snapshot: Snapshot) -> str | None:
         needed = detached_volume.request(snapshot)
         return None if needed else "no pod waits for a volume that is missing"
 
     def read(self, snapshot: Snapshot) -> Attachments:
-        """Raises SourceError. What the account may not read is not requested."""
+        """Return what the API server knows; raises SourceError.
+
+        What the account may not read is named in the value.
+        """
         request = detached_volume.request(snapshot) or detached_volume.Request((), ())
         subjects = frozenset((*request.volumes, *(pod.uid for pod in request.pods)))
         return self._cached.get(lambda get: _Lookup(get, self._node).attachments(request), subjects)
@@ -60,7 +63,7 @@ class _Lookup:
         self._node = node
         self._requests_left = MAX_REQUESTS
         self._not_requested: dict[str, None] = {}
-        """What for lack of a right, or for too many requests, in order."""
+        """Rights that the account lacks, and that there were too many requests; in order."""
 
     def attachments(self, request: detached_volume.Request) -> Attachments:
         attachments = {volume: self._attachment(volume) for volume in request.volumes}
@@ -82,9 +85,10 @@ class _Lookup:
         name: str,
         volumes: tuple[str, ...],
     ) -> None:
-        bound = self._volume_of(namespace, name)
-        if not bound:
+        bound = self._bound_volume(namespace, name)
+        if bound is None:
             return
+        # A volume can have an in-tree name and one of CSI: that of the request counts.
         same = (volume for volume in volumes if detached_volume.same(bound, volume))
         volume = next(same, bound)
         attachment = attachments.get(volume) or Attachment(volume)
@@ -100,11 +104,13 @@ class _Lookup:
         described = self._object("/apis/storage.k8s.io/v1", "volumeattachments", name)
         if described is None:
             return Attachment(volume)
+
         status = described.get("status") or {}
-        source = (described.get("spec") or {}).get("source") or {}
         deleting = (described.get("metadata") or {}).get("deletionTimestamp")
         attached = status.get("attached") is True and not deleting
-        reference = self._volume_spec(str(source.get("persistentVolumeName") or "")).get("claimRef")
+        source = (described.get("spec") or {}).get("source") or {}
+        persistent_volume = str(source.get("persistentVolumeName") or "")
+        reference = self._volume_spec(persistent_volume).get("claimRef")
         return Attachment(
             volume,
             attached=attached,
@@ -112,12 +118,12 @@ class _Lookup:
             claim=f"{reference['namespace']}/{reference['name']}" if reference else None,
         )
 
-    def _volume_of(self, namespace: str, claim: str) -> str:
-        """Return the unique name of the volume that a claim is bound to; empty: none is known."""
+    def _bound_volume(self, namespace: str, claim: str) -> str | None:
+        """Return the unique name of the volume that a claim is bound to; None: none is known."""
         path = f"/api/v1/namespaces/{quote(namespace)}"
         described = self._object(path, "persistentvolumeclaims", claim) or {}
         name = (described.get("spec") or {}).get("volumeName")
-        return unique_volume_name(self._volume_spec(name), name) if name else ""
+        return unique_volume_name(self._volume_spec(name), name) if name else None
 
     def _volume_spec(self, name: str) -> Object:
         """Return the spec of a PersistentVolume; empty: it does not exist, or is not known."""
@@ -125,12 +131,13 @@ class _Lookup:
 
     def _has_attach_failure(self, pod: Pod) -> bool:
         namespace = quote(pod.name.partition("/")[0])
+        path = f"/api/v1/namespaces/{namespace}/events"
         selector = f"involvedObject.uid={pod.uid},reason=FailedAttachVolume"
         # Few events match, and servers before 1.24 search the namespace's events in pages of this
         # size.
         query = (("fieldSelector", selector), ("limit", "500"))
-        path = f"/api/v1/namespaces/{namespace}/events"
-        items = (self._request("list events", path, query) or {}).get("items")
+        events = self._request("list events", path, query) or {}
+        items = events.get("items")
         if items is not None and not isinstance(items, list):
             raise TypeError(f"items: {type(items).__name__}")
         return bool(items)

@@ -32,7 +32,7 @@ def pods_of(node: str) -> Resource[Pod]:
 
 
 def parse_pod(item: Object) -> Pod:
-    """Parse a pod; raises KeyError, TypeError, ValueError or AttributeError if it is none."""
+    """Return a pod; raises KeyError, TypeError, ValueError or AttributeError if it is none."""
     metadata = item["metadata"]
     spec = item.get("spec") or {}
     status = item.get("status") or {}
@@ -40,20 +40,23 @@ def parse_pod(item: Object) -> Pod:
     if not isinstance(phase, str):
         raise TypeError(f"phase {phase!r}")
 
-    # The status has the last two runs of each container.
-    started = min(filter(None, _starts(status)), default=None)
-    wants_in_init = sorted_names(_wanted(spec, "initContainers"))
-    wants = sorted_names((*wants_in_init, *_wanted(spec, "containers")))
+    name = str(metadata["name"])
+    deletion = metadata.get("deletionTimestamp")
+    host_network = bool(spec.get("hostNetwork"))
     ips = _ips(status)
     volumes = objects(spec.get("volumes"))
     attached = (unique_volume_name(volume, str(volume.get("name"))) for volume in volumes)
-    host_network = bool(spec.get("hostNetwork"))
+    # The status has the last two runs of each container.
+    started = min(filter(None, _starts(status)), default=None)
+    wants_in_init = sorted_names(_device_resources(spec, "initContainers"))
+    wants = sorted_names((*wants_in_init, *_device_resources(spec, "containers")))
+
     pod = Pod(
-        name=f"{metadata['namespace']}/{metadata['name']}",
+        name=f"{metadata['namespace']}/{name}",
         uid=_uid(metadata),
         phase=sys.intern(phase),
         host_network=host_network,
-        deleting=bool(metadata.get("deletionTimestamp")),
+        deleting=bool(deletion),
         ips=ips,
         created=moment(metadata.get("creationTimestamp")),
         started=started,
@@ -61,24 +64,28 @@ def parse_pod(item: Object) -> Pod:
         wants_in_init=wants_in_init,
         rejection=parse_rejection(metadata, status, wants, started),
         controller=sys.intern(_controller(metadata)),
-        deletion=moment(metadata.get("deletionTimestamp")),
+        deletion=moment(deletion),
         finalizers=sorted_names(map(str, metadata.get("finalizers") or ())),
         # Only needed while the pod waits, and a time for every pod needs memory on every node.
         scheduled=None if ips else _scheduled(status),
-        claims=sorted_names(_claims(str(metadata["name"]), volumes)),
+        claims=sorted_names(_claims(name, volumes)),
         volumes=sorted_names(filter(None, attached)),
         static=_is_mirror(metadata),
         host_ports=() if host_network else tuple(dict.fromkeys(_host_ports(spec))),
-        waiting=any("waiting" in (each.get("state") or {}) for each in _containers(status)),
+        waiting=any("waiting" in state for state in _states(status, "state")),
     )
+    if pod.live:
+        return pod
     # A node can have thousands of terminated pods, and only a live pod owns addresses or waits for
     # volumes.
-    return pod if pod.live else replace(pod, ips=(), claims=(), volumes=())
+    return replace(pod, ips=(), claims=(), volumes=())
 
 
 def _uid(metadata: Object) -> str:
     """Return the uid that the kubelet uses: a static pod's own, not that of its mirror."""
-    own = metadata["annotations"].get("kubernetes.io/config.hash") if _is_mirror(metadata) else None
+    own = None
+    if _is_mirror(metadata):
+        own = metadata["annotations"].get("kubernetes.io/config.hash")
     return str(own or metadata["uid"])
 
 
@@ -87,13 +94,14 @@ def _is_mirror(metadata: Object) -> bool:
 
 
 def _ips(status: Object) -> tuple[str, ...]:
-    ips = [ip["ip"] for ip in status.get("podIPs") or () if ip.get("ip")]
-    # Servers before 1.16 send only `podIP`.
-    return tuple(str(ip_address(str(ip))) for ip in ips or filter(None, [status.get("podIP")]))
+    ips = [entry["ip"] for entry in status.get("podIPs") or () if entry.get("ip")]
+    if not ips and status.get("podIP"):
+        ips = [status["podIP"]]  # servers before 1.16 send only this one
+    return tuple(str(ip_address(str(ip))) for ip in ips)
 
 
-def _wanted(spec: Object, containers: str) -> Iterator[str]:
-    """Yield the device resources of these containers."""
+def _device_resources(spec: Object, containers: str) -> Iterator[str]:
+    """Yield the device resources that these containers request."""
     for container in spec.get(containers) or ():
         resources = container.get("resources") or {}
         for kind in ("limits", "requests"):
@@ -103,6 +111,7 @@ def _wanted(spec: Object, containers: str) -> Iterator[str]:
 
 
 def _claims(pod: str, volumes: Iterable[Object]) -> Iterator[str]:
+    """Yield the names of the PersistentVolumeClaims that a pod of this name uses."""
     for volume in volumes:
         claim = volume.get("persistentVolumeClaim")
         if isinstance(claim, Mapping):
@@ -121,21 +130,22 @@ def _host_ports(spec: Object) -> Iterator[PortMapping]:
 
 def _scheduled(status: Object) -> datetime | None:
     scheduled = condition(status, "PodScheduled")
-    return (
-        moment(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None
-    )
+    if scheduled.get("status") != "True":
+        return None
+    return moment(scheduled.get("lastTransitionTime"))
 
 
-def _containers(status: Object) -> Iterator[Object]:
-    for name in ("initContainerStatuses", "containerStatuses"):
-        yield from status.get(name) or ()
+def _states(status: Object, key: str) -> Iterator[Object]:
+    """Yield the `state` or the `lastState` of each container."""
+    for containers in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(containers) or ():
+            yield container.get(key) or {}
 
 
 def _starts(status: Object) -> Iterator[datetime | None]:
-    for container in _containers(status):
-        for state in (container.get("state") or {}, container.get("lastState") or {}):
-            for run in ("running", "terminated"):
-                yield moment((state.get(run) or {}).get("startedAt"))
+    for state in (*_states(status, "state"), *_states(status, "lastState")):
+        for run in ("running", "terminated"):
+            yield moment((state.get(run) or {}).get("startedAt"))
 
 
 def _controller(metadata: Object) -> str:
@@ -157,30 +167,31 @@ _VOLUMES: Final[Mapping[str, str]] = {
     "rbd": "kubernetes.io/rbd/{pool}:{image}",
     "vsphereVolume": "kubernetes.io/vsphere-volume/{volumePath}",
 }
-"""How each kind is named in the node's status, by its fields.
+"""How the node's status names a volume of each kind, by the fields of its source.
 
 Other kinds (Fibre Channel) cannot be named from here. The kind `csi` of a pod has no handle: it is
 never attached.
 """
-_DEFAULTS: Final = {"lun": "0", "pool": "rbd"}  # of Kubernetes
+_DEFAULTS: Final = {"lun": "0", "pool": "rbd"}
+"""What Kubernetes takes for fields that are missing."""
 
 
-def unique_volume_name(described: Object, name: str) -> str:
+def unique_volume_name(described: Object, name: str) -> str | None:
     """Return a volume's name in the node's status.
 
-    Empty: it need not be attached, or is of an unknown kind. `name`: of the PersistentVolume, or of
+    None: it need not be attached, or is of an unknown kind. `name`: of the PersistentVolume, or of
     the volume in its pod.
     """
     for kind, pattern in _VOLUMES.items():
         source = described.get(kind)
         if isinstance(source, Mapping):
             fields = {**source, "object name": name}
-            known = {field: value for field, value in fields.items() if value}
+            values = {field: value for field, value in fields.items() if value}
             try:
-                return pattern.format_map(_DEFAULTS | known)
+                return pattern.format_map(_DEFAULTS | values)
             except KeyError:
-                return ""
-    return ""
+                return None
+    return None
 
 
 NODES_PATH: Final = "/api/v1/nodes"
@@ -193,12 +204,12 @@ def own_node(name: str) -> Resource[Node]:
 
 
 def parse_node(item: Object) -> Node:
-    """Parse a Node; raises KeyError, TypeError or AttributeError if it is none."""
+    """Return a Node; raises KeyError, TypeError or AttributeError if it is none."""
     metadata = item["metadata"]
     spec = item.get("spec") or {}
     status = item.get("status") or {}
-    in_use = status.get("volumesInUse")
     info = status.get("nodeInfo") or {}
+    in_use = status.get("volumesInUse")
     return Node(
         name=str(metadata["name"]),
         # Servers before 1.16 send only `podCIDR`.
@@ -249,6 +260,7 @@ def _taints(spec: Object) -> Iterator[Taint]:
     for taint in objects(spec.get("taints")):
         if str(taint.get("key")) in _RELEVANT_TAINTS:
             value = str(taint.get("value"))
-            is_time = _EPOCH_SECONDS.fullmatch(value)
-            at = datetime.fromtimestamp(int(value), UTC) if is_time else None
+            at = None
+            if _EPOCH_SECONDS.fullmatch(value):
+                at = datetime.fromtimestamp(int(value), UTC)
             yield Taint(taint["key"], at)

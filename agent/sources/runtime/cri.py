@@ -111,8 +111,10 @@ class Cri(Runtime):
         with self._session() as session:
             sandboxes = session.call("ListPodSandbox").messages(1)
             containers = [_container(item, _POD_SANDBOX) for item in sandboxes]
+
             listed = session.call("ListContainers").messages(1)
             containers += [_container(item, _CONTAINER) for item in listed]
+
             ids = {container_id for container_id in unlisted if _ID.fullmatch(container_id)}
             if missing := sorted(ids.difference(container.id for container in containers)):
                 containers += session.unlisted(missing)
@@ -230,9 +232,11 @@ class _Session:
         listed = DecodedMessage(self._connection.call(_NAMESPACES)).messages(1)
         namespaces = {item.text(1) for item in listed}
         records: dict[str, Container] = {}
+
         for namespace in sorted(namespaces - {_KUBERNETES}):
             state = SANDBOX_OF_ANOTHER_CLIENT
             records |= self._records(_CONTAINERS, namespace, ids, _CONTAINER_RECORD, state)
+
         # The record of a pod replaces that of another client.
         state = SANDBOX_RECORDED
         records |= self._records(_CONTAINERS, _KUBERNETES, ids, _CONTAINER_RECORD, state)
@@ -287,13 +291,14 @@ def _cni_status(cniconfig: str, config: str) -> CniStatus:
         configured = network["Config"]
         if configured["Name"] != "cni-loopback":
             loaded.append(_loaded(configured))
+
     directory = Path(status.get("PluginConfDir") or DEFAULT_DIRECTORY)
     classes = json.loads(config).get("containerd", {}).get("runtimes") or {}
     directories = {
         Path(runtime["cniConfDir"]) for runtime in classes.values() if runtime.get("cniConfDir")
     }
-    others = tuple(sorted(directories - {directory}))
-    return CniStatus(tuple(loaded), directory, class_directories=others)
+    other_directories = tuple(sorted(directories - {directory}))
+    return CniStatus(tuple(loaded), directory, class_directories=other_directories)
 
 
 def _loaded(network: Mapping[str, Any]) -> Configuration:
