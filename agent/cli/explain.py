@@ -140,7 +140,11 @@ def _page(detector: Detector) -> str:
 
 
 def _sentence(step: Step) -> str:
-    return f"{step.text} `{'`, `'.join(step.commands)}`." if step.commands else step.text
+    if not step.commands:
+        return step.text
+    # A list of commands needs the colon; within a sentence, it does not follow a preposition.
+    text = re.sub(r" (as|of|with):$", r" \1", step.text)
+    return f"{text} `{'`, `'.join(step.commands)}`."
 
 
 def _written(kind: str) -> tuple[str, dict[str, str]]:
