@@ -127,10 +127,7 @@ def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
     yield _written("outcome of a rejected pod")
     yield "evidence that a volume is lost", _texts(Confidence)
     yield from map(_written, ("source", "Kubernetes condition or Event", "alert", "word"))
-    yield (
-        "metric",
-        {f"{PREFIX}{metric.name}": metric.help for metric in METRICS} | _written("metric")[1],
-    )
+    yield "metric", {f"{PREFIX}{metric.name}": metric.help for metric in METRICS}
     yield _SETTING, {name: _setting(name) for name in all_settings()}
 
 

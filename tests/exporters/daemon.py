@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from agent.checks import engine
 from agent.checks.engine import ConfirmationState
 from agent.exporters.bugs import BugReporter
+from agent.exporters.deliveries import DeliveryMetrics
 from agent.exporters.log import LogExporter
 from agent.exporters.prometheus import MetricsExporter
-from agent.kube_events.delivery import DeliveryMetrics
 from agent.model.finding import SkippedCheck, TrackedFinding
 from agent.model.release import Cleaning
 from agent.model.report import Report
