@@ -23,8 +23,6 @@ from agent.model.volumes import Confidence
 from agent.model.word import Word
 
 HELP: Final = """\
-Explain a word that nodeleak prints, such as a finding or an alert.
-
 It says what to do about it, too. Without a word it lists all of them.
 
 examples:
