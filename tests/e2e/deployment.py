@@ -13,7 +13,7 @@ import yaml  # type: ignore[import-untyped]
 from tests.processes import environment
 
 from .node import ROOT, Cluster, docker, eventually, run
-from .nodeleak import Cleaned, Metrics, Report, last_sync
+from .nodeleak import Cleaned, Metrics, Report, last_report
 
 IMAGE: Final = "registry.invalid/nodeleak"
 TAGS: Final = ("e2e", "e2e-next")
@@ -71,13 +71,13 @@ class Deployment:
         ).stdout
 
     def metrics(self) -> Metrics:
-        return last_sync(self.get)[1]
+        return Metrics(self.get("/metrics"))
 
     def sources_up(self) -> set[float]:
         return set(self.metrics().by("source", "source_up").values())
 
     def report(self) -> Report:
-        return last_sync(self.get)[0]
+        return last_report(self.get)
 
     def scan(self, *options: str) -> Report:
         """Scan in the pod."""

@@ -281,10 +281,10 @@ class Daemon:
         return get(f"{self.url}{path}")
 
     def report(self) -> Report:
-        return last_sync(self.get)[0]
+        return last_report(self.get)
 
     def metrics(self) -> "Metrics":
-        return last_sync(self.get)[1]
+        return Metrics(self.get("/metrics"))
 
     def syncs(self) -> float:
         return self.metrics().total("sync_seconds_count")
@@ -342,21 +342,20 @@ class Metrics:
         }
 
 
-def last_sync(get: Callable[[str], str]) -> tuple[Report, Metrics]:
-    """Return report and metrics of one sync. `get`: returns the content of a path of the agent.
+def last_report(get: Callable[[str], str]) -> Report:
+    """Return a report whose sync the metrics show too. `get`: returns the content of a path.
 
     The exporters of a sync run one after the other. Without this, whoever has seen a state in one of
     the two may still find the state before in the other.
     """
 
-    def check() -> tuple[Report, Metrics]:
+    def check() -> Report:
         report = Report(0, json.loads(get("/api/v1/report")))
-        metrics = Metrics(get("/metrics"))
+        measured = Metrics(get("/metrics")).get("last_sync_timestamp_seconds")
         reported = datetime.fromisoformat(report.document["taken_at"]).timestamp()
-        measured = metrics.get("last_sync_timestamp_seconds")
         assert measured is not None, "no sync in the metrics yet"
         # Times in JSON have no fractions, and syncs begin at least a second apart.
         assert int(measured) == reported, f"metrics of {measured}, report of {reported}"
-        return report, metrics
+        return report
 
     return eventually(check, seconds=60)
