@@ -24,7 +24,7 @@ from tests.fakes.host import Host, build, write_kubeconfig
 from tests.fakes.nodes import FakeNode, the_incident
 
 _LEAKED, _IN_USE, _USABLE = 7, 118, 125
-_TIMEOUT = 20.0  # Time limit for a command and for the daemon's first findings
+_TIMEOUT = 300  # Time limit for a command and for the daemon's first findings
 _METRICS = (
     f'nodeleak_reservations{{network="kubenet",state="leaked"}} {_LEAKED}.0',
     f'nodeleak_reservations{{network="kubenet",state="in_use"}} {_IN_USE}.0',

@@ -18,7 +18,7 @@ from agent.model.devices import DevicePlugins
 from agent.model.documents import StoredHistory
 from agent.model.release import ProbeResult
 from agent.model.runtime import DOCKER
-from agent.model.snapshot import SOURCES, Node, NotRequested, Reservation, ReservationKey
+from agent.model.snapshot import Node, NotRequested, Reservation, ReservationKey
 from agent.sources.deadline import Deadline
 from agent.sources.host.addresses import AddressesSource
 from agent.sources.host.checkpoints import CheckpointDirectories
@@ -37,6 +37,11 @@ from agent.sources.runtime.runtime import Runtime
 from agent.sources.source import Disabled, ReadBy, Source, Sources
 from agent.sources.source_error import SourceError
 from agent.state.stores import DeviceHistoryStore
+
+API_SOURCES: Final = (
+    "pods", "node", "watches", "attachments", "sandbox_failures", "autoscaler",
+)  # fmt: skip
+"""Those that the API server answers: their rows are in `agent/app/api_server.py`."""
 
 
 class NodeSources(NamedTuple):
@@ -128,8 +133,7 @@ def node_sources(
         *api,
     ]
     if not api:
-        names = {source.name for source in sources}
-        sources += [Disabled(name, f"{option('api')}=off") for name in SOURCES if name not in names]
+        sources += [Disabled(name, f"{option('api')}=off") for name in API_SOURCES]
     return NodeSources(sources, _recheck(config, readers))
 
 

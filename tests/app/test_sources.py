@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 
+from agent.app.api_server import ApiServer
 from agent.cleanup.recheck import Recheck
+from agent.config import load
 from agent.model.clocks import Moment
 from agent.model.devices import TransitionKind
 from agent.model.documents import dump_history
 from agent.model.release import ProbeResult, Reason
-from agent.model.snapshot import Known, NotRequested, Unavailable
+from agent.model.snapshot import SOURCES, Known, NotRequested, Unavailable
 from agent.model.volumes import Mount
 from agent.sources.collector import take_snapshot
+from agent.sources.source import Disabled
 from agent.sources.source_error import SourceError
 from tests.builders import KVM, NOW, UPTIME, node, node_using, reservation, transition
 from tests.fakes.cri import FakeRuntime
@@ -246,6 +249,21 @@ def test_a_docker_that_does_not_run_is_never_asked_nor_if_it_stops_between_two_a
             with pytest.raises(SourceError, match=why):
                 recheck.has_container(ID)
         assert len(systemd.requests) == 1
+
+
+def test_each_source_has_a_row_and_only_those_of_the_api_server_end_with_it(wire: Wire) -> None:
+    sources = wire().snapshot
+    assert sorted(source.name for source in sources) == sorted(SOURCES)
+    server = ApiServer(load("scan", {"node": "worker-1"}, {}))
+    of_server = server.sources(
+        pods=lambda _: (), node=lambda _: None, watches=lambda: NotRequested("watches", "")
+    )
+    without = {
+        source.name: source.reason
+        for source in sources
+        if isinstance(source, Disabled) and source.name != "state"
+    }
+    assert without == {source.name: "--api=off" for source in of_server}
 
 
 LOST = node(node=[node_using("kubernetes.io/gce-pd/d-1")])

@@ -198,7 +198,7 @@ def nodeleak(*arguments: str, given: str = "", prefix: tuple[str, ...] = (), **m
     if prefix or arguments[:1] == ("run",):
         done = subprocess.run(  # noqa: S603 (ours)
             [*prefix, *AGENT, *arguments], env=environment(more), input=given, capture_output=True, text=True,
-            timeout=30, check=False,
+            timeout=120, check=False,
         )  # fmt: skip
         code, out, err = done.returncode, done.stdout, done.stderr
     else:

@@ -262,8 +262,13 @@ def test_a_node_that_returned_to_kubenet_is_judged_while_its_pods_have_addresses
         assert len(leaks(document)) == 248
         # Only the API server knows the range, which a release needs too: no result in libcni's cache is of kubenet.
         assert ("exhausted_range kubenet" in subjects(document)) is (api == "on")
-        done = stand.cleaned("--apply", "--max-share=100%", api=api)
-        assert done["verdicts"]["released"] == (248 if api == "on" else 0)
+        released = 0
+        for _ in range(5):  # a run of a busy machine ends a minute after its snapshot
+            done = stand.cleaned("--apply", "--max-share=100%", api=api)
+            released += done["verdicts"]["released"]
+            if api == "off" or released == 248:
+                break
+        assert released == (248 if api == "on" else 0)
         assert stand.reserved >= {
             sandbox.ip for sandbox in stand.node.running
         }  # cbr0 gave them the same addresses

@@ -68,11 +68,11 @@ def _read(where: str, seconds: float, report_step: Callable[[str], None]) -> Cre
         authorization=_authorization(where, settings, seconds),
         authority=settings.ssl_ca_cert,
         verifies=settings.verify_ssl,
-        server_name=settings.tls_server_name,
+        server_name=settings.tls_server_name or None,
         certificate=settings.cert_file,
         key=settings.key_file,
         # As kubectl does, the package takes it from the environment if the kubeconfig names none.
-        proxy=None if is_direct else settings.proxy,
+        proxy=None if is_direct else settings.proxy or None,
         expires=expires,
     )
 

@@ -14,8 +14,14 @@ DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 def is_mounted() -> bool:
-    """Whether this process runs in a pod that has one."""
-    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and (DIRECTORY / "token").exists()
+    """Whether this process runs in a pod that has one, readable or not."""
+    if not os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return False
+    try:
+        (DIRECTORY / "token").stat()
+    except OSError as error:
+        return not isinstance(error, (FileNotFoundError, NotADirectoryError))
+    return True
 
 
 def read_service_account(seconds: float) -> Credentials:

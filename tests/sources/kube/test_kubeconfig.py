@@ -93,6 +93,10 @@ def test_a_certificate_is_verified_by_the_name_that_it_is_to_have_or_not_at_all(
         assert read(sources_of_command(path), "pods") == Known(())
         kubeconfig(path, url, cluster=f"{authority}, tls-server-name: other")
         assert "certificate verify failed" in why(path)
+        # An empty value counts as none.
+        empty = f"{authority}, tls-server-name: '', proxy-url: ''"
+        kubeconfig(path, server.url, cluster=empty)
+        assert read(sources_of_command(path), "pods") == Known(())
         kubeconfig(path, url, cluster="insecure-skip-tls-verify: true")
         with pytest.warns(match="Unverified HTTPS request"):
             assert read(sources_of_command(path), "pods") == Known(())

@@ -144,6 +144,22 @@ def test_an_incomplete_service_account_is_wrong_usage(
         for_command(config)
 
 
+def test_a_service_account_that_cannot_be_looked_at_is_wrong_usage_and_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    monkeypatch.setenv("KUBECONFIG", "/gone")
+    config = load("scan", {"node": "worker-1"}, {})
+    # Root may look everywhere, so the name is one that no file can have.
+    monkeypatch.setattr(service_account, "DIRECTORY", tmp_path / ("x" * 300))
+    with pytest.raises(UsageError, match=r"cannot read .*/ca\.crt: file name too long"):
+        for_command(config)
+    monkeypatch.setattr(service_account, "DIRECTORY", tmp_path / "gone")
+    with pytest.raises(UsageError, match="cannot read /gone: no such file or directory"):
+        for_command(config)
+
+
 def test_an_ipv6_address_of_the_api_server_is_written_in_brackets(
     account: ServiceAccount, authority: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
