@@ -17,11 +17,12 @@ from agent.cleanup.journal_store import JournalStore
 from agent.cleanup.run import Cleaner
 from agent.config import Config, option
 from agent.exporters.bugs import BugReporter
+from agent.exporters.deliveries import DeliveryMetrics
 from agent.exporters.log import LogExporter, Logger, configure
 from agent.exporters.prometheus import MetricsExporter
 from agent.exporters.web.server import HttpExporter
 from agent.kube_events.condition import ConditionExporter
-from agent.kube_events.delivery import DeliveryMetrics, DeliveryQueue
+from agent.kube_events.delivery import DeliveryQueue
 from agent.kube_events.events import EventExporter
 from agent.model import bug
 from agent.sources.source import ReadBy, Sources

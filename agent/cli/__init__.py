@@ -1,4 +1,4 @@
-"""Commands. Each is a module with its `HELP`; only that of the given command is imported."""
+"""Commands. Each is a module; only that of the given command is imported."""
 
 import argparse
 import errno

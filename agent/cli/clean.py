@@ -30,8 +30,6 @@ from agent.model import bug
 from agent.model.release import Cleaning, Reason, Verdict
 
 HELP: Final = """\
-List leaked addresses that can be released; --apply releases them.
-
 It prints for each address without a container whether it can be released, or why not. Without
 --apply it changes nothing. A release takes host-local's own lock, and 'nodeleak restore' undoes it.
 

@@ -23,8 +23,6 @@ from agent.model.volumes import Confidence
 from agent.model.word import Word
 
 HELP: Final = """\
-Explain a word that nodeleak prints, such as a finding or an alert.
-
 It says what to do about it, too. Without a word it lists all of them.
 
 examples:
@@ -127,10 +125,7 @@ def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
     yield _written("outcome of a rejected pod")
     yield "evidence that a volume is lost", _texts(Confidence)
     yield from map(_written, ("source", "Kubernetes condition or Event", "alert", "word"))
-    yield (
-        "metric",
-        {f"{PREFIX}{metric.name}": metric.help for metric in METRICS} | _written("metric")[1],
-    )
+    yield "metric", {f"{PREFIX}{metric.name}": metric.help for metric in METRICS}
     yield _SETTING, {name: _setting(name) for name in all_settings()}
 
 
@@ -140,7 +135,11 @@ def _page(detector: Detector) -> str:
 
 
 def _sentence(step: Step) -> str:
-    return f"{step.text} `{'`, `'.join(step.commands)}`." if step.commands else step.text
+    if not step.commands:
+        return step.text
+    # A list of commands needs the colon; within a sentence, it does not follow a preposition.
+    text = re.sub(r" (as|of|with):$", r" \1", step.text)
+    return f"{text} `{'`, `'.join(step.commands)}`."
 
 
 def _written(kind: str) -> tuple[str, dict[str, str]]:

@@ -13,8 +13,6 @@ from agent.exporters.json.clean import journal_document
 from agent.exporters.text.clean import journal_table
 
 HELP: Final = """\
-List past releases.
-
 When, by which command, which addresses, and the result: from the journal in --state-dir.
 
 examples:

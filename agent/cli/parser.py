@@ -4,7 +4,7 @@ import argparse
 import os
 import shlex
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, NoReturn
 
@@ -22,22 +22,23 @@ from agent.exporters.release_commands import release_here
 from agent.exporters.text.layout import TableView
 from agent.model.text import did_you_mean, quote
 
-COMMANDS: Final = (
-    *(
-        "scan",
-        "status",
-        "explain",
-        "timeline",
-        "clean",
-        "restore",
-        "resume",
-        "journal",
-        "record",
-        "run",
-    ),
-    "version",
-)
-"""Modules of this package. Only that of the given command is imported; it has its `HELP`."""
+COMMANDS: Final[Mapping[str, str]] = {
+    "scan": "Report leaked addresses and other problems of this node",
+    "status": "Print what the daemon of this node found in its last sync",
+    "explain": "Explain a word that nodeleak prints, such as a finding or an alert",
+    "timeline": "List what happened on this node, oldest first",
+    "clean": "List leaked addresses that can be released; --apply releases them",
+    "restore": "Undo a release: reserve the address again",
+    "resume": "Let cleanup go on after it halted",
+    "journal": "List past releases",
+    "record": "Write a snapshot of this node as JSON, to scan it elsewhere",
+    "run": "Run the agent: check the node continuously, serve metrics",
+    "version": "Print the version and, in an image, the commit",
+}
+"""What each command does. It is a module of this package, which only that command imports.
+
+The module has `execute`, and if there is more to say, `HELP` and `add_arguments`.
+"""
 HELP_OPTIONS: Final = ("-h", "--help", "--help-all")
 
 _INTRO: Final = (
@@ -74,7 +75,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     if list(arguments[:1]) == ["--version"]:
         arguments = ["version"]
     command, *rest = with_command("nodeleak", arguments, COMMANDS)
-    root = make_parser(*([command] if command in COMMANDS else COMMANDS), full="--help-all" in rest)
+    root = make_parser(command if command in COMMANDS else None, full="--help-all" in rest)
     parsed, unexpected = root.parse_known_args([command, *rest])
     if unexpected:
         raise _unexpected_argument(command, unexpected[0])
@@ -96,8 +97,11 @@ def with_command(program: str, arguments: Sequence[str], known: Iterable[str]) -
     )
 
 
-def make_parser(*names: str, full: bool = False) -> argparse.ArgumentParser:
-    """Return a parser of these commands. `full`: their help shows every setting."""
+def make_parser(command: str | None, *, full: bool = False) -> argparse.ArgumentParser:
+    """Return a parser of a command; None: one that only lists the commands.
+
+    `full`: the help of the command shows every setting.
+    """
     root = Parser(
         prog="nodeleak",
         usage="nodeleak COMMAND [options]",
@@ -108,27 +112,31 @@ def make_parser(*names: str, full: bool = False) -> argparse.ArgumentParser:
     commands = root.add_subparsers(
         dest="command", title="commands", metavar="COMMAND", prog="nodeleak"
     )
-    for name in names:
-        module = import_module(f"agent.cli.{name}")
-        description, _, epilog = module.HELP.partition("\n\nexamples:")
-        parser = commands.add_parser(
-            name,
-            help=description.splitlines()[0].rstrip("."),
-            usage=f"nodeleak {name} [options]",
-            description=reflow(description),
-            epilog=f"examples:{epilog}" if epilog else None,
-        )
-        if hasattr(module, "add_arguments"):
-            module.add_arguments(parser)
-        parser.add_argument("-h", "--help", action="help", help="print this help")
-        if settings_of(name):
-            parser.add_argument(
-                "--help-all", action="help", help="print this help with all settings"
-            )
-            add_settings(parser, name, full=full)
-        parser.set_defaults(execute=module.execute)
+    if command is None:
+        for name, summary in COMMANDS.items():
+            commands.add_parser(name, help=summary)
+    else:
+        _add_command(commands, command, full=full)
     root.set_defaults(parsers=commands.choices)
     return root
+
+
+def _add_command(commands: Any, name: str, *, full: bool) -> None:
+    module = import_module(f"agent.cli.{name}")
+    description, _, examples = getattr(module, "HELP", "").partition("\n\nexamples:")
+    parser = commands.add_parser(
+        name,
+        usage=f"nodeleak {name} [options]",
+        description=reflow(f"{COMMANDS[name]}.\n\n{description}".rstrip()),
+        epilog=f"examples:{examples}" if examples else None,
+    )
+    if hasattr(module, "add_arguments"):
+        module.add_arguments(parser)
+    parser.add_argument("-h", "--help", action="help", help="print this help")
+    if settings_of(name):
+        parser.add_argument("--help-all", action="help", help="print this help with all settings")
+        add_settings(parser, name, full=full)
+    parser.set_defaults(execute=module.execute)
 
 
 class Parser(argparse.ArgumentParser):

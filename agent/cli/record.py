@@ -10,8 +10,6 @@ from agent.cli.parser import config_of
 from agent.model import documents
 
 HELP: Final = """\
-Write a snapshot of this node as JSON, to scan it elsewhere.
-
 It writes to standard output and changes nothing. 'nodeleak scan --recording FILE' reports on it, on
 any machine. With --anonymous, only listed words are kept (docs/reference.md).
 

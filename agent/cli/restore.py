@@ -16,8 +16,6 @@ from agent.model.release import Verdict
 from agent.model.text import count_of, quote
 
 HELP: Final = """\
-Undo a release: reserve the address again.
-
 It puts back the files of a release, byte for byte. It changes nothing without --apply. It refuses
 if the address has been reserved again, or if the container has another address now.
 

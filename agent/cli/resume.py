@@ -9,8 +9,6 @@ from agent.cli.parser import config_of
 from agent.config import UsageError
 
 HELP: Final = """\
-Let cleanup go on after it halted.
-
 Cleanup halts on a node when a released container reappears, until this command. It is recorded in
 the journal. Cleanup halts again while a record of the container exists that was not restored.
 

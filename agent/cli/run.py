@@ -8,8 +8,6 @@ from typing import Final
 from agent.cli.parser import config_of
 
 HELP: Final = """\
-Run the agent: check the node continuously, serve metrics.
-
 It checks the node every --interval, logs changes, and serves metrics and a status page. The
 DaemonSet runs this command: the agent of a node is this daemon. It releases leaked addresses only
 with --cleanup=auto.

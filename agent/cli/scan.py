@@ -22,8 +22,6 @@ from agent.model.text import escape, quote
 from agent.sources.source_error import describe_os_error
 
 HELP: Final = """\
-Report leaked addresses and other problems of this node.
-
 It takes a snapshot of the node, reports what is wrong, and says what to do. It changes nothing.
 If something has to be confirmed, it takes a second snapshot.
 

@@ -15,8 +15,6 @@ from agent.exporters.text.status import status_line, status_table
 from agent.sources.source_error import SourceError
 
 HELP: Final = """\
-Print what the daemon of this node found in its last sync.
-
 Free and leaked addresses, findings, unavailable sources, and whether addresses can be released
 from here. It asks the daemon ('nodeleak run') on loopback and does not read the node, so it costs
 little. 'nodeleak scan' needs no daemon.

@@ -13,8 +13,6 @@ from agent.exporters.text.timeline import timeline_table
 from agent.exporters.timeline import timeline_document
 
 HELP: Final = """\
-List what happened on this node, oldest first.
-
 Starts of the node, the container runtime and the kubelet, device plugins, rejected pods, leaks and
 releases. It changes nothing. A ~ before a time means that it is approximate. Some of the history is
 known only if the daemon was running and kept it in --state-dir.

@@ -2,12 +2,9 @@
 
 import argparse
 from importlib.metadata import version
-from typing import Final
 
 from agent.app import commit
 from agent.cli.output import DONE, write
-
-HELP: Final = "Print the version and, in an image, the commit."
 
 
 def execute(_: argparse.Namespace) -> int:

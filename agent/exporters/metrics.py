@@ -339,6 +339,25 @@ INTERNAL_ERRORS: Final = Metric[Bug](
     ("part",),
     begins=("source", "detector", "guard", "cleaner", EXPORTER, "http"),
 )
+EVENTS_SENT: Final = Metric[str](
+    "events_sent_total",
+    "Kubernetes Events created or patched since the agent started.",
+    lambda reason: {reason: 1},
+    ("reason",),
+)
+EVENTS_DROPPED: Final = Metric[str](
+    "events_dropped_total",
+    "Kubernetes Events that were due but not sent, by cause.",
+    lambda cause: {cause: 1},
+    ("cause",),
+)
+CONDITION_PATCHES: Final = Metric[str](
+    "node_condition_patches_total",
+    "Patches of the node's condition, by result.",
+    lambda result: {result: 1},
+    ("result",),
+)
+AT_ONCE: Final = (INTERNAL_ERRORS, EVENTS_SENT, EVENTS_DROPPED, CONDITION_PATCHES)
 """Counted when it happens, by whichever thread sees it."""
 
 COUNTED: Final[Sequence[Metric[Sync] | Distribution]] = (
@@ -523,4 +542,4 @@ OF_SYNC: Final[Sequence[Metric[Sync]]] = (
     ),
 )
 
-METRICS: Final = (INTERNAL_ERRORS, *COUNTED, *OF_AGENT, *OF_SYNC)
+METRICS: Final = (*OF_AGENT, *OF_SYNC, *COUNTED, *AT_ONCE)

@@ -81,8 +81,10 @@ class MetricsExporter(Collector):
         registry.register(self)
 
     def export(self, report: Report, seconds: float) -> None:
-        read_at = dict(self._sync.read_at) if self._sync else {}
-        sync = Sync(report, seconds, self._agent.mode, read_at)
+        before = self._sync
+        read_at = dict(before.read_at) if before else {}
+        journal_bytes = before.journal_bytes if before else None
+        sync = Sync(report, seconds, self._agent.mode, read_at, journal_bytes)
         self._sync = sync  # first, so that a bug below leaves no gauge behind
         taken_at = report.assessment.snapshot.taken_at.timestamp()
         read_at |= {source: taken_at for source, is_up in sync.sources_up.items() if is_up}

@@ -2,16 +2,14 @@
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from importlib import import_module
+from typing import Any, Final, NamedTuple
 
 from agent.cli import exit_code_of, version
 from agent.cli.output import reflow
 from agent.cli.parser import COMMANDS as NODE_COMMANDS
 from agent.cli.parser import HELP_OPTIONS, Parser, options_of, see_help, value, with_command
 from agent.config import UsageError, duration_between, matching, positive
-from agent.fleet.clean_job import print_or_run_job
-from agent.fleet.cleaning import clean_nodes
-from agent.fleet.session import NODE_FORMATS, STATUS_FORMATS, run_on_nodes, show_status
 from agent.model.text import did_you_mean, quote
 
 _url = matching(r"https?://[^\s/?#]+[^\s?#]*", "a URL such as http://localhost:9090", str)
@@ -76,9 +74,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options, with `command`, `execute`, and `rest`: what follows `--`."""
     if list(arguments[:1]) == ["--version"]:
         return argparse.Namespace(execute=version.execute)
-    root = _make_parser()
     split = arguments.index("--") if "--" in arguments else len(arguments)
     own_arguments = with_command(_PROGRAM, arguments[:split], _COMMANDS)
+    root = _make_parser(own_arguments[0])
     parsed, unexpected = root.parse_known_args(own_arguments)
     parsed.rest = tuple(arguments[split + 1 :])
     for argument in unexpected:
@@ -116,6 +114,8 @@ def _mistakes(parsed: argparse.Namespace) -> Iterator[str]:
 
 
 def _add_status(parser: argparse.ArgumentParser) -> None:
+    from agent.fleet.session import STATUS_FORMATS
+
     _add_nodes(parser, STATUS_FORMATS, default_all=True)
     add = parser.add_argument
     text = "exit with 1 if there are critical findings or warnings"
@@ -132,16 +132,19 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
 
 def _add_nodes(
     parser: argparse.ArgumentParser,
-    formats: Iterable[str] = NODE_FORMATS,
+    formats: Iterable[str] | None = None,
     *,
     default_all: bool = False,
 ) -> None:
+    """Add which nodes, and `--output`. `formats`: its values; None: those of `run_on_nodes`."""
+    from agent.fleet.session import NODE_FORMATS
+
     which = parser.add_mutually_exclusive_group(required=not default_all)
     which.add_argument("nodes", nargs="*", default=[], metavar="NODE", help="name of a node")
     which.add_argument("-l", "--selector", metavar="SELECTOR", help="nodes with these labels")
     if not default_all:
         which.add_argument("--all", action="store_true", help="every node")
-    formats = list(formats)
+    formats = list(formats or NODE_FORMATS)
     parser.add_argument(
         "-o", "--output", choices=formats, metavar="FORMAT", help=", ".join(formats)
     )
@@ -169,7 +172,10 @@ def _add_clean_job(parser: argparse.ArgumentParser) -> None:
 
 
 class _Command(NamedTuple):
-    execute: Callable[[argparse.Namespace], int]
+    module: str
+    """Of this package. Only that of the given command is imported."""
+    function: str
+    """Executes the command, with its arguments, and returns the exit code."""
     add_arguments: Callable[[argparse.ArgumentParser], None]
     timeout: str
     summary: str
@@ -181,32 +187,43 @@ class _Command(NamedTuple):
 
 _COMMANDS: Final[Mapping[str, _Command]] = {
     "status": _Command(
-        show_status,
+        "session",
+        "show_status",
         _add_status,
         "20s",
         "Print which nodes have problems, the worst first",
         _STATUS,
     ),
     "scan": _Command(
-        run_on_nodes,
+        "session",
+        "run_on_nodes",
         _add_nodes,
         "1m",
         "Take a new snapshot of nodes, and print what is wrong",
     ),
-    "timeline": _Command(run_on_nodes, _add_nodes, "1m", "Print what happened on nodes"),
-    "journal": _Command(run_on_nodes, _add_nodes, "1m", "List past releases of nodes"),
+    "timeline": _Command(
+        "session", "run_on_nodes", _add_nodes, "1m", "Print what happened on nodes"
+    ),
+    "journal": _Command("session", "run_on_nodes", _add_nodes, "1m", "List past releases of nodes"),
     "clean": _Command(
-        clean_nodes,
+        "cleaning",
+        "clean_nodes",
         _add_clean,
         "5m",
         "Run nodeleak clean on nodes; --apply releases",
         _CLEAN,
     ),
     "restore": _Command(
-        run_on_nodes, _add_named_nodes, "5m", "Run nodeleak restore on named nodes", _RESTORE
+        "session",
+        "run_on_nodes",
+        _add_named_nodes,
+        "5m",
+        "Run nodeleak restore on named nodes",
+        _RESTORE,
     ),
     "clean-job": _Command(
-        print_or_run_job,
+        "clean_job",
+        "print_or_run_job",
         _add_clean_job,
         "5m",
         "Print or run a Job that cleans one node, made from the DaemonSet",
@@ -216,7 +233,8 @@ _COMMANDS: Final[Mapping[str, _Command]] = {
 }
 
 
-def _make_parser() -> argparse.ArgumentParser:
+def _make_parser(chosen: str) -> argparse.ArgumentParser:
+    """Return a parser of the chosen command, which lists them all."""
     usage = f"{_PROGRAM} COMMAND [NODE...] [options] [-- options of the command on the node]"
     root = Parser(prog=_PROGRAM, usage=usage, description=reflow(_INTRO), epilog=_EPILOG)
     root.add_argument(*HELP_OPTIONS, action="help", help=argparse.SUPPRESS)
@@ -225,24 +243,31 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     root.set_defaults(parsers=parsers.choices)
     for name, command in _COMMANDS.items():
-        on_node = f" [-- options of nodeleak {name.removesuffix('-job')}]"
-        parser = parsers.add_parser(
-            name,
-            usage=f"{_PROGRAM} {name} {command.nodes} [options]"
-            + ("" if name == "status" else on_node),
-            help=command.summary,
-            description=reflow(command.description or f"{command.summary}."),
-        )
-        parser.set_defaults(
-            execute=command.execute,
-            selector="",
-            output="table",
-            apply=False,
-            prometheus_cluster="",
-        )
-        _add_common(parser, command.timeout)
-        command.add_arguments(parser)
+        if name == chosen:
+            _add_command(parsers, name, command)
+        else:
+            parsers.add_parser(name, help=command.summary)
     return root
+
+
+def _add_command(parsers: Any, name: str, command: _Command) -> None:
+    on_node = f" [-- options of nodeleak {name.removesuffix('-job')}]"
+    parser = parsers.add_parser(
+        name,
+        usage=f"{_PROGRAM} {name} {command.nodes} [options]"
+        + ("" if name == "status" else on_node),
+        help=command.summary,
+        description=reflow(command.description or f"{command.summary}."),
+    )
+    parser.set_defaults(
+        execute=getattr(import_module(f"agent.fleet.{command.module}"), command.function),
+        selector="",
+        output="table",
+        apply=False,
+        prometheus_cluster="",
+    )
+    _add_common(parser, command.timeout)
+    command.add_arguments(parser)
 
 
 def _add_common(parser: argparse.ArgumentParser, timeout: str) -> None:

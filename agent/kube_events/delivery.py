@@ -1,4 +1,4 @@
-"""Messages for the API server, their counters, and the thread that delivers them.
+"""Messages for the API server, and the thread that delivers them.
 
 It does so best effort: no sync waits for it.
 """
@@ -7,13 +7,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from enum import StrEnum
-from functools import partial
 from http import HTTPStatus
 from queue import Full, Queue
 from threading import Event, Lock
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-from prometheus_client import CollectorRegistry, Counter
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from agent.sources.kube.errors import ApiError
 from agent.sources.kube.retries import Wait, backoff, retrying
@@ -53,27 +50,11 @@ class Message(NamedTuple):
     """Raises SourceError."""
 
 
-class DeliveryMetrics:
-    """Counters. One without deliveries is absent."""
+class DeliveryCounts(Protocol):
+    """Counts what became of messages. Called from any thread."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        counter = partial(Counter, namespace="nodeleak", registry=registry)
-        sent = "Kubernetes Events created or patched since the agent started."
-        self._sent = counter("events_sent_total", sent, ["reason"])
-        dropped = "Kubernetes Events that were due but not sent, by cause."
-        self._dropped = counter("events_dropped_total", dropped, ["cause"])
-        patches = "Patches of the node's condition, by result."
-        self._conditions = counter("node_condition_patches_total", patches, ["result"])
-
-    def sent(self, message: Message) -> None:
-        if message.kind is Kind.EVENT:
-            self._sent.labels(message.reason).inc()
-        else:
-            self._conditions.labels("sent").inc()
-
-    def failed(self, kind: Kind, failure: Failure, times: int = 1) -> None:
-        counter = self._dropped if kind is Kind.EVENT else self._conditions
-        counter.labels(failure.value).inc(times)
+    def sent(self, message: Message) -> None: ...
+    def failed(self, kind: Kind, failure: Failure, times: int = 1) -> None: ...
 
 
 class DeliveryQueue:
@@ -82,7 +63,7 @@ class DeliveryQueue:
     def __init__(
         self,
         writer: "Writer",
-        metrics: DeliveryMetrics,
+        counts: DeliveryCounts,
         warn: Callable[[str, str, str], None],
         recovered: Callable[[str], None],
         wait: Wait | None = None,
@@ -91,7 +72,7 @@ class DeliveryQueue:
 
         `wait`: after failures in a row; a test need not wait.
         """
-        self.metrics = metrics
+        self.counts = counts
         self._writer = writer
         self._warn = warn
         self._recovered = recovered
@@ -146,7 +127,7 @@ class DeliveryQueue:
             self._sent(message)
 
     def _sent(self, message: Message) -> None:
-        self.metrics.sent(message)
+        self.counts.sent(message)
         with self._changing:
             recovered = {failing for failing in self._failing if failing[0] is message.kind}
             self._failing -= recovered
@@ -154,7 +135,7 @@ class DeliveryQueue:
             self._recovered(message.kind.value)
 
     def _failed(self, message: Message, failure: Failure, reason: str) -> None:
-        self.metrics.failed(message.kind, failure)
+        self.counts.failed(message.kind, failure)
         failing = message.kind, failure
         with self._changing:
             is_new = failing not in self._failing

@@ -71,7 +71,7 @@ class EventExporter:
         """Count each of them once. They are sent later if they are still true."""
         over_limit = sum(not spec.lasting or spec.name not in self._held_back for spec in specs)
         if over_limit:
-            self._queue.metrics.failed(Kind.EVENT, Failure.RATE_LIMITED, over_limit)
+            self._queue.counts.failed(Kind.EVENT, Failure.RATE_LIMITED, over_limit)
         self._held_back = frozenset(spec.name for spec in specs if spec.lasting)
 
     def _is_due(self, spec: EventSpec, now: timedelta) -> bool:

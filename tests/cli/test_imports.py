@@ -37,11 +37,27 @@ def imported(command: Sequence[str], **variables: str) -> set[str]:
 
 
 def test_a_command_that_reads_no_node_imports_no_client_and_no_detector() -> None:
-    for arguments in (("status", "--listen=127.0.0.1:1"), ("version",), ("status", "--help")):
-        found = imported([*commands.AGENT, *arguments])
+    program = [*commands.AGENT]
+    start = "import sys; from agent.fleet.command import main; sys.exit(main())"
+    fleet_program = [commands.AGENT[0], "-c", start]
+    for arguments in (
+        [*program, "status", "--listen=127.0.0.1:1"],
+        [*program, "version"],
+        [*program, "status", "--help"],
+        [*program, "--help"],
+        [*fleet_program, "--help"],
+        [*fleet_program, "--version"],
+    ):
+        found = imported(arguments)
         assert not CLIENTS & found, arguments
         assert not {name for name in found if name.startswith("agent.checks")}, arguments
         assert "ssl" not in found, arguments
+
+
+def test_the_options_of_a_command_are_known_without_clients() -> None:
+    """The archive of kubectl nodeleak has none, and names these options in its errors."""
+    for name in ("scan", "timeline", "clean", "restore", "journal"):
+        assert not CLIENTS & imported([*commands.AGENT, name, "--help"]), name
 
 
 def test_a_scan_imports_the_clients_of_what_it_reads() -> None:

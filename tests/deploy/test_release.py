@@ -217,8 +217,16 @@ def test_krew_installs_the_plugin_which_needs_no_other_package(dist: Path, tmp_p
     assert run(
         str(shutil.which("kubectl")), "nodeleak", "--version", environment=environment
     ).startswith(f"nodeleak {NEW}")
-    imports = "import sys; sys.path.insert(0, sys.argv[1]); import agent.fleet.command, requests; print(requests.__file__)"  # noqa: E501
+    imports = "import sys; sys.path.insert(0, sys.argv[1]); import agent.fleet.session, agent.fleet.clean_job, requests; print(requests.__file__)"  # noqa: E501
     plugin = tmp_path / "krew/bin/kubectl-nodeleak"
+    for command in ("scan", "timeline", "journal", "clean", "restore", "clean-job"):
+        done = subprocess.run(  # noqa: S603 (ours)
+            ["/usr/bin/python3", "-IS", plugin, command, "a", "--state-dir=/x"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "write it after --" in done.stderr, done
     assert run("/usr/bin/python3", "-ISc", imports, str(plugin)).startswith(str(plugin))
 
 

@@ -1,6 +1,6 @@
 """Syncs of a daemon, with the metrics and the log lines that its exporters make of them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from agent.checks import engine
 from agent.checks.engine import ConfirmationState
 from agent.exporters.bugs import BugReporter
+from agent.exporters.deliveries import DeliveryMetrics
 from agent.exporters.log import LogExporter
 from agent.exporters.prometheus import MetricsExporter
-from agent.kube_events.delivery import DeliveryMetrics
 from agent.model.finding import SkippedCheck, TrackedFinding
 from agent.model.release import Cleaning
 from agent.model.report import Report
@@ -34,7 +34,9 @@ class Stream:
 class Daemon:
     """Each sync is 15 s after the last; a finding is confirmed after 30 s."""
 
-    def __init__(self, *, mode: str = "observe", journal: int | None = None) -> None:
+    def __init__(
+        self, *, mode: str = "observe", journal_size: Callable[[], int | None] = lambda: None
+    ) -> None:
         self.registry, self._capture = CollectorRegistry(), structlog.testing.LogCapture()
         watches: list[Any] = [Stream()]
         logger = structlog.wrap_logger(None, processors=[self._capture])
@@ -47,7 +49,7 @@ class Daemon:
                 mode,
                 watches,
                 commit="577acf9",
-                journal_size=lambda: journal,
+                journal_size=journal_size,
                 report_bug=bugs,
             ),
         )

@@ -47,7 +47,7 @@ def everything() -> Daemon:
         kubelet_socket=hour,
         checkpoint_written=hour,
     )
-    daemon = Daemon(mode="clean", journal=4096)
+    daemon = Daemon(mode="clean", journal_size=lambda: 4096)
     for kind in Kind:
         daemon.deliveries.failed(kind, Failure.UNREACHABLE)
         daemon.deliveries.sent(Message(kind, "LeakedReservation", lambda _: None))
@@ -341,3 +341,16 @@ def test_a_bug_in_one_metric_hides_no_other_and_one_in_a_counter_leaves_no_gauge
     with pytest.raises(ZeroDivisionError):
         daemon.sync(node(LOST))
     assert daemon.get("last_sync_timestamp_seconds") is not None
+
+
+def test_a_scrape_during_a_sync_has_the_size_of_the_journal() -> None:
+    sizes: list[float | None] = []
+
+    def measure() -> int:
+        sizes.append(daemon.get("journal_bytes"))
+        return 7
+
+    daemon = Daemon(journal_size=measure)
+    for _ in range(3):
+        daemon.sync(node())
+    assert sizes == [None, 7, 7]

@@ -13,8 +13,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from tenacity import wait_fixed
 
+from agent.exporters.deliveries import DeliveryMetrics
 from agent.kube_events.condition import ConditionExporter
-from agent.kube_events.delivery import DeliveryMetrics, DeliveryQueue, Kind, Message
+from agent.kube_events.delivery import DeliveryQueue, Kind, Message
 from agent.kube_events.events import EventExporter
 from agent.kube_events.writer import Writer
 from agent.model.finding import Finding
