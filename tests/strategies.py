@@ -196,8 +196,8 @@ registrations = st.builds(
     registration,
     st.one_of(st.none(), memories),
     expected=st.sampled_from(Expected),
-    kubelet_name=st.sampled_from(["", "", "worker-1", "another"]),
-    cloud_provider=st.sampled_from(["", "external"]),
+    kubelet_name=st.sampled_from([None, None, "worker-1", "another"]),
+    cloud_provider=st.sampled_from([None, "external"]),
     listed_pods=st.integers(0, 2),
 )
 autoscalers = st.builds(
