@@ -68,11 +68,11 @@ def run(
     confirmed_before = _confirmed(before.observations)
     # All candidates start over when the clock was set.
     stepped = assessment.memory.clock_stepped
-    earlier = confirmed_before if stepped else before.observations
+    observed_before = confirmed_before if stepped else before.observations
 
     suspects = detect(assessment, (leaked_reservation,))
-    lasting = leaked_reservation.without_ended(earlier, assessment)
-    observed = _confirm(suspects, lasting, snapshot, confirm_after)
+    still_observed = leaked_reservation.without_ended(observed_before, assessment)
+    observed = _confirm(suspects, still_observed, snapshot, confirm_after)
     # As first seen: a later restart did not cause an earlier leak.
     tracked = [observed[finding.key] for finding in suspects.findings]
     leaks = [leak for leak in tracked if leak.confirmed]
@@ -80,7 +80,7 @@ def run(
     listed_leaks = leaked_reservation.summarized(leaks, assessment.runtime.name)
 
     detected = detect(assessment, _REMAINING)
-    others = _confirm(detected, earlier, snapshot, confirm_after)
+    others = _confirm(detected, observed_before, snapshot, confirm_after)
     findings = [replace(others[finding.key], finding=finding) for finding in detected.findings]
     report = Report(
         assessment=assessment,
@@ -130,6 +130,8 @@ def _confirm(
     detected: Detected, earlier: Observations, now: Snapshot, confirm_after: timedelta
 ) -> dict[Key, TrackedFinding]:
     """Confirm each finding that an earlier snapshot had and that has lasted, or is urgent.
+
+    No leak is urgent.
 
     Durations are measured by the boot clock. If a detector had a gap, its confirmed findings stay
     known, so that they do not count as new afterwards; its candidates start over.

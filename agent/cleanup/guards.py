@@ -51,7 +51,7 @@ _REASON_BY_STATE: Final = {
     State.UNMANAGED: Reason.ADDRESS_IN_USE,
 }
 """States with an owner other than a container of a runtime, and why their release is refused."""
-_REQUESTED: Final = {State.LEAKED, State.CANDIDATE, State.UNKNOWN, *_REASON_BY_STATE}
+_WITHOUT_CONTAINER: Final = {State.LEAKED, State.CANDIDATE, State.UNKNOWN, *_REASON_BY_STATE}
 
 MIN_CONTAINERS: Final = 4  # to lose more than half of fewer containers than this is normal
 _HOUR: Final = timedelta(hours=1)
@@ -119,12 +119,12 @@ class GuardContext:
     @cached_property
     def halted(self) -> str | None:
         """Why cleanup has halted, if it has."""
-        return self.journal.halt()
+        return self.journal.why_halted()
 
     @cached_property
     def restored(self) -> frozenset[str]:
         """The sandboxes that somebody restored, which are released by name only."""
-        return self.journal.restored()
+        return self.journal.restored_sandboxes()
 
     @cached_property
     def networks(self) -> frozenset[str]:
@@ -242,7 +242,7 @@ def release_requests(
         return ()
     sandboxes: defaultdict[tuple[str, ...], list[Reservation]] = defaultdict(list)
     for reservation, entry in assessment.classified.items():
-        if entry.state in _REQUESTED:
+        if entry.state in _WITHOUT_CONTAINER:
             unnamed = ("", entry.network, entry.name)
             sandboxes[(entry.container_id,) if entry.container_id else unnamed].append(reservation)
     keeps_results = assessment.runtime.deletes_at_start
@@ -307,10 +307,10 @@ def no_plugin_at_work(request: ReleaseRequest, context: GuardContext) -> Refusal
     A plugin that runs for longer than `PLUGIN_TIMEOUT` always blocks: its start time is unreliable
     if the clock was set.
     """
-    reserved = max(reservation.mtime for reservation in request.reservations)
+    last_reserved_at = max(reservation.mtime for reservation in request.reservations)
     for plugin in context.snapshot.processes.known().plugins:
         age = context.snapshot.taken_at - plugin.started
-        started_before = plugin.started - reserved <= PROCESS_START
+        started_before = plugin.started - last_reserved_at <= PROCESS_START
         if started_before or age >= failing_plugin.PLUGIN_TIMEOUT:
             why = (
                 f"the CNI plugin {plugin.command} (process {plugin.pid}) has been running "
@@ -321,7 +321,7 @@ def no_plugin_at_work(request: ReleaseRequest, context: GuardContext) -> Refusal
 
 
 def without_owner(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    """A live pod, the kubelet or something on the node still has an address of the sandbox.
+    """Refuses if a live pod, the kubelet or something on the node has an address of the sandbox.
 
     Pod status can prove that an address is in use, never that it is leaked. It is optional
     (`--api=off`).
@@ -337,6 +337,7 @@ def without_owner(request: ReleaseRequest, context: GuardContext) -> Refusal | N
             or sandbox in index.checkpoints
             or sandbox in index.mounted_namespaces
         )
+        # Either refuses; the condition only chooses the reason.
         if classified.state in _REASON_BY_STATE and (held or not claimed):
             return Refusal(_REASON_BY_STATE[classified.state], classified.why)
         if claimed:
@@ -454,7 +455,8 @@ def trusted_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal 
 def settled(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """For minutes after a start the kubelet retries teardowns. Only what remains then is leaked.
 
-    No setting is offered, because without this guard an address in use can be lost (docs/proof.md).
+    The refusal suggests no setting, because without this guard an address in use can be lost
+    (docs/proof.md).
     The runtime has answered, so one without a start time runs and was not recognized.
     """
     settle = context.limits.settle.total_seconds()

@@ -150,7 +150,7 @@ class Journal:
             if entry.released and entry.container_id
         }
 
-    def restored(self) -> frozenset[str]:
+    def restored_sandboxes(self) -> frozenset[str]:
         """Return the sandboxes that somebody has restored, if only in part.
 
         No source saw who has such an address.
@@ -160,13 +160,13 @@ class Journal:
     def unfinished(self) -> tuple[Entry, ...]:
         return tuple(entry for entry in self.entries if entry.unfinished)
 
-    def halted(self) -> tuple[Entry, ...]:
+    def halting_entries(self) -> tuple[Entry, ...]:
         """Return the releases that halted cleanup, until somebody resumes it. One is enough."""
         return tuple(entry for entry in self.entries if entry.halts)
 
-    def halt(self) -> str | None:
+    def why_halted(self) -> str | None:
         """Return why cleanup has halted, if it has."""
-        return next((entry.reappearance for entry in self.halted()), None)
+        return next((entry.reappearance for entry in self.halting_entries()), None)
 
     def named(self, name: str) -> Entry | None:
         return next((entry for entry in self.entries if entry.name == name), None)

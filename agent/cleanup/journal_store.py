@@ -205,7 +205,7 @@ class JournalStore:
         Raises Busy, OSError and SourceError.
         """
         with self.exclusive(timeout):
-            halted = self.read().halted()
+            halted = self.read().halting_entries()
             for entry in halted:
                 self.update(replace(entry, resumed=now()), now())
         return halted

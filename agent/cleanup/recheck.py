@@ -33,7 +33,7 @@ class Recheck:
     probe_addresses: Callable[[Sequence[Reservation], bool], Probed]
     """`probe.probe`; the flag is its `send`."""
 
-    def ask(self, request: ReleaseRequest) -> Refusal | list[str]:
+    def find_owner(self, request: ReleaseRequest) -> Refusal | list[str]:
         """Return why the sandbox still has an owner, or the answers that it has none.
 
         The answers are for the journal. For an empty file, only the kernel is asked.
@@ -78,7 +78,8 @@ class Recheck:
     def probe(self, reservations: Sequence[Reservation], *, send: bool = True) -> Probed:
         """Probe all addresses at once, which takes seconds if it sends. See `probe.probe`.
 
-        If an address cannot be probed, any mounted namespace of unknown owner may have it.
+        Where silence proves nothing about an address, any mounted namespace of unknown owner may
+        have it.
         """
         probed = self.probe_addresses(reservations, send)
         if all(result.conclusive for result in probed.values()):

@@ -103,7 +103,7 @@ class Cleaner:
             )
             blockers = tuple(found)
         else:
-            outcomes = self._process(passed, context.snapshot)
+            outcomes = self._release_in_batches(passed, context.snapshot)
             blockers = ()
             # Another cleaner may have recorded a halt since.
             context = replace(context, journal=self._journal_with_halt)
@@ -148,7 +148,7 @@ class Cleaner:
     @property
     def halted(self) -> str | None:
         """Why cleanup has halted, if it has."""
-        return self._journal_with_halt.halt()
+        return self._journal_with_halt.why_halted()
 
     @property
     def _journal_with_halt(self) -> Journal:
@@ -223,10 +223,12 @@ class Cleaner:
             results = [probed[leak.key] for leak in request.reservations if leak.key in probed]
             why = "; ".join(result.why for result in results)
             would_release = Outcome(request, Verdict.WOULD_RELEASE, why=why)
-            outcomes.append(_outcome_of_probe(request, probed) or would_release)
+            outcomes.append(_refusal_of_probe(request, probed) or would_release)
         return outcomes
 
-    def _process(self, requests: Sequence[ReleaseRequest], snapshot: Snapshot) -> list[Outcome]:
+    def _release_in_batches(
+        self, requests: Sequence[ReleaseRequest], snapshot: Snapshot
+    ) -> list[Outcome]:
         """Release what passed every guard, in batches. Pause what would hold up others."""
         outcomes: list[Outcome] = []
         for start in range(0, len(requests), _PROBE_BATCH):
@@ -251,7 +253,7 @@ class Cleaner:
 
         The probe may refuse, and the journal, if another cleaner has written it since.
         """
-        if stale := self._outcome_if_stale(requests[0], snapshot):
+        if stale := self._outcome_if_too_late(requests[0], snapshot):
             return [replace(stale, request=request) for request in requests]
         try:
             # Outside every lock, because it takes some seconds.
@@ -264,19 +266,19 @@ class Cleaner:
             with self.store.exclusive(self.files.lock_timeout):
                 # Nobody else can write it now, so one reading serves the whole batch.
                 journal = self.store.read()
-                if halted := journal.halted():
+                if halted := journal.halting_entries():
                     self._journal = self._journal.with_entry(halted[0])
                     refusal = Refusal(Reason.HALTED, halted[0].reappearance)
                     return [Outcome(request, Verdict.REFUSED, (refusal,)) for request in requests]
                 active = journal.active_since(self._journal)
                 for request in requests:
-                    outcome = self._outcome_if_stale(request, snapshot)
+                    outcome = self._outcome_if_too_late(request, snapshot)
                     if not outcome and request.container_id in active:
                         why = "the sandbox was restored, or released, since the snapshot"
                         outcome = Outcome(request, Verdict.CHANGED, why=why)
                     outcome = (
                         outcome
-                        or _outcome_of_probe(request, probed)
+                        or _refusal_of_probe(request, probed)
                         or _outcome_if_still_locked(request, outcomes)
                         or release(
                             request,
@@ -295,7 +297,7 @@ class Cleaner:
             outcomes += [_outcome_without_journal(request, error) for request in remaining]
         return outcomes
 
-    def _outcome_if_stale(self, request: ReleaseRequest, snapshot: Snapshot) -> Outcome | None:
+    def _outcome_if_too_late(self, request: ReleaseRequest, snapshot: Snapshot) -> Outcome | None:
         """Begin no release after a signal, or too long after the snapshot."""
         if interrupted():
             why = "interrupted by a signal before this release began"
@@ -311,7 +313,7 @@ def _reservations(requests: Sequence[ReleaseRequest]) -> list[Reservation]:
     return [leak for request in requests for leak in request.reservations]
 
 
-def _outcome_of_probe(request: ReleaseRequest, probed: Probed) -> Outcome | None:
+def _refusal_of_probe(request: ReleaseRequest, probed: Probed) -> Outcome | None:
     """Return the refusals of the probe, if there are any."""
     results = [probed[leak.key] for leak in request.reservations if leak.key in probed]
     refusals = tuple(

@@ -89,7 +89,7 @@ def release(
     removal: nothing was touched.
     """
     try:
-        evidence = recheck.ask(request)
+        evidence = recheck.find_owner(request)
         if isinstance(evidence, Refusal):
             return Outcome(request, Verdict.REFUSED, (evidence,))
         with files.opened(request.directories) as networks:

@@ -25,13 +25,13 @@ from agent.sources.source_error import NotFound, SourceError
 # record a sandbox before its address is reserved, so a race can hide a new reservation and never
 # orphan a live one. Checkpoints are written after the container is created and removed after it is
 # gone, so either order is safe for them; the containers show which directories are in use. The API
-# server comes last: it can only prove that an address is in use, and the later it is asked the more
-# it knows. The watches have the clock and the version that come with its answers.
+# server comes after the runtimes: it can only prove that an address is in use, and the later it is
+# asked the more it knows. The watches have the clock and the version that come with its answers.
 _ORDER: Final = (
     "networks", "reservations", "containers", "runtimes", "checkpoints", "cni_results", "processes",
     "device_plugins", "pods", "node", "registration", "watches", "state",
 )  # fmt: skip
-"""What the other sources depend on. Those follow in the order in which they are given."""
+"""What other sources depend on. All others are read afterwards, in the order in which they are given."""
 
 
 def take_snapshot(

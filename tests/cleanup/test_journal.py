@@ -33,5 +33,5 @@ def test_an_entry_that_is_added_takes_the_place_of_its_older_state() -> None:
     halted = replace(RELEASED, halted=NOW)
     journal = Journal((RELEASED, other), ("torn",)).with_entry(halted)
     assert (journal.entries, journal.damage) == ((other, halted), ("torn",))
-    assert journal.halt() == halted.reappearance
-    assert Journal((RELEASED, other)).halt() is None
+    assert journal.why_halted() == halted.reappearance
+    assert Journal((RELEASED, other)).why_halted() is None

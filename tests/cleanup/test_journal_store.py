@@ -186,9 +186,9 @@ def test_a_damaged_entry_or_one_of_a_file_elsewhere_affects_no_other(
         assert damaged.read_bytes() == damage
         # Its words are those of any journal: nothing that reads them may fail.
         read.active_since(Journal())
-        assert (read.halted(), read.restored()) == ((), frozenset())
+        assert (read.halting_entries(), read.restored_sandboxes()) == ((), frozenset())
     damaged.write_text(json.dumps(document))
-    assert [entry.name for entry in journal.read().halted()] == [damaged.stem]
+    assert [entry.name for entry in journal.read().halting_entries()] == [damaged.stem]
 
 
 def test_entries_that_earlier_versions_wrote_are_read() -> None:

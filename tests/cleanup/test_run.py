@@ -415,7 +415,7 @@ def test_one_of_two_snapshots_is_enough_to_halt_and_a_dry_run_halts_too() -> Non
             daemon.cleaner = daemon.new_cleaner(dry_run=True)
         snapshots = node(AGAIN), node()
         assert daemon.clean(snapshots, scanned(*snapshots)).halted
-        assert bool(daemon.journal.read().halted()) is not dry_run
+        assert bool(daemon.journal.read().halting_entries()) is not dry_run
         assert bool(daemon.sync().halted) is not dry_run, (
             "nobody could resume what was not recorded"
         )
@@ -424,11 +424,11 @@ def test_one_of_two_snapshots_is_enough_to_halt_and_a_dry_run_halts_too() -> Non
     daemon.journal.other = "another cleaner is running"
     assert daemon.sync(AGAIN).halted
     assert daemon.sync().halted
-    assert not daemon.journal.read().halted()
+    assert not daemon.journal.read().halting_entries()
     daemon.journal.other = ""
     daemon.journal.entries.clear()
     assert daemon.sync().halted
-    (halted,) = daemon.journal.read().halted()
+    (halted,) = daemon.journal.read().halting_entries()
     assert (halted.container_id, halted.verdict, halted.files) == (
         THE_ID,
         Verdict.RELEASED,

@@ -124,7 +124,7 @@ def clean(before: World, after: World) -> str:
         for sandbox in before.sandboxes
     )  # fmt: skip
     held = {namespace.ip for namespace in before.pinned}
-    by_name = {"", *Journal(after.journal).restored()}
+    by_name = {"", *Journal(after.journal).restored_sandboxes()}
     due = [file for file in unowned(before) if file.content not in by_name and file.ip not in held]
     if truthful and (left := [file for file in due if file in after.files]):
         return f"{left[0].ip} is still leaked after a cleaner has run to its end"

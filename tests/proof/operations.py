@@ -234,7 +234,7 @@ def remove(world: World, _who: str, network: str, name: str) -> Done:
         for image in entry.files
     )
     lost = world.lost if noted else f"{file.ip} of {file.content[:2] or 'nobody'}"
-    defied = file.ip if Journal(world.journal).halted() else world.defied
+    defied = file.ip if Journal(world.journal).halting_entries() else world.defied
     return None, without(world, [file])._replace(lost=lost, defied=defied)
 
 

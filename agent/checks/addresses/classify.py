@@ -84,7 +84,7 @@ def _recorded(
     if reservation.container_id not in index.checkpoints:
         return None
     # If a process has the address and no other network's pod explains it, the runtime has lost
-    # this container.
+    # this container: `_in_use` finds the process.
     if reservation.ip in index.holders and not index.explaining_networks(reservation.ip):
         return None
     reason = "its container is gone, but its checkpoint remains: its teardown is incomplete"

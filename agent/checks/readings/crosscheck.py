@@ -194,6 +194,7 @@ def _cni_results(index: SnapshotIndex) -> Reading[tuple[CniResult, ...]]:
         reason = unused[0].why if unused else "no network of this node uses host-local"
         return NotRequested("cni_results", reason)
     empty = [store for store in stores if store.absent and isinstance(store.reading, Known)]
+    # Missing, and no network has anything that it could contain.
     return Known(()) if len(empty) + len(unused) == len(stores) else reading
 
 
@@ -219,6 +220,7 @@ def _checkpoints(index: SnapshotIndex) -> _Checkpoints:
             return NotRequested("checkpoints", containers.why)
         sandboxes = any(container.sandbox for container in index.containers.values())
         unused = isinstance(containers, Known) and not sandboxes
+        # Missing, and nothing on this node could have one.
         return Known(()) if unused and not index.reservations else reading
     running = index.running_sandboxes
     if not isinstance(reading, Known) or not running or not index.checkpoints.isdisjoint(running):
