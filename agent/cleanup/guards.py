@@ -509,7 +509,7 @@ def plugin_works(request: ReleaseRequest, context: GuardContext) -> Refusal | No
         return None
     for network in request.networks:
         if leaking := context.retry_leaks.get(network):
-            why = f"a CNI plugin of network {network} fails ({leaking}): mend it first"
+            why = f"a CNI plugin of network {network} fails ({leaking}): repair it first"
             return Refusal(Reason.PLUGIN_FAILING, why)
     return None
 

@@ -32,7 +32,7 @@ def advice(detector: str, report: Report, release: Release = ON_NODE) -> list[St
     steps: list[Step] = []
     if failing_plugin.NAME in names:
         plugin = f"the CNI plugin that fails first (see {failing_plugin.NAME})"
-        steps.append(Step(f"Mend {plugin}, or addresses leak again."))
+        steps.append(Step(f"Repair {plugin}, or addresses leak again."))
     if detector == leaked_reservation.NAME:
         return [*steps, *_about_leaks(report, own, release)]
     if detector == exhausted_range.NAME:

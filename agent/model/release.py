@@ -19,78 +19,78 @@ class Reason(Word):
     HALTED = (
         "halted",
         """A released container reappeared, so cleanup cannot be trusted on this node.
-        Lifted by: nothing. Run `nodeleak clean`, or see the runbook NodeleakCleanupHalted, for
+        No setting overrides it. Run `nodeleak clean`, or see the runbook NodeleakCleanupHalted, for
         what to do.""",
     )
     SOURCE_UNAVAILABLE = (
         "source_unavailable",
         """A source could not be read, and it could hold evidence of an owner.
-        Lifted by: nothing. `nodeleak clean` names the source; `nodeleak explain` it.""",
+        No setting overrides it. `nodeleak clean` names the source; `nodeleak explain` it.""",
     )
     NETWORK_NOT_ALLOWED = (
         "network_not_allowed",
         """The network is not one that may be cleaned.
-        Lifted by: --cleanup-network, with the network's name or auto.""",
+        Overridden by: --cleanup-network, with the network's name or auto.""",
     )
     CONTAINER_EXISTS = (
         "container_exists",
         """The container runtime has a container or sandbox with this ID.
-        Lifted by: nothing. The kubelet removes it.""",
+        No setting overrides it. The kubelet removes it.""",
     )
     TEARDOWN_PENDING = (
         "teardown_pending",
         """A sandbox checkpoint exists: its teardown is incomplete.
-        Lifted by: nothing. If it lasts, run `nodeleak explain stuck_teardown`.""",
+        No setting overrides it. If it lasts, run `nodeleak explain stuck_teardown`.""",
     )
     ADDRESS_IN_USE = (
         "address_in_use",
         """Something on this node has the address: a process, a mounted network namespace, a
         route of its own, or whatever answers a probe of it (run `nodeleak explain probe`).
-        Lifted by: nothing. Run `nodeleak explain unmanaged_address`.""",
+        No setting overrides it. Run `nodeleak explain unmanaged_address`.""",
     )
     PROBE_UNANSWERED = (
         "probe_unanswered",
         """The probe could not tell whether the address is in use: nothing answered, and the
         node did not report it unreachable. A firewall may drop the probe. Or the address cannot
         be probed, and a network namespace is mounted whose sandbox is not known.
-        Lifted by: nothing. Run cleanup again. If it lasts, see the runbook
+        No setting overrides it. Run cleanup again. If it lasts, see the runbook
         NodeleakUnmanagedAddress.""",
     )
     PLUGIN_AT_WORK = (
         "plugin_at_work",
         """A CNI plugin that may have reserved the address is still running: it outlives its
         runtime, and may yet give the address to a pod.
-        Lifted by: nothing. It passes when the plugin ends. If it hangs, end its process.""",
+        No setting overrides it. It passes when the plugin ends. If it hangs, end its process.""",
     )
     CLAIMED_BY_POD = (
         "claimed_by_pod",
         """According to the API server, a live pod has the address.
-        Lifted by: nothing. It ends with the pod.""",
+        No setting overrides it. It ends with the pod.""",
     )
     NOT_CONFIRMED = (
         "not_confirmed",
         """The reservation is younger than --grace, or no leak in two snapshots, or its file is
         empty or was restored.
-        Lifted by: --grace, for its age; --ip, for the last two. Otherwise run `nodeleak clean`
+        Overridden by: --grace, for its age; --ip, for the last two. Otherwise run `nodeleak clean`
         again.""",
     )
     OUTSIDE_RANGE = (
         "outside_range",
         """The network does not allocate this address on this node.
-        Lifted by: --ip, for an address that you have checked yourself: it may belong to another
+        Overridden by: --ip, for an address that you have checked yourself: it may belong to another
         program.""",
     )
     PARTIAL_SANDBOX = (
         "partial_sandbox",
         """The sandbox has another address that was not requested. All addresses of a sandbox
         are released together, and none where another one is in a directory that is not read.
-        Lifted by: --ip, with all of them.""",
+        Overridden by: --ip, with all of them.""",
     )
     RUNTIME_DOUBTFUL = (
         "runtime_doubtful",
         """The list of containers is not trusted: it lacks running pods, or most of it has just
         disappeared.
-        Lifted by: nothing. It passes with time after a restart. If not, compare the runtime's
+        No setting overrides it. It passes with time after a restart. If not, compare the runtime's
         list (`docker ps`, `crictl pods`) with the node's pods.""",
     )
     RUNTIME_UNORDERED = (
@@ -98,56 +98,56 @@ class Reason(Word):
         """The container runtime is too old, or its version is unknown: it may record a sandbox
         only after its address is reserved. A reservation without a record may then belong to a
         pod that is starting.
-        Lifted by: nothing. Upgrade it: containerd to 1.6.9 or later (or 1.5.15), CRI-O to 1.20
+        No setting overrides it. Upgrade it: containerd to 1.6.9 or later (or 1.5.15), CRI-O to 1.20
         or later.""",
     )
     UNSETTLED = (
         "unsettled",
         """The kubelet, the container runtime, cri-dockerd or the node started recently, or it
         is not known when. The kubelet's own retries come first.
-        Lifted by: nothing. It passes by itself, once all of them have run for --settle.""",
+        No setting overrides it. It passes by itself, once all of them have run for --settle.""",
     )
     IMPLAUSIBLE_SHARE = (
         "implausible_share",
         """So much of the range looks leaked that a faulty reading is more likely, and the API
         server does not confirm it. It does if the runtime lists a running sandbox of every pod
         of this node that has an address, and at least four of these pods are in the network.
-        Lifted by: --max-share, after you have checked on the node that these containers are
+        Overridden by: --max-share, after you have checked on the node that these containers are
         gone.""",
     )
     PLUGIN_FAILING = (
         "plugin_failing",
         """A CNI plugin fails, and each retry of a pod takes another address of this network:
         what the daemon releases would be taken again.
-        Lifted by: nothing. Mend the plugin: run `nodeleak explain failing_plugin`. A command by
-        hand is not refused.""",
+        No setting overrides it. Repair the plugin: run `nodeleak explain failing_plugin`. A command
+        by hand is not refused.""",
     )
     HOST_PORTS = (
         "host_ports",
         """Rules in iptables or nftables may still forward host ports to the address. nodeleak
         does not remove them, and they would lead to the next pod that gets it.
-        Lifted by: --release-host-ports. A command by hand is not refused.""",
+        Overridden by: --release-host-ports. A command by hand is not refused.""",
     )
     JOURNAL_UNWRITABLE = (
         "journal_unwritable",
         """The journal cannot be read or written. Nothing is released without a journal entry.
         Or a file of it is damaged, which may say that cleanup halted: then only the daemon
         refuses.
-        Lifted by: nothing. Make --state-dir writable. `clean --apply` exits with 74 then, a dry
-        run with 6. Move a damaged file to another directory, after you have read what is left
+        No setting overrides it. Make --state-dir writable. `clean --apply` exits with 74 then, a
+        dry run with 6. Move a damaged file to another directory, after you have read what is left
         of it.""",
     )
     OVER_BUDGET = (
         "over_budget",
         """The limit on releases is reached for now.
-        Lifted by: --max, --max-per-sync, --max-per-hour. It passes by itself.""",
+        Overridden by: --max, --max-per-sync, --max-per-hour. It passes by itself.""",
     )
     JOURNAL_FULL = (
         "journal_full",
         """The journal has no room for more releases now. It keeps each for 24 hours, so that it
         can be restored. It never drops an entry that is restored, unfinished, halted or
         damaged.
-        Lifted by: nothing. It passes by itself, unless all entries are of these kinds. Then
+        No setting overrides it. It passes by itself, unless all entries are of these kinds. Then
         move those that are no longer needed to another directory, such as restored ones whose
         pod has ended.""",
     )
@@ -155,19 +155,19 @@ class Reason(Word):
         "entry_too_large",
         """The journal could not read the entry of this release again, because the sandbox's
         results in libcni's cache have megabytes. So the release could not be restored.
-        Lifted by: nothing. Move the files that the message names to another directory.""",
+        No setting overrides it. Move the files that the message names to another directory.""",
     )
     GUARD_FAILED = (
         "guard_failed",
         """A guard failed because of a bug in nodeleak, so it is unknown whether it would
         refuse.
-        Lifted by: nothing. Report the bug with its traceback, which `nodeleak clean` prints and
-        the agent logs.""",
+        No setting overrides it. Report the bug with its traceback, which `nodeleak clean` prints
+        and the agent logs.""",
     )
     SNAPSHOT_EXPIRED = (
         "snapshot_expired",
         """The snapshot was too old by the time this address came up for release.
-        Lifted by: nothing. Run cleanup again; the daemon does so by itself.""",
+        No setting overrides it. Run cleanup again; the daemon does so by itself.""",
     )
 
 

@@ -30,7 +30,7 @@ SEVERITIES: Final = (Severity.WARNING, Severity.CRITICAL)
 NOUN: Final = Noun("CNI plugin that fails or hangs", "CNI plugins that fail or hang")
 ADVICE: Final = Advice(
     steps=(
-        Step("Mend the plugin first: what is released before is taken again."),
+        Step("Repair the plugin first: what is released before is taken again."),
         Step(
             "The pods' Events name it (`kubectl describe pod`, or apply "
             "deploy/overlays/volume-attachments, so that nodeleak may list events), and so does "
@@ -93,7 +93,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         yield Finding(
             NAME,
             network,
-            f"{network}: {problem}; {leak}: mend the plugin first, then release",
+            f"{network}: {problem}; {leak}: repair the plugin first, then release",
             severity=Severity.CRITICAL if ends_soon else Severity.WARNING,
             network=network,
             since=leak.since,

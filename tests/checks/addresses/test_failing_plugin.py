@@ -77,7 +77,7 @@ def refused(snapshot: Snapshot, limits: Limits | None = None) -> set[Reason]:
 def test_it_says_the_rate_and_with_events_the_plugin_and_its_message() -> None:
     assert message(FAILING, treadmill()) == (
         "kubenet: a CNI plugin fails in ADD and DEL; 12 addresses leaked since 2026-03-26 19:52:01Z, 2 a minute: "
-        "mend the plugin first, then release"
+        "repair the plugin first, then release"
     )
     named = message(FAILING, saying(treadmill(), IPTABLES))
     assert 'plugin portmap fails in ADD: exec: "iptables": not found' in named
@@ -122,8 +122,8 @@ def test_the_daemon_releases_nothing_and_a_person_may() -> None:
     daemon = b.make_limits(unattended=True)
     assert Reason.PLUGIN_FAILING in refused(treadmill(), daemon)
     assert Reason.PLUGIN_FAILING not in refused(treadmill())
-    mended = treadmill(age=timedelta(hours=1))
-    assert refused(mended, replace(daemon, release_host_ports=True)) == set()
+    repaired = treadmill(age=timedelta(hours=1))
+    assert refused(repaired, replace(daemon, release_host_ports=True)) == set()
     # A full range keeps it waiting as well.
     for last, waits in ((14, True), (13, False)):
         taken = [
@@ -136,9 +136,9 @@ def test_the_daemon_releases_nothing_and_a_person_may() -> None:
         assert (Reason.PLUGIN_FAILING in refused(snapshot, daemon)) is waits
         assert bool(findings_of(FAILING, snapshot)) is waits
     # The advice about leaks begins with the plugin.
-    mend = "Mend the CNI plugin that fails first"
-    assert mend in " ".join(scan_table(scanned(treadmill())).split())
-    assert mend not in " ".join(scan_table(scanned(node(reservation("10.244.1.99")))).split())
+    repair = "Repair the CNI plugin that fails first"
+    assert repair in " ".join(scan_table(scanned(treadmill())).split())
+    assert repair not in " ".join(scan_table(scanned(node(reservation("10.244.1.99")))).split())
 
 
 def test_the_words_of_each_runtime_are_parsed() -> None:
