@@ -69,7 +69,7 @@ def probe(
         ip = reservation.ip
         route = find_route(ip)
         makers = plugins[reservation.network]
-        doubt = _doubt_about_silence(route, makers)
+        doubt = _reason_to_doubt_unreachable(route, makers)
         if result := _result_without_probe(ip, route, makers):
             results[reservation.key] = result
         elif send:
@@ -87,7 +87,11 @@ def probe(
 
 
 def _result_without_probe(ip: str, route: Route, plugins: Collection[str]) -> ProbeResult | None:
-    """Return what route and plugins tell; None: the address is on a link and can be probed."""
+    """Return what route and plugins tell; None: the address is on a link and can be probed.
+
+    What is not conclusive is left to `Recheck.probe`, which refuses it if a network namespace is
+    mounted whose sandbox is not known.
+    """
     if route.local:
         return ProbeResult(f"{ip} is an address of the node itself", Reason.ADDRESS_IN_USE)
     if route.alone:
@@ -102,8 +106,8 @@ def _result_without_probe(ip: str, route: Route, plugins: Collection[str]) -> Pr
     return None
 
 
-def _doubt_about_silence(route: Route, plugins: Collection[str]) -> str | None:
-    """Return why silence is inconclusive; None: it proves that nobody has the address."""
+def _reason_to_doubt_unreachable(route: Route, plugins: Collection[str]) -> str | None:
+    """Return why "host unreachable" is inconclusive; None: it proves that nobody has the address."""
     if route.other_links:
         return f"{', '.join(route.other_links)} cannot be asked"
     if plugins and _REACHED.issuperset(plugins):
