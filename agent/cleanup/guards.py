@@ -473,16 +473,13 @@ def settled(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
         if start is None:
             why = f"it is not known when {name} started: its process was not found"
             return Refusal(Reason.UNSETTLED, why)
-        # By the boot clock too: the wall clock may have been set since the snapshot began.
-        by_boot_clock = context.snapshot.uptime - (start - processes.booted)
-        age = min(context.snapshot.taken_at - start, by_boot_clock)
-        ages.append((age.total_seconds(), name))
-    youngest, name = min(ages)
-    if youngest >= settle:
+        ages.append(((context.snapshot.taken_at - start).total_seconds(), name))
+    age, name = min(ages)
+    if age >= settle:
         return None
     why = (
-        f"{name} started {max(youngest, 0):.0f} s ago, and --settle is {settle:.0f} s: "
-        f"wait {ceil(settle - youngest)} s"
+        f"{name} started {max(age, 0):.0f} s ago, and --settle is {settle:.0f} s: "
+        f"wait {ceil(settle - age)} s"
     )
     return Refusal(Reason.UNSETTLED, why)
 

@@ -413,14 +413,6 @@ def test_a_list_that_lost_most_of_its_containers_is_suspect() -> None:
     )
 
 
-def test_a_start_is_recent_although_the_clock_was_set_back_within_the_snapshot() -> None:
-    """All times of processes are read an hour too early, that of the snapshot is not."""
-    hour = timedelta(hours=1)
-    started = timedelta(seconds=20)
-    snapshot = node(LEAK, processes=[processes(booted=UPTIME + hour, kubelet=started + hour)])
-    assert reasons(snapshot) == [Reason.UNSETTLED]
-
-
 def test_a_suspect_list_is_trusted_again_after_settle() -> None:
     history = RuntimeHistory(suspect_since=UPTIME, why="docker restarted")
     for later, refused in ((timedelta(0), True), (GRACE, True), (GRACE + SECOND, False)):
