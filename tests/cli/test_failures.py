@@ -169,7 +169,7 @@ def test_a_docker_that_hangs_or_lists_nothing_while_pods_run_is_unavailable(
     done = nodeleak("scan", "--api", "off", "--docker-timeout", "300ms", *node.options)
     assert (done.code, "2 unknown" in done.out) == (3, True)
     # A slow machine gets as far as the limit of the whole response.
-    assert "timed out" in done.out or "no complete response within 0.3 s" in done.out, done.out
+    assert "timed out" in done.out or "no complete response within" in done.out, done.out
 
 
 def test_a_directory_without_permission_is_reported(node: SmallNode) -> None:
