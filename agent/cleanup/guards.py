@@ -142,8 +142,8 @@ class GuardContext:
             for store in self.snapshot.reservations
             if isinstance(store.reading, Known)
         }
-        # No dataDir (its normal path is "."), or the default one: --cni-networks-dir has both, and a
-        # reading of its own.
+        # No dataDir (its normal path is "."), or the default one: both mean --cni-networks-dir,
+        # which has a reading of its own.
         default = ("./", f"{DEFAULT_DATA_DIR}/")
         unread: dict[str, str] = {}
         for result in known_or(self.snapshot.cni_results, ()):

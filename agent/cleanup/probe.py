@@ -107,7 +107,7 @@ def _result_without_probe(ip: str, route: Route, plugins: Collection[str]) -> Pr
 
 
 def _reason_to_doubt_unreachable(route: Route, plugins: Collection[str]) -> str | None:
-    """Return why "host unreachable" is inconclusive; None: it proves that nobody has the address."""
+    """Return why "host unreachable" is inconclusive; None: it proves that the address is unused."""
     if route.other_links:
         return f"{', '.join(route.other_links)} cannot be asked"
     if plugins and _REACHED.issuperset(plugins):

@@ -31,7 +31,7 @@ _ORDER: Final = (
     "networks", "reservations", "containers", "runtimes", "checkpoints", "cni_results", "processes",
     "device_plugins", "pods", "node", "registration", "watches", "state",
 )  # fmt: skip
-"""What other sources depend on. All others are read afterwards, in the order in which they are given."""
+"""What other sources depend on. All others are read afterwards, in the order of `sources`."""
 
 
 def take_snapshot(
