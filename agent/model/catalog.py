@@ -6,7 +6,7 @@ program below: `peel` takes the layers off, and `find` looks for the innermost t
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -23,7 +23,6 @@ _MOST_LAYERS: Final = 16
 _MOST_ESCAPES: Final = 4
 """How often quotes can have been escaped: each layer that prints with %q does it once."""
 _LOWER: Final = {ord(upper): upper.lower() for upper in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
-"""It keeps the length of every text, which `str.lower` does not."""
 _QUOTES: Final = str.maketrans("\u201c\u201d\u2018\u2019\xa0", "\"\"'' ")
 """What web pages make of quotes."""
 _ESCAPED: Final = re.compile(r'\\(["\\nt])')
@@ -76,7 +75,7 @@ def _layer(pattern: str) -> re.Pattern[str]:
 _LAYERS: Final = (
     _layer(r"\(combined from similar events\): "),
     _layer(r"failed (?:to )?create pod sandbox: "),
-    _layer(r"(?<!due to )(?<!desc = )rpc error: code = \w{1,30} desc = "),
+    _layer(r"(?<!due to )rpc error: code = \w{1,30} desc = "),
     # The kubelet, of a teardown.
     _layer(
         r'error killing pod: \[?failed to "KillPodSandbox" for "(?P<pod_uid>[^"]{1,60})" '
@@ -186,12 +185,11 @@ class Pattern:
     at_start: bool
     at_end: bool
 
-    def match(self, text: str) -> dict[str, str] | None:
+    def match(self, text: str, lower: str) -> dict[str, str] | None:
         """Return what stands in the variable parts, by name. None: the text is another message.
 
-        Upper and lower case are equal. It takes one pass over the text, whatever the text is.
+        `lower`: the same in lower case. It takes one pass over the text, whatever the text is.
         """
-        lower = text.translate(_LOWER)
         values: dict[str, str] = {}
         end = 0
         for index, part in enumerate(self.parts):
@@ -235,12 +233,9 @@ class Entry:
     until: str
     samples: tuple[str, ...]
 
-    def match(self, layer: str, whole: str) -> dict[str, str] | None:
-        """Return the variable parts of a layer of a whole text, or None if it is not this."""
-        lower = whole.translate(_LOWER)
-        if any(words in lower for words in self.unless):
-            return None
-        matches = (pattern.match(layer) for pattern in self.patterns)
+    def match(self, layer: str, lower: str) -> dict[str, str] | None:
+        """Return the variable parts of a layer, or None if it is not this. `lower`: as above."""
+        matches = (pattern.match(layer, lower) for pattern in self.patterns)
         return next((values for values in matches if values is not None), None)
 
 
@@ -305,13 +300,12 @@ def find(text: str) -> Entry | None:
 
 def find_parts(text: str) -> tuple[Entry, dict[str, str]] | None:
     """Return the entry as `find` does, and the variable parts that its pattern names."""
-    for entry, values in _matches(text):
-        return entry, values
-    return None
+    found = _matches(text)
+    return found[0] if found else None
 
 
 def matching(text: str) -> list[Entry]:
-    """Return all entries of the innermost layer that has one: more than one is a mistake."""
+    """Return the entries that `find` chooses from: more than one is a mistake of the catalog."""
     return [entry for entry, _ in _matches(text)]
 
 
@@ -336,17 +330,26 @@ def entries() -> tuple[Entry, ...]:
     )
 
 
-def _matches(text: str) -> Iterator[tuple[Entry, dict[str, str]]]:
+def _matches(text: str) -> list[tuple[Entry, dict[str, str]]]:
+    """Return all entries of the innermost layer that has one, with their variable parts."""
     layers = peel(text).layers
+    whole = lower_case(layers[-1])
+    possible = [entry for entry in entries() if not any(words in whole for words in entry.unless)]
     for layer in layers:
+        lower = lower_case(layer)
         found = [
             (entry, values)
-            for entry in entries()
-            if (values := entry.match(layer, layers[-1])) is not None
+            for entry in possible
+            if (values := entry.match(layer, lower)) is not None
         ]
         if found:
-            yield from found
-            return
+            return found
+    return []
+
+
+def lower_case(text: str) -> str:
+    """Return a text of the same length, which `str.lower` alone does not promise."""
+    return text.lower() if text.isascii() else text.translate(_LOWER)
 
 
 def _entry(*, key: str, group: str, row: Mapping[str, object]) -> Entry:
@@ -354,7 +357,7 @@ def _entry(*, key: str, group: str, row: Mapping[str, object]) -> Entry:
         key=key,
         group=group,
         component=str(row["component"]),
-        patterns=tuple(map(_pattern, _strings(row["patterns"]))),
+        patterns=tuple(_pattern(_paragraph(text)) for text in _strings(row["patterns"])),
         unless=tuple(words.lower() for words in _strings(row.get("unless"))),
         addresses=Addresses(str(row["addresses"])),
         meaning=_paragraph(row["meaning"]),
@@ -362,7 +365,7 @@ def _entry(*, key: str, group: str, row: Mapping[str, object]) -> Entry:
         steps=tuple(map(_paragraph, _strings(row["steps"]))),
         since=str(row.get("since", "")),
         until=str(row.get("until", "")),
-        samples=_strings(row["samples"]),
+        samples=tuple(map(_paragraph, _strings(row["samples"]))),
     )
 
 
@@ -380,7 +383,7 @@ def _pattern(text: str) -> Pattern:
     parts = []
     names = []
     for literal, name, _, _ in Formatter().parse(inner):
-        parts.append(literal.translate(_LOWER))
+        parts.append(lower_case(literal))
         if name is not None:
             names.append(name)
     return Pattern(
