@@ -153,7 +153,7 @@ def _message_page(match: catalog.Match, peeled: catalog.Peeled | None) -> str:
             lines.append(f"It ends with: {escape(truncate(peeled.words))}")
     lines.append(f"Addresses: {entry.addresses.text}")
     if entry.look:
-        lines.append(f"Look: {match.fill_in(entry.look)}")
+        lines.append(f"Check: {match.fill_in(entry.look)}")
     return "\n".join([*map(reflow, lines), *_numbered(map(match.fill_in, entry.steps))])
 
 

@@ -42,12 +42,12 @@ class Addresses(Word):
     """What a message has to do with host-local's reservations."""
 
     DECIDE = "HL", "host-local's reservations decide: look at them."
-    CONFIGURED = "file", "It is about host-local, but addresses are not short."
-    LEAKING = "L", "It is not about addresses, but each retry can leave one reserved."
-    HELD = "H", "It is not about addresses, but pods keep theirs until they can be torn down."
+    CONFIGURED = "file", "It is about host-local, but not about a lack of addresses."
+    LEAKING = "L", "It is not about addresses, but each retry can leak one."
+    HELD = "H", "It is not about addresses, but pods keep theirs until they are torn down."
     BOTH = (
         "L, H",
-        "It is not about addresses, but retries can leave some reserved, and pods keep theirs.",
+        "It is not about addresses, but retries can leak some, and dead pods keep theirs.",
     )
     UNRELATED = "none", "It has nothing to do with host-local's addresses."
 
