@@ -79,6 +79,10 @@ NON_ADDRESS_SOURCES: Final = (
     "mounts",
     "attachments",
     "sandbox_failures",
+    "runtime_status",
+    "cni_files",
+    "links",
+    "disks",
     "state",
 )
 """The sources that have no say in addresses."""
