@@ -24,7 +24,6 @@ from agent.model.snapshot import (
     NotRequested,
     Reading,
     Reservation,
-    Snapshot,
     Unavailable,
     is_missing,
     known_or,
@@ -35,12 +34,6 @@ _Reservations: TypeAlias = Reading[tuple[Reservation, ...]]
 
 _RELOADED: Final = timedelta(minutes=1)
 """Until then every runtime has read a changed configuration."""
-
-
-def cleanable(snapshot: Snapshot) -> frozenset[str]:
-    """Return the networks that the configuration names as those of the pods."""
-    networks = known_or(snapshot.networks, ())
-    return frozenset(network.name for network in networks if network.may_use_host_local)
 
 
 def pod_networks(index: SnapshotIndex) -> Reading[tuple[RuntimeNetwork, ...]]:
