@@ -31,7 +31,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
 )  # fmt: skip
 """The order in which they run, and in which they are listed."""
 
-_GROUPING: Final[tuple[Grouping, ...]] = (leaked_reservation, rejected_pod)
+_GROUPING: Final[tuple[Grouping, ...]] = (leaked_reservation, rejected_pod, stuck_teardown)
 """Those that show several findings in one line."""
 _DIRECT_EFFECT: Final[tuple[Detector, ...]] = (
     unregistered_node, exhausted_range, shared_ip, unreserved_pod_ip, detached_volume,

@@ -11,6 +11,11 @@ _FIRST_TO_RECORD: Final[Mapping[str, tuple[Version, ...]]] = {
     CONTAINERD: ((1, 5, 15), (1, 6, 9), (1, 7, 0)),
     CRI_O: ((1, 20, 0),),
 }
+_FIRST_TO_FORGIVE: Final[Mapping[str, tuple[Version, ...]]] = {
+    # libcni 1.2.0 (its commit 2d04079) ignores a cached result that it cannot decode.
+    CONTAINERD: ((2, 0, 0),),
+    CRI_O: ((1, 31, 0),),
+}
 _FIRST_TO_DELETE: Final[tuple[Version, ...]] = ((1, 32, 0),)
 """The first CRI-O with cri-o#8245, which was not backported."""
 
@@ -27,3 +32,8 @@ def record_before_address(name: str, version: str) -> bool:
 def deletes_at_start(runtime: ContainerRuntime) -> bool:
     """Return whether it calls CNI DEL, when it starts, for results that no sandbox has any more."""
     return runtime.name == CRI_O and is_since(runtime.version, _FIRST_TO_DELETE) is True
+
+
+def forgives_damaged_result(runtime: ContainerRuntime) -> bool | None:
+    """Return whether it can tear down a sandbox whose cached result is damaged; None: unknown."""
+    return is_since(runtime.version, _FIRST_TO_FORGIVE.get(runtime.name, ()))
