@@ -213,7 +213,8 @@ def test_an_unknown_value_is_absent_and_not_zero_and_a_failed_detector_is_counte
     }
     assert present == {
         "leaked_reservation", "unmanaged_address", "stuck_teardown", "exhausted_range", "overlapping_ranges",
-        "failing_plugin", "unexplained_exhaustion", "late_device_plugin", "missing_kubelet_socket",
+        "failing_plugin", "hanging_plugin", "unexplained_exhaustion", "late_device_plugin",
+        "missing_kubelet_socket",
     }  # fmt: skip
     daemon = Daemon().sync(node(), (SkippedCheck("shared_ip", "KeyError", broken=True),))
     assert (
