@@ -422,6 +422,8 @@ class PluginProcess:
     pid: int
     command: str
     started: datetime  # to the second
+    parent: int = 0
+    """The ID of the process that started it; 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
