@@ -26,6 +26,7 @@ from agent.model.snapshot import (
     NotRequested,
     Reading,
     Reservation,
+    Snapshot,
     Unavailable,
     is_missing,
     known_or,
