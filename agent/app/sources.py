@@ -18,8 +18,11 @@ from agent.sources.deadline import Deadline
 from agent.sources.host.addresses import AddressesSource
 from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults, CniResultsSource
+from agent.sources.host.cni_files import CniFilesSource
 from agent.sources.host.device_plugins import read_device_plugins
-from agent.sources.host.mount_table import is_missing_on_node
+from agent.sources.host.disks import DisksSource
+from agent.sources.host.links import LinksSource
+from agent.sources.host.mount_table import is_on_node
 from agent.sources.host.mounted_namespaces import MountedNamespacesSource
 from agent.sources.host.mounts import MountsSource
 from agent.sources.host.network_directories import ReservationsSource
@@ -27,7 +30,7 @@ from agent.sources.host.processes import ProcessesSource, ProcessTable
 from agent.sources.host.registration import RegistrationTracker
 from agent.sources.runtime.containers import ContainersSource, RuntimesSource
 from agent.sources.runtime.node_runtimes import DOCKER_SOCKET, NodeRuntimes
-from agent.sources.runtime.pod_networks import PodNetworks
+from agent.sources.runtime.pod_networks import PodNetworks, RuntimeStatusSource
 from agent.sources.runtime.runtime import Runtime
 from agent.sources.source import Disabled, ReadBy, Source, Sources
 from agent.sources.source_error import SourceError
@@ -62,7 +65,7 @@ class Readers:
         runtimes = _runtimes(config, processes)
         # A little more than the timeout of one response, which has the better message.
         in_time = Deadline("container runtime", config.docker_timeout.total_seconds() * 1.2)
-        is_missing = partial(is_missing_on_node, proc=config.proc)
+        is_missing = partial(is_on_node, proc=config.proc)
         return cls(
             processes=processes,
             runtimes=runtimes,
@@ -95,8 +98,11 @@ def node_sources(
     """
     readers = Readers.of_node(config)
     tracker = _registration_tracker(config, readers.processes, latest_node)
+    mounted = partial(mounted_path, run_dir=config.run_dir)
     sources: list[Source] = [
         readers.networks,
+        RuntimeStatusSource(readers.networks),
+        CniFilesSource(lambda: readers.runtimes.cni, mounted, config.proc),
         _reservations(config, readers.results),
         ContainersSource(readers.runtimes, readers.in_time),
         RuntimesSource(readers.runtimes),
@@ -108,6 +114,8 @@ def node_sources(
         AddressesSource(config.proc),
         MountedNamespacesSource(config.proc, readers.processes),
         MountsSource(config.proc, config.kubelet_dir),
+        LinksSource(config.proc),
+        _disks(config, readers.runtimes),
         state,
         *api,
     ]
@@ -140,7 +148,19 @@ def _reservations(config: Config, results: CniResults) -> ReservationsSource:
         mounted=partial(mounted_path, run_dir=config.run_dir),
         limit=config.max_reservations,
         local=config.local_filesystem,
-        is_missing=partial(is_missing_on_node, proc=config.proc),
+        is_missing=partial(is_on_node, proc=config.proc),
+    )
+
+
+def _disks(config: Config, runtimes: NodeRuntimes) -> DisksSource:
+    directories = [config.cni_networks_dir, *config.cni_cache_dir, _RUN]
+    if config.kubelet_dir:
+        directories.append(config.kubelet_dir)
+    return DisksSource(
+        directories=tuple(directories),
+        runtime_root=lambda: runtimes.cni.root,
+        mounted=partial(mounted_path, run_dir=config.run_dir),
+        proc=config.proc,
     )
 
 
@@ -193,6 +213,7 @@ def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
     return NodeRuntimes(
         docker=docker,
         connect=cri,
+        mounted=partial(mounted_path, run_dir=config.run_dir),
         processes=processes,
         proc=config.proc,
         choice=config.runtime,

@@ -5,7 +5,6 @@ One rule holds for all of it: what cannot be read now stays as it was.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from agent.model.assessment import Assessment, ClassifiedReservation, State
@@ -46,7 +45,7 @@ def advance(before: Memory, assessment: Assessment, *, clock_stepped: bool) -> M
         reservations[reservation] = ReservationMemory(
             pod=entry.pod,
             owned_at=snapshot.taken_at if entry.state in _OWNED else owned_at,
-            pending_since=_pending_since(reservation, entry, earlier, assessment.index),
+            pending_since=_pending_since(entry, earlier, assessment.index),
             host_ports=_host_ports(reservation, entry, earlier, assessment.index, pods),
         )
     return Memory(
@@ -62,12 +61,11 @@ def networks_read(snapshot: Snapshot) -> set[str]:
 
 
 def _pending_since(
-    reservation: Reservation,
     entry: ClassifiedReservation,
     earlier: ReservationMemory,
     index: SnapshotIndex,
 ) -> Moment | None:
-    """Return since when the teardown is pending, which no file on the node says."""
+    """Return since when snapshots have shown a pending teardown."""
     if entry.state is State.UNKNOWN:
         return earlier.pending_since
     # A runtime lists a sandbox, or has its record, until its teardown is completed. Whatever it
@@ -79,44 +77,7 @@ def _pending_since(
         is_pending = container.sandbox and not in_use
     if not is_pending:
         return None
-    return earlier.pending_since or _first_seen(reservation, index)
-
-
-def _first_seen(reservation: Reservation, index: SnapshotIndex) -> Moment:
-    """Return now, or the boot of the node for a sandbox that a power cut ended.
-
-    The time of the sandbox is no proof of that, because a node may create sandboxes before its
-    clock is set: its result in libcni's cache must be damaged too.
-    """
-    snapshot = index.snapshot
-    container = index.containers.get(reservation.container_id)
-    processes = known_or(snapshot.processes, None)
-    damaged = (reservation.network, reservation.container_id) in index.damaged_results
-    if processes and container and damaged:
-        booted = processes.booted
-        if container.created < int(booted.timestamp()):
-            return Moment(booted, timedelta(0))
-    since = _replaced_at(reservation, index) or snapshot.taken_at
-    return Moment(since, snapshot.uptime - (snapshot.taken_at - since))
-
-
-def _replaced_at(reservation: Reservation, index: SnapshotIndex) -> datetime | None:
-    """Return since when the kubelet has run with a newer sandbox of the pod.
-
-    None if it has none, or if the runtime still has the old one.
-    """
-    processes = known_or(index.snapshot.processes, None)
-    if reservation.container_id in index.containers or not processes or not processes.kubelet:
-        return None
-    pod = index.pods.get(reservation.container_id)
-    newer = [
-        container.created
-        for container in index.containers.values()
-        if container.sandbox
-        and container.pod == pod
-        and reservation.mtime.timestamp() < container.created <= index.snapshot.taken_at.timestamp()
-    ]
-    return max(processes.kubelet, datetime.fromtimestamp(min(newer), UTC)) if newer else None
+    return earlier.pending_since or Moment(index.snapshot.taken_at, index.snapshot.uptime)
 
 
 def _host_ports(

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from agent.checks.addresses import (
     failing_plugin,
+    hanging_plugin,
     host_ports,
     leaked_reservation,
     leaked_share,
@@ -317,7 +318,7 @@ def no_plugin_at_work(request: ReleaseRequest, context: GuardContext) -> Refusal
     for plugin in context.snapshot.processes.known().plugins:
         age = context.snapshot.taken_at - plugin.started
         started_before = plugin.started - last_reserved_at <= PROCESS_START
-        if started_before or age >= failing_plugin.PLUGIN_TIMEOUT:
+        if started_before or age >= hanging_plugin.PLUGIN_TIMEOUT:
             why = (
                 f"the CNI plugin {plugin.command} (process {plugin.pid}) has been running "
                 f"for {age.total_seconds():.0f} s, and may have reserved the address"

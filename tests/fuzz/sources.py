@@ -167,6 +167,7 @@ _FILES: Final = (
         "cni-conflist",
         "etc/cni/net.d/10-cbr0.conflist",
         "networks",
+        "cni_files",
         "reservations",
         others=_WITH_CNI,
     ),
@@ -191,7 +192,7 @@ _FILES: Final = (
         others={_CMDLINE: "/usr/bin/kubelet\0--config=/config.yaml\0"},
     ),
     _file(
-        *("flannel", "run/flannel/subnet.env", "networks"),
+        *("flannel", "run/flannel/subnet.env", "networks", "cni_files"),
         as_json=False,
         others={**_WITH_CNI, "etc/cni/net.d/10-cbr0.conflist": _FLANNEL},
     ),
@@ -231,6 +232,7 @@ def _containerd(method: str, answer: Callable[[Call, bytes], None] = Call.answer
 
         def read() -> None:
             server.calls.clear()
+            read_node.read("networks", "runtime_status", "cni_files")
             read_node.read("networks", "reservations", "containers", "runtimes")
             recheck = of_config(load("clean", read_node.options, {})).recheck
             assert recheck.has_container(ID) in {True, False}
@@ -275,6 +277,7 @@ _RUNTIMES: Final = (
     Fuzzer("cri-sandboxes", _containerd("ListPodSandbox"), as_json=False),
     Fuzzer("cri-containers", _containerd("ListContainers"), as_json=False),
     Fuzzer("cri-status", _containerd("PodSandboxStatus"), as_json=False),
+    Fuzzer("cri-runtime-status", _containerd("Status"), as_json=False),
     Fuzzer("cri-networks", _containerd("Status", _with_networks), in_thread=True),
     Fuzzer("cri-plugin", _containerd("Status", _with_plugin), in_thread=True),
     Fuzzer(
