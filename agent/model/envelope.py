@@ -35,7 +35,8 @@ _OPERATIONS: Final = {
     "tear down": "delete",
 }
 _NETWORK: Final = (
-    r'(?:to|from) (?:CNI )?network "?([^"\s:]{1,253})"?: '
+    r'(?:to|from) CNI network "?([^"\s:]{1,253})"?: '
+    r'|error (?:adding|removing) \S{1,20} (?:to|from) network "?([^"\s:]{1,253})"?: '
     r'|conflist(?:Add|Del) - "?([^"\s:]{1,253})"?'
     r'|(?:set|get) network "?([^"\s:]{1,253})"? cached result'
 )

@@ -199,6 +199,11 @@ def test_the_layers_of_a_message_say_who_failed_and_for_what() -> None:
     assert (asked.requested_ip, asked.range_set) == ("fd00::9", "fd00::2-fd00::ff")
     cached = peel('failed to set network "cbr0" cached result: write /x: no space left on device')
     assert cached.network == "cbr0"
+    empty = peel(
+        'failed to get network "cbr0" cached result: decoding version from network config: '
+        "unexpected end of JSON input"
+    )
+    assert empty.network == "cbr0"
 
 
 def test_the_values_of_a_message_never_reach_a_shell_unless_they_are_harmless() -> None:
