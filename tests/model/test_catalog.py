@@ -105,6 +105,9 @@ KNOWN = {
     "context deadline exceeded": "mount_failed",
     "Failed to create pod sandbox: rpc error: code = DeadlineExceeded desc = context deadline "
     "exceeded": "deadline_exceeded",
+    "Update plugin resources failed due to failed to write checkpoint file "
+    '"kubelet_internal_checkpoint": write /var/lib/kubelet/x: no space left on device, which is '
+    "unexpected.": "checkpoint_disk_full",
     "write /var/lib/kubelet/device-plugins/.x: no space left on device": "no_space",
     "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to create pod network "
     "sandbox k8s_web-0_shop_8b1a_0(72d5aa): error adding pod shop_web-0 to CNI network "
