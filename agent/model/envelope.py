@@ -151,7 +151,7 @@ class Peeled:
     """Of the Event, where the line of kubectl was copied."""
     runtime: str | None = None
     plugin: str | None = None
-    """The type of the innermost CNI plugin that is named."""
+    """The type of the innermost CNI plugin that is named: the one that fails, or has no binary."""
     plugin_name: str | None = None
     """`name` of the plugin's own block: a hint at the network, and not always its name."""
     network: str | None = None
@@ -241,7 +241,7 @@ def _peeled(layers: tuple[str, ...], values: Mapping[str, str]) -> Peeled:
         layers=layers,
         reason=values.get("reason"),
         runtime=_runtime(values),
-        plugin=_plugin(values.get("plugin"), missing["plugin"] if missing else None),
+        plugin=missing["plugin"] if missing else values.get("plugin"),
         plugin_name=values.get("plugin_name"),
         network=_last_network(whole),
         operation=_operation(values),
@@ -261,13 +261,6 @@ def _without_closing(text: str) -> str:
     while text.endswith(("'", '"')) and text.count(text[-1]) % 2:
         text = text[:-1]
     return text
-
-
-def _plugin(called: str | None, missing: str | None) -> str | None:
-    """Return the plugin that failed: of Multus, the one that it should call."""
-    if called is None or called.startswith("multus"):
-        return missing or called
-    return called
 
 
 def _runtime(values: Mapping[str, str]) -> str | None:
