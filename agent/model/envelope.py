@@ -15,6 +15,8 @@ _MOST_ESCAPES: Final = 4
 _QUOTES: Final = str.maketrans("\u201c\u201d\u2018\u2019\xa0", "\"\"'' ")
 """What web pages make of quotes."""
 _ESCAPED: Final = r'\\(["\\nt])'
+_BYTES: Final = r"StdinData:\[[\d ]{0,65536}\]"
+"""How Multus 4.0 repeats the whole configuration before the cause."""
 _REPETITIONS: Final = (
     "': StdinData:",  # of multus-shim: the whole configuration
     ", failed to clean up sandbox container ",  # of docker
@@ -24,6 +26,7 @@ _REPETITIONS: Final = (
 """With what a second cause begins, or what says nothing of the cause."""
 _OPERATIONS: Final = {
     "add": "add",
+    "create": "add",
     "adding": "add",
     "setup": "add",
     "set up": "add",
@@ -71,7 +74,8 @@ _LAYERS: Final = (
     # CRI-O
     (
         r"(?P<crio>(?:failed to (?P<operation>create|destroy) (?:pod network|network for pod) "
-        r"sandbox|network teardown failed for pod sandbox)) "
+        r"sandbox|failed to get network status for pod sandbox"
+        r"|network teardown failed for pod sandbox)) "
         r"\S{1,400}?\((?P<sandbox_id>[0-9a-f]{1,64})\): "
     ),
     (
@@ -95,8 +99,9 @@ _LAYERS: Final = (
     ),
     # Plugins that call others.
     r"failed to delegate (?P<operation>add|del)\w{0,4}: ",
-    r"\[(?P<pod>[^\]\s/]{1,63}/[^\]\s/:]{1,253})(?:/[^\]\s]{0,300})?\]: ",
+    r"\[(?P<pod>[^\]\s/]{1,63}/[^\]\s/:]{1,253})(?:[/:][^\]\s]{0,300})?\]: ",
     r'error (?:adding|removing) \S{1,20} (?:to|from) network "?(?P<network>[^"\s:]{1,253})"?: ',
+    r"error (?:adding|removing) container (?:to|from) network: ",
     r'delegate(?:Add|Del): error invoking Delegate(?:Add|Del) - "?(?P<plugin>[^"\s:]{1,100})"?: ',
     (
         r"delegate(?:Add|Del): error invoking conflist(?:Add|Del) - "
@@ -220,6 +225,7 @@ def _plain(text: str) -> str:
         if '\\"' not in text:
             break
         text = re.sub(_ESCAPED, lambda found: " " if found[1] in "nt" else found[1], text)
+    text = re.sub(_BYTES, "", text)
     for rest in _REPETITIONS:
         text = text.partition(rest)[0]
     return text[:_LONGEST_TEXT].strip()
