@@ -24,6 +24,7 @@ from agent.sources.host.addresses import AddressesSource
 from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults, CniResultsSource
 from agent.sources.host.cni_files import CniFilesSource
+from agent.sources.host.cni_plugins import PluginPrograms
 from agent.sources.host.device_plugins import read_device_plugins
 from agent.sources.host.disks import DisksSource
 from agent.sources.host.links import LinksSource
@@ -119,11 +120,10 @@ def node_sources(
     """
     readers = _Readers.of_node(config)
     tracker = _registration_tracker(config, readers.processes, latest_node)
-    mounted = partial(mounted_path, run_dir=config.run_dir)
     sources: list[Source] = [
         readers.networks,
         RuntimeStatusSource(readers.networks),
-        CniFilesSource(lambda: readers.runtimes.cni, mounted, config.proc),
+        CniFilesSource(lambda: readers.runtimes.cni, readers.runtimes.programs),
         _reservations(config, readers.results),
         ContainersSource(readers.runtimes, readers.in_time),
         RuntimesSource(readers.runtimes),
@@ -164,7 +164,7 @@ def _disks(config: Config, runtimes: NodeRuntimes) -> DisksSource:
     return DisksSource(
         directories=tuple(directories),
         runtime_root=lambda: runtimes.cni.root,
-        mounted=partial(mounted_path, run_dir=config.run_dir),
+        mounted=runtimes.programs.mounted,
         proc=config.proc,
     )
 
@@ -267,7 +267,7 @@ def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
     return NodeRuntimes(
         docker=docker,
         connect=cri,
-        mounted=partial(mounted_path, run_dir=config.run_dir),
+        programs=PluginPrograms(partial(mounted_path, run_dir=config.run_dir), config.proc),
         processes=processes,
         proc=config.proc,
         choice=config.runtime,
