@@ -158,7 +158,8 @@ def _reservations(config: Config, results: CniResults) -> ReservationsSource:
 
 
 def _disks(config: Config, runtimes: NodeRuntimes) -> DisksSource:
-    directories = [config.cni_networks_dir, *config.cni_cache_dir, _RUN]
+    cni = config.cni_networks_dir
+    directories = [cni.parent, cni, *config.cni_cache_dir, _RUN]
     if config.kubelet_dir:
         directories.append(config.kubelet_dir)
     return DisksSource(
