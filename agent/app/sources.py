@@ -2,23 +2,18 @@
 
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from posixpath import normpath
 from typing import Final, NamedTuple
 
 from agent.app import loop
-from agent.cleanup import probe
-from agent.cleanup.recheck import Recheck
 from agent.config import Config, UsageError, option, variable
 from agent.model.devices import DevicePlugins
 from agent.model.documents import StoredHistory
-from agent.model.release import ProbeResult
 from agent.model.runtime import DOCKER
-from agent.model.snapshot import Node, NotRequested, Reservation, ReservationKey
+from agent.model.snapshot import Node, NotRequested
 from agent.sources.deadline import Deadline
 from agent.sources.host.addresses import AddressesSource
 from agent.sources.host.checkpoints import CheckpointDirectories
@@ -48,37 +43,14 @@ API_SOURCES: Final = (
 """Those that the API server answers: their rows are in `agent/app/api_server.py`."""
 
 
-class NodeSources(NamedTuple):
-    """What a node is read from, and the live recheck of one sandbox."""
-
-    snapshot: Sources
-    recheck: Recheck
-
-
 def displayed_name(config: Config) -> str:
     """Return the name the node is shown by; without the API server the host's own name will do."""
     return config.node or platform.node()
 
 
-def for_command(config: Config) -> NodeSources:
-    """Wire what one command reads; raises UsageError."""
-    api: Sources = ()
-    if config.api == "on":
-        from agent.app import api_server
-
-        api = api_server.for_command(config)
-    return node_sources(
-        config,
-        api=api,
-        state=Disabled("state", "no daemon"),
-        history=DeviceHistoryStore(config.state_dir).read,
-        latest_node=lambda: None,
-    )
-
-
 @dataclass(frozen=True)
-class _Readers:
-    """What several sources and the recheck share, with what it remembers."""
+class Readers:
+    """What several sources and the recheck of a release share, with what it remembers."""
 
     processes: ProcessTable
     runtimes: NodeRuntimes
@@ -88,7 +60,7 @@ class _Readers:
     checkpoints: CheckpointDirectories
 
     @classmethod
-    def of_node(cls, config: Config) -> "_Readers":
+    def of_node(cls, config: Config) -> "Readers":
         """Raises UsageError."""
         processes = ProcessTable(config.proc)
         runtimes = _runtimes(config, processes)
@@ -105,6 +77,13 @@ class _Readers:
         )
 
 
+class NodeSources(NamedTuple):
+    """What a node is read from."""
+
+    snapshot: Sources
+    readers: Readers
+
+
 def node_sources(
     config: Config,
     *,
@@ -118,7 +97,7 @@ def node_sources(
     `api`: those that the API server answers; none with --api=off. `history`: returns that of the
     device plugins. `latest_node`: returns the Node as the API server last sent it.
     """
-    readers = _Readers.of_node(config)
+    readers = Readers.of_node(config)
     tracker = _registration_tracker(config, readers.processes, latest_node)
     sources: list[Source] = [
         readers.networks,
@@ -142,7 +121,23 @@ def node_sources(
     ]
     if not api:
         sources += [Disabled(name, f"{option('api')}=off") for name in API_SOURCES]
-    return NodeSources(sources, _recheck(config, readers))
+    return NodeSources(sources, readers)
+
+
+def for_command(config: Config) -> NodeSources:
+    """Wire what one command reads; raises UsageError."""
+    api: Sources = ()
+    if config.api == "on":
+        from agent.app import api_server
+
+        api = api_server.for_command(config)
+    return node_sources(
+        config,
+        api=api,
+        state=Disabled("state", "no daemon"),
+        history=DeviceHistoryStore(config.state_dir).read,
+        latest_node=lambda: None,
+    )
 
 
 def _reservations(config: Config, results: CniResults) -> ReservationsSource:
@@ -189,55 +184,6 @@ def _registration_tracker(
         proc=config.proc,
         latest=latest_node,
     )
-
-
-def _recheck(config: Config, readers: _Readers) -> Recheck:
-    runtimes = readers.runtimes
-    return Recheck(
-        has_container=lambda container_id: readers.in_time(lambda: runtimes.has(container_id)),
-        has_checkpoint=lambda container_id: (
-            readers.checkpoints.has(container_id) if runtimes.asks_docker else None
-        ),
-        results=readers.results,
-        proc=config.proc,
-        processes=readers.processes,
-        probe_addresses=partial(_probe, config, readers),
-    )
-
-
-def _probe(
-    config: Config, readers: _Readers, reservations: Sequence[Reservation], send: bool
-) -> Mapping[ReservationKey, ProbeResult]:
-    if config.probe == "off":
-        not_probed = ProbeResult("not probed: --probe=off", conclusive=False)
-        return {reservation.key: not_probed for reservation in reservations}
-    # What may make the interfaces of a network: its cached results say so, the first plugin of its
-    # chain, and any that isolates.
-    plugins: dict[str, set[str]] = {reservation.network: set() for reservation in reservations}
-    for result in readers.results.read():
-        if result.plugin and result.network in plugins:
-            plugins[result.network].add(result.plugin)
-    for network in readers.networks.last:
-        if network.name in plugins:
-            isolating = probe.ISOLATING.intersection(network.plugins)
-            plugins[network.name].update(network.plugins[:1], isolating)
-    return probe.probe(reservations, plugins, loop.clock, config.proc, send=send)
-
-
-def names_data_dir(config: Config, data_dir: str) -> bool:
-    """Return whether libcni's cache or the CNI configuration names a dataDir now.
-
-    Only entries of the journal that have one ask for it. Raises SourceError.
-    """
-    readers = _Readers.of_node(config)
-    with suppress(SourceError):  # the configuration may name it
-        cached = readers.results.read()
-        if data_dir in {normpath(result.data_dir) for result in cached if result.data_dir}:
-            return True
-    networks = readers.in_time(readers.runtimes.networks)
-    later = networks[0].later if networks else ()
-    named = {network.data_dir for network in (*networks, *later) if network.data_dir}
-    return data_dir in set(map(normpath, named))
 
 
 def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:

@@ -179,13 +179,14 @@ class UnrecognizedEntry:
 
 @dataclass(frozen=True, slots=True)
 class LeftOver:
-    """What an earlier setup of the node left in a directory that no pod uses."""
+    """What an earlier setup of the node left in a directory that no pod uses, or a backup."""
 
     directory: str
     files: int
     oldest_ns: int
     newest_ns: int
     pods: int  # how many of its IDs are those of pods, as far as libcni's cache knows
+    copy_of: str = ""  # the network of whose directory it is a copy; empty: it is none
 
 
 DEFAULT_DATA_DIR: Final = "/var/lib/cni/networks"
@@ -421,6 +422,8 @@ class PluginProcess:
     pid: int
     command: str
     started: datetime  # to the second
+    parent: int = 0
+    """The ID of the process that started it; 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,10 +27,12 @@ from agent.sources.source_error import NotFound, SourceError
 # orphan a live one. Checkpoints are written after the container is created and removed after it is
 # gone, so either order is safe for them; the containers show which directories are in use. The API
 # server comes after the runtimes: it can only prove that an address is in use, and the later it is
-# asked the more it knows. The watches have the clock and the version that come with its answers.
+# asked the more it knows. The watches have the clock and the version that come with its answers. A
+# failed ADD, which an Event tells, names the network that pods are given now.
 _ORDER: Final = (
     "networks", "runtime_status", "cni_files", "reservations", "containers", "runtimes",
-    "checkpoints", "cni_results", "processes", "device_plugins", "pods", "node", "registration", "watches", "state",
+    "checkpoints", "cni_results", "processes", "device_plugins", "pods", "node",
+    "sandbox_failures", "registration", "watches", "state",
 )  # fmt: skip
 """What other sources depend on. All others are read afterwards, in the order of `sources`."""
 

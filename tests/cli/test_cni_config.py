@@ -495,7 +495,7 @@ def test_a_runtime_without_a_configuration_is_no_fault_of_a_mount_and_hides_no_l
             assert verdicts(stand)["would_release"] == 0, "no configuration names its network"
 
 
-def test_the_first_file_that_libcni_accepts_is_the_default_network_but_podmans_is_never_judged(
+def test_the_first_file_that_libcni_accepts_is_the_default_network_and_podmans_is_not_released(
     tmp_path: Path,
 ) -> None:
     with standing(tmp_path, on(CRI_O, running=())) as stand:
@@ -517,7 +517,9 @@ def test_the_first_file_that_libcni_accepts_is_the_default_network_but_podmans_i
         assert len(leaks(document)) == 3
         (stand.host.net_d / "87-podman.conflist").rename(stand.host.net_d / "05-podman.conflist")
         document = stand.scan()
-        assert (subjects(document), judged(document)) == (["left_over_network cbr0"], set())
+        assert (subjects(document), judged(document)) == (["left_over_network cbr0"], {"podman"})
+        assert [one["state"] for one in document["reservations"]] == ["unknown"]
+        assert verdicts(stand)["refused"] == 1
         for name in ("05-podman", "10-cbr0", "nerdctl-bridge"):
             (stand.host.net_d / f"{name}.conflist").unlink()
         why = {one["source"]: one["why"] for one in stand.scan(code=3)["unavailable"]}

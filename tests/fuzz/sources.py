@@ -36,6 +36,7 @@ from tests.fakes.grpc_server import Call, FakeGrpcServer
 from tests.fuzz.fuzzer import SAMPLES, Fuzzer, Opening, Parse
 from tests.sources.reading import named
 from tests.wire import CHUNKED, ID, LAST_CHUNK, FakeServer, Request, chunk, http, kubeconfig
+from tests.wired import of_config
 
 _DOCKERS: Final = replace(nodes.healthy(NOW, 2, "10.0.0.0/29"), ownerless=1)
 _CONTAINERDS: Final = replace(_DOCKERS, runtime="containerd://1.7.24")
@@ -233,7 +234,7 @@ def _containerd(method: str, answer: Callable[[Call, bytes], None] = Call.answer
             server.calls.clear()
             read_node.read("networks", "runtime_status", "cni_files")
             read_node.read("networks", "reservations", "containers", "runtimes")
-            recheck = for_command(load("clean", read_node.options, {})).recheck
+            recheck = of_config(load("clean", read_node.options, {})).recheck
             assert recheck.has_container(ID) in {True, False}
 
         with FakeGrpcServer(read_node.host.containerd_socket, runtime.answer) as server:

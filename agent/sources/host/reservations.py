@@ -90,9 +90,21 @@ def read_reservations(
         absent = is_directory(networks_dir) or is_directory(networks_dir.parent)
         return NetworkStore(network, reading, absent=absent)
     except SourceError as error:
-        reading = Unavailable("reservations", str(error), remedy=error.remedy)
-        return NetworkStore(network, reading)
+        return NetworkStore(network, _unreadable(directory, error))
     return NetworkStore(network, Known(tuple(reservations)), tuple(unrecognized))
+
+
+def _unreadable(directory: Path, error: SourceError) -> Unavailable:
+    try:
+        target = escape(str(directory.readlink()))
+    except OSError:  # it is no link
+        return Unavailable("reservations", str(error), remedy=error.remedy)
+    remedy = Remedy(
+        f"put a directory in its place and mount {target} on it (`mount --bind`, and a line in "
+        "/etc/fstab), or name the directory above that as host-local's `dataDir`"
+    )
+    why = f"{directory} is a symbolic link, which nodeleak does not follow: {remedy}"
+    return Unavailable("reservations", why, remedy=remedy)
 
 
 def _too_many(directory: Path, limit: int, already_read: int) -> Unavailable:
@@ -219,6 +231,8 @@ def _unparsable(network: str, name: str, content: bytes, size: int) -> Unrecogni
         shown = line if len(line) <= _SHOWN_CHARACTERS else f"{line[: _SHOWN_CHARACTERS - 3]}..."
         form = "64 hex digits, optionally CR LF and an interface"
         reason = f"{shown!r} is not a container id: {form}"
+        if program:
+            reason = f"{shown!r} is an ID of {program}, which has a network of this name, too"
     return UnrecognizedEntry(network, name, reason, blocks=True, program=program)
 
 

@@ -177,9 +177,12 @@ def test_what_is_missing_unreadable_or_no_directory_is_unavailable_and_an_empty_
     (tmp_path / "a-link").symlink_to("cbr0")
     assert why_failed(tmp_path / "kubenet").endswith("(networks found: cbr0, k8s-pod-network)")
     assert read(tmp_path / "cbr0") == NetworkStore("cbr0", Known(()), data_dir=str(tmp_path))
-    for name in ("a-file", "a-link"):
-        why = f"{tmp_path}/{name} is not a directory (symbolic links are not followed)"
-        assert why_failed(tmp_path / name) == why
+    why = f"{tmp_path}/a-file is not a directory (symbolic links are not followed)"
+    assert why_failed(tmp_path / "a-file") == why
+    linked = read(tmp_path / "a-link").reading
+    assert isinstance(linked, Unavailable)
+    assert linked.why.startswith(f"{tmp_path}/a-link is a symbolic link")
+    assert "mount cbr0 on it (`mount --bind`" in str(linked.remedy)
     # host-local >= 1.4 writes 0600: what one file hides could be any container's.
     (open_dir / "closed").mkdir(0o000)
     kubenet = open_dir / "kubenet"

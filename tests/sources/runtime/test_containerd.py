@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.checks.runtime_versions import record_before_address
+from agent.checks.kubelet_runtime import record_before_address
 from agent.model.node_network import RuntimeStatus
 from agent.model.runtime import (
     CONTAINERD,

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from agent.app.sources import for_command
 from agent.config import load
 from agent.model.node_network import RuntimeStatus
 from agent.model.runtime import CONTAINERD, DOCKER, ContainerRuntime, RuntimeNetwork
@@ -21,7 +20,7 @@ from tests.fakes.grpc_server import FakeGrpcServer
 from tests.fakes.host import write_sockets
 from tests.sources.reading import read
 from tests.wire import Answer, FakeServer, Request, http, open_directory
-from tests.wired import process_table
+from tests.wired import of_config, process_table
 
 A, B = "a" * 64, "b" * 64
 SOCKET, CRIO, MINE = "/run/containerd/containerd.sock", "/run/crio/crio.sock", "/run/mine.sock"
@@ -90,7 +89,7 @@ class Machine:
             "run_dir": str(self.run_dir),
             "device_plugins_dir": "off",
         }
-        return for_command(load("scan", given | {"docker_host": self.docker.url} | options, {}))
+        return of_config(load("scan", given | {"docker_host": self.docker.url} | options, {}))
 
     def connections(self) -> dict[str, int]:
         """Return how often each runtime was connected to since it was last asked for."""
