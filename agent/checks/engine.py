@@ -77,7 +77,7 @@ def run(
     tracked = [observed[finding.key] for finding in suspects.findings]
     leaks = [leak for leak in tracked if leak.confirmed]
     assessment = leaked_reservation.with_confirmed(assessment, leaks)
-    listed_leaks = leaked_reservation.summarized(leaks, assessment.runtime.name)
+    listed_leaks = leaked_reservation.summarized(leaks, assessment)
 
     detected = detect(assessment, _REMAINING)
     others = _confirm(detected, observed_before, snapshot, confirm_after)
