@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from agent.model.assessment import Assessment, ClassifiedReservation, State
-from agent.model.clocks import CLOCK_STEP, Moment
+from agent.model.clocks import Moment
 from agent.model.index import SnapshotIndex
 from agent.model.memory import Memory, ReservationMemory
 from agent.model.snapshot import (
@@ -24,22 +24,24 @@ from agent.model.snapshot import (
 _OWNED: Final = {State.IN_USE, State.NOT_READY, State.TEARDOWN_PENDING}
 
 
-def advance(before: Memory, assessment: Assessment) -> Memory:
-    """Return the memory after a snapshot in which every reservation was classified."""
+def advance(before: Memory, assessment: Assessment, *, clock_stepped: bool) -> Memory:
+    """Return the memory after a snapshot in which every reservation was classified.
+
+    `clock_stepped`: the wall clock was set since the last snapshot.
+    """
     snapshot = assessment.snapshot
     read = networks_read(snapshot)
-    stepped = _clock_stepped(before, snapshot)
     pods = {pod.name: pod for pod in known_or(snapshot.pods, ())}
 
     # A time by the wall clock says nothing any more once that clock was set.
     reservations = {
-        reservation: replace(memory, owned_at=None) if stepped else memory
+        reservation: replace(memory, owned_at=None) if clock_stepped else memory
         for reservation, memory in before.reservations.items()
         if reservation.network not in read
     }
     for reservation, entry in assessment.classified.items():
         earlier = before.get(reservation)
-        owned_at = None if stepped else earlier.owned_at
+        owned_at = None if clock_stepped else earlier.owned_at
         reservations[reservation] = ReservationMemory(
             pod=entry.pod,
             owned_at=snapshot.taken_at if entry.state in _OWNED else owned_at,
@@ -48,7 +50,6 @@ def advance(before: Memory, assessment: Assessment) -> Memory:
         )
     return Memory(
         last_taken=Moment(snapshot.taken_at, snapshot.uptime),
-        clock_stepped=stepped,
         reservations=reservations,
         pods_of_other_process=before.pods_of_other_process,
     )
@@ -57,15 +58,6 @@ def advance(before: Memory, assessment: Assessment) -> Memory:
 def networks_read(snapshot: Snapshot) -> set[str]:
     """Return the networks whose reservations were read."""
     return {store.network for store in snapshot.reservations if isinstance(store.reading, Known)}
-
-
-def _clock_stepped(before: Memory, snapshot: Snapshot) -> bool:
-    """Return whether the wall clock was set since the last snapshot."""
-    if before.last_taken is None:
-        return False
-    by_wall_clock = snapshot.taken_at - before.last_taken.wall
-    by_boot_clock = snapshot.uptime - before.last_taken.uptime
-    return abs(by_wall_clock - by_boot_clock) > CLOCK_STEP
 
 
 def _pending_since(

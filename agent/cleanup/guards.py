@@ -24,7 +24,6 @@ from agent.checks.addresses import (
     leaked_share,
 )
 from agent.checks.kubelet_runtime import kubelet_runtime
-from agent.checks.readings.attribution import cleanable
 from agent.cleanup.journal import Journal
 from agent.model.assessment import KUBENET, Assessment, State
 from agent.model.bug import bug_of
@@ -198,10 +197,16 @@ class GuardContext:
 
 
 def allowed_networks(limits: Limits, snapshot: Snapshot) -> frozenset[str]:
-    """Return the networks that may be cleaned. For `auto`: those that are certainly the pods'."""
+    """Return the networks that may be cleaned.
+
+    For `auto`: those that the CNI configuration of the kubelet's runtime names.
+    """
     if AUTO not in limits.networks:
         return limits.networks
-    return (limits.networks - {AUTO}) | cleanable(snapshot)
+    configured = {
+        network.name for network in known_or(snapshot.networks, ()) if network.may_use_host_local
+    }
+    return (limits.networks - {AUTO}) | configured
 
 
 Guard: TypeAlias = Callable[[ReleaseRequest, GuardContext], Refusal | None]

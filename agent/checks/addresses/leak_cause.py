@@ -38,10 +38,10 @@ _CAUSES: Final = {
         "ran; reserved at {time}"
     ),
     LeakCause.TEARDOWN_SKIPPED: (
-        "likely cause: sandbox removed without a completed CNI DEL{plugins}; reserved at {time}"
+        "likely cause: sandbox removed without a completed CNI DEL{calls}{fails}; reserved at {time}"
     ),
     LeakCause.SETUP_FAILED: (
-        "likely cause: its CNI ADD was not completed, or DEL failed{plugins}; reserved at {time}"
+        "likely cause: its CNI ADD was not completed, or DEL failed{fails}; reserved at {time}"
     ),
     LeakCause.EMPTY_FILE: (
         "likely cause: a crash at {time}, or somebody keeps it free: released only with --ip"
@@ -56,10 +56,12 @@ class Cause(NamedTuple):
     """The last start that can have been it, or the pod's next sandbox; else the reservation."""
 
     def describe(self, network: str, assessment: Assessment, remark: str = "") -> str:
+        types = ", ".join(assessment.plugins.get(network, ()))
         return _CAUSES[self.kind].format(
             time=f"{format_time(self.at)}{remark}",
             runtime=assessment.runtime.name,
-            plugins=_plugins(network, assessment),
+            calls=f" (which calls {types})" if types else "",
+            fails=_failing_plugin(network, assessment),
         )
 
     def describe_remaining(self, network: str, assessment: Assessment) -> str:
@@ -72,16 +74,16 @@ class Cause(NamedTuple):
         return f"; delete the pods that still have an address of {network}, too: {names}"
 
 
-def _plugins(network: str, assessment: Assessment) -> str:
-    """Return which plugin fails in DEL according to an Event, or else which ones DEL calls."""
+def _failing_plugin(network: str, assessment: Assessment) -> str:
+    """Return which plugin fails in DEL according to an Event; empty: none says so."""
     types = assessment.plugins.get(network, ())
     for failure in known_or(assessment.snapshot.sandbox_failures, ()):
         is_of_network = failure.network == network
         if not failure.network:
             is_of_network = failure.plugin in types
         if failure.operation == "delete" and is_of_network:
-            return f", in which plugin {failure.plugin} fails: {failure.message}"
-    return f" (which calls {', '.join(types)})" if types else ""
+            return f"; plugin {failure.plugin} fails in it: {failure.message}"
+    return ""
 
 
 class Evidence(NamedTuple):

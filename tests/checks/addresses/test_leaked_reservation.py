@@ -409,7 +409,7 @@ def test_a_teardown_that_was_not_completed_names_its_plugins_and_what_an_event_s
         (replace(failure, operation="add"), False),
     ):
         (finding,) = leaks(replace(snapshot, sandbox_failures=Known((event,))))
-        assert ("in which plugin calico fails: no kubeconfig" in finding.message) is is_named, event
+        assert ("; plugin calico fails in it: no kubeconfig" in finding.message) is is_named, event
     (*_, where, _) = advice(DETECTOR, scanned(snapshot))
     assert where.commands[0] == "kubectl get events -A --field-selector reason=FailedKillPod"
 
