@@ -11,6 +11,7 @@ from agent.checks.addresses import (
     left_over_network,
     overlapping_ranges,
     shared_ip,
+    stopped_kubelet,
     stuck_teardown,
     unexplained_exhaustion,
     unmanaged_address,
@@ -28,9 +29,9 @@ from agent.checks.devices import (
 
 DETECTORS: Final[tuple[Detector, ...]] = (
     leaked_reservation, unreserved_pod_ip, shared_ip, unmanaged_address, stuck_teardown,
-    exhausted_range, failing_plugin, hanging_plugin, unexplained_exhaustion, left_over_network,
-    overlapping_ranges, wrong_range, broken_cni_config,
-    late_device_plugin, missing_kubelet_socket, rejected_pod,
+    stopped_kubelet, exhausted_range, failing_plugin, hanging_plugin, unexplained_exhaustion,
+    left_over_network, overlapping_ranges, wrong_range, broken_cni_config, late_device_plugin,
+    missing_kubelet_socket, rejected_pod,
     started_without_device, unregistered_node, replayed_watch, detached_volume,
 )  # fmt: skip
 """The order in which they run, and in which they are listed."""
@@ -38,8 +39,9 @@ DETECTORS: Final[tuple[Detector, ...]] = (
 _GROUPING: Final[tuple[Grouping, ...]] = (leaked_reservation, rejected_pod, stuck_teardown)
 """Those that show several findings in one line."""
 _DIRECT_EFFECT: Final[tuple[Detector, ...]] = (
-    unregistered_node, broken_cni_config, exhausted_range, hanging_plugin, shared_ip,
-    unreserved_pod_ip, wrong_range, detached_volume, rejected_pod, started_without_device,
+    unregistered_node, stopped_kubelet, broken_cni_config, exhausted_range, hanging_plugin,
+    shared_ip, unreserved_pod_ip, wrong_range, detached_volume, rejected_pod,
+    started_without_device,
     missing_kubelet_socket, late_device_plugin, leaked_reservation, unmanaged_address,
     stuck_teardown, overlapping_ranges,
 )  # fmt: skip
