@@ -118,6 +118,10 @@ def first_file_skipped(snapshot: Snapshot) -> Skipped | None:
         return None
     first = files.files[0]
     if first.problem:
+        networks = {network.name for network in known_or(snapshot.networks, ())}
+        of_used = {usable[0].network, *(network.name for network in usable[0].networks)}
+        if networks.isdisjoint(of_used):
+            return None  # CRI-O is configured to use another file
         return Skipped(first.name, f"{first.name} {first.problem}", usable[0])
     if files.missing_plugins and len(usable) > 1:
         reason = _not_installed(files.missing_plugins, first.name)

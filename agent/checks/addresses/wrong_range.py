@@ -240,9 +240,10 @@ def _step(network: _PodNetwork, assessment: Assessment, *, shadowed: bool, sampl
             "wrong if flannel keeps its subnets in etcd)"
         )
     if shadowed:
+        pods = "these pods and those that wait" if waiting(assessment.snapshot) else "these pods"
         return (
-            f"cordon the node, delete these pods, then move {file or 'that file'} out of its "
-            "directory and keep the other files"
+            f"cordon the node, delete {pods}, then move {file or 'that file'} out of its directory "
+            "and keep the other files"
         )
     if sample:
         return (

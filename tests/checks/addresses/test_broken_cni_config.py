@@ -114,6 +114,8 @@ def test_cri_o_skips_a_broken_file_and_that_is_told_if_it_comes_first() -> None:
     )
     later = cni_files(accepted("10-flannel.conflist", FLANNEL), refused("99-mesh.conflist"))
     assert findings_of(BROKEN, a_node(later, READY, (FLANNEL,), runtime=CRI_O)) == []
+    # `cni_default_network` names another one.
+    assert findings_of(BROKEN, a_node(files, READY, (CALICO,), runtime=CRI_O)) == []
     none = cni_files(refused("10-flannel.conflist"), refused("99-mesh.conflist", "has no plugins"))
     says(
         the_finding(BROKEN, a_node(none, runtime=CRI_O, more=WAITING)),
