@@ -10,7 +10,6 @@ from agent.checks.addresses import (
     overlapping_ranges,
     shared_ip,
     stuck_teardown,
-    unexplained_exhaustion,
     unmanaged_address,
     unreserved_pod_ip,
 )
@@ -22,10 +21,11 @@ from agent.checks.devices import (
     rejected_pod,
     started_without_device,
 )
+from agent.checks.waiting import waiting_pods
 
 DETECTORS: Final[tuple[Detector, ...]] = (
     leaked_reservation, unreserved_pod_ip, shared_ip, unmanaged_address, stuck_teardown,
-    exhausted_range, failing_plugin, unexplained_exhaustion, left_over_network, overlapping_ranges,
+    exhausted_range, failing_plugin, waiting_pods, left_over_network, overlapping_ranges,
     late_device_plugin, missing_kubelet_socket, rejected_pod, started_without_device,
     unregistered_node, replayed_watch, detached_volume,
 )  # fmt: skip
@@ -34,7 +34,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
 _GROUPING: Final[tuple[Grouping, ...]] = (leaked_reservation, rejected_pod)
 """Those that show several findings in one line."""
 _DIRECT_EFFECT: Final[tuple[Detector, ...]] = (
-    unregistered_node, exhausted_range, shared_ip, unreserved_pod_ip, detached_volume,
+    unregistered_node, exhausted_range, waiting_pods, shared_ip, unreserved_pod_ip, detached_volume,
     rejected_pod, started_without_device, missing_kubelet_socket, late_device_plugin,
     leaked_reservation, unmanaged_address, stuck_teardown, overlapping_ranges,
 )  # fmt: skip

@@ -39,11 +39,18 @@ def advice(detector: str, report: Report, release: Release = ON_NODE) -> list[St
         return [] if leaked_reservation.NAME in names else [*steps, *_about_ranges(report, own)]
 
     severities = {finding.severity for finding in own}
-    return [
+    general = [
         step
         for step in DETECTOR[detector].ADVICE.steps
         if step.only_for is None or step.only_for in severities
     ]
+    return [*_of_findings(own), *general]
+
+
+def _of_findings(findings: Sequence[Finding]) -> Iterator[Step]:
+    """Yield the steps of the findings themselves, each once."""
+    for remedy in dict.fromkeys(remedy for finding in findings for remedy in finding.steps):
+        yield Step(remedy.text, (remedy.command,) if remedy.command else ())
 
 
 def description(detector: str) -> str:

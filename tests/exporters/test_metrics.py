@@ -51,7 +51,7 @@ def everything() -> Daemon:
     for kind in Kind:
         daemon.deliveries.failed(kind, Failure.UNREACHABLE)
         daemon.deliveries.sent(Message(kind, "LeakedReservation", lambda _: None))
-    last = node(LOST, device_plugins=devices, mounts=b.unavailable("mounts"))
+    last = b.with_waiting_pod(node(LOST, device_plugins=devices, mounts=b.unavailable("mounts")))
     return (
         daemon.syncs(3, node(LOST))
         .sync(b.dark_node())
@@ -213,7 +213,7 @@ def test_an_unknown_value_is_absent_and_not_zero_and_a_failed_detector_is_counte
     }
     assert present == {
         "leaked_reservation", "unmanaged_address", "stuck_teardown", "exhausted_range", "overlapping_ranges",
-        "failing_plugin", "unexplained_exhaustion", "late_device_plugin", "missing_kubelet_socket",
+        "failing_plugin", "late_device_plugin", "missing_kubelet_socket",
     }  # fmt: skip
     daemon = Daemon().sync(node(), (SkippedCheck("shared_ip", "KeyError", broken=True),))
     assert (
