@@ -39,12 +39,9 @@ def advice(detector: str, report: Report, release: Release = ON_NODE) -> list[St
         return [] if leaked_reservation.NAME in names else [*steps, *_about_ranges(report, own)]
 
     severities = {finding.severity for finding in own}
-    general = [
-        step
-        for step in DETECTOR[detector].ADVICE.steps
-        if step.only_for is None or step.only_for in severities
-    ]
-    return [*_of_findings(own), *general]
+    kinds = {kind for finding in own for kind in finding.kinds}
+    general = DETECTOR[detector].ADVICE.steps
+    return [*_of_findings(own), *(step for step in general if step.applies(severities, kinds))]
 
 
 def _of_findings(findings: Sequence[Finding]) -> Iterator[Step]:

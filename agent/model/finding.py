@@ -125,6 +125,8 @@ class Finding:
     """What to do about this problem, in order, before what its detector advises."""
     pods: tuple[str, ...] = ()
     """The pods that it is about (`namespace/name`), if they are several or may be."""
+    kinds: tuple[str, ...] = ()
+    """Which of its detector's steps apply (`Step.kind`), beside those that always do."""
 
     @property
     def key(self) -> Key:

@@ -152,6 +152,16 @@ class Reservation:
         return posixpath.join(self.data_dir, self.network)
 
 
+class EntryKind(StrEnum):
+    """What an entry of a directory is, if it is no regular file."""
+
+    DIRECTORY = "a directory"
+    LINK = "a symbolic link"
+    FIFO = "a FIFO"
+    SOCKET = "a socket"
+    DEVICE = "a device"
+
+
 @dataclass(frozen=True, slots=True)
 class UnrecognizedEntry:
     """An entry in host-local's directory that is not a reservation: listed, never followed."""
@@ -162,17 +172,21 @@ class UnrecognizedEntry:
     blocks: bool  # its name is an address, so host-local will not give that address out
     program: str = ""
     """The program that writes such IDs, and is no runtime of pods; empty: none that is known."""
+    kind: EntryKind | None = None
+    """None: a regular file. host-local opens every entry of the directory, and waits for ever for
+    whoever writes to a FIFO."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOver:
-    """What an earlier setup of the node left in a directory that no pod uses."""
+    """What an earlier setup of the node left in a directory that no pod uses, or a backup."""
 
     directory: str
     files: int
     oldest_ns: int
     newest_ns: int
     pods: int  # how many of its IDs are those of pods, as far as libcni's cache knows
+    copy_of: str = ""  # the network of whose directory it is a copy; empty: it is none
 
 
 DEFAULT_DATA_DIR: Final = "/var/lib/cni/networks"
@@ -430,6 +444,8 @@ class PluginProcess:
     pid: int
     command: str
     started: datetime  # to the second
+    parent: int = 0
+    """The ID of the process that started it; 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

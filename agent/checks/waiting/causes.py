@@ -17,14 +17,14 @@ from agent.model.snapshot import (
     known_or,
 )
 
-_NO_CONFIGURATION: Final = frozenset({
+NO_CONFIGURATION: Final = frozenset({
     "client_no_configuration", "containerd_no_network", "crio_no_config", "crio_starting",
     "docker_no_config", "network_not_ready",
 })  # fmt: skip
 """The entries of the catalog by which the runtime has no network at all."""
 RANGE_FULL: Final = "range_full"
 """The entry by which host-local has no free address."""
-_NO_ADDRESS: Final = frozenset({RANGE_FULL, "requested_address_taken"})
+NO_ADDRESS: Final = frozenset({RANGE_FULL, "requested_address_taken"})
 _WITHOUT_EVENT: Final = ("no Event",)
 _WITH_VOLUMES: Final = ("no Event, and volumes",)
 _NO_SANDBOX_FAILED: Final = frozenset({*_WITHOUT_EVENT, *_WITH_VOLUMES, *VOLUME_REASONS})
@@ -140,9 +140,9 @@ def _cause(failure: SandboxFailure | None, snapshot: Snapshot, *, needs_volumes:
         return WaitCause.VOLUME_PENDING if is_late else WaitCause.UNEXPLAINED
     if failure.reason in VOLUME_REASONS:
         return WaitCause.VOLUME_PENDING
-    if failure.reason == NETWORK_NOT_READY or failure.entry in _NO_CONFIGURATION:
+    if failure.reason == NETWORK_NOT_READY or failure.entry in NO_CONFIGURATION:
         return WaitCause.NETWORK_NOT_READY
-    if failure.entry in _NO_ADDRESS:
+    if failure.entry in NO_ADDRESS:
         return WaitCause.NO_ADDRESS
     if failure.plugin or failure.reason == "NoNetworkFound":
         return WaitCause.PLUGIN_FAILED

@@ -23,13 +23,13 @@ _FULL: Final = 2**20
 """Bytes. With less, a file of host-local or libcni may not be written."""
 _HANGS_AFTER: Final = timedelta(minutes=1)
 """No plugin that works takes longer."""
-_DISK: Final = frozenset({
+DISK: Final = frozenset({
     "reservations_disk_full", "reservations_not_writable", "cached_result_not_written",
      "no_space",
 })  # fmt: skip
-_SUBNET_ENV: Final = frozenset({"flannel_subnet_env", "flannel_subnet_env_incomplete"})
-_BRIDGE_ADDRESS: Final = "bridge_other_address"
-_NO_BINARY: Final = "plugin_binary_missing"
+SUBNET_ENV: Final = frozenset({"flannel_subnet_env", "flannel_subnet_env_incomplete"})
+BRIDGE_ADDRESS: Final = "bridge_other_address"
+NO_BINARY: Final = "plugin_binary_missing"
 
 
 class Weight(StrEnum):
@@ -128,7 +128,7 @@ def _subnet_env(situation: Situation) -> Iterator[Evidence]:
     env = files.subnet_env if files else None
     if env is None or situation.plugin not in {"", "flannel"}:
         return
-    is_named = situation.entry in _SUBNET_ENV
+    is_named = situation.entry in SUBNET_ENV
     if env.problem:
         text = f"{env.path} {env.problem} (flanneld writes it when it starts)"
         yield Evidence(text, Weight.PROOF if is_named else Weight.FITS)
@@ -137,7 +137,7 @@ def _subnet_env(situation: Situation) -> Iterator[Evidence]:
 
 
 def _bridge(situation: Situation) -> Iterator[Evidence]:
-    if situation.entry != _BRIDGE_ADDRESS:
+    if situation.entry != BRIDGE_ADDRESS:
         return
     values = message_values(situation.failure)
     for link in known_or(situation.assessment.snapshot.links, ()):
@@ -153,7 +153,7 @@ def _bridge(situation: Situation) -> Iterator[Evidence]:
 def _disks(situation: Situation) -> Iterator[Evidence]:
     for disk in known_or(situation.assessment.snapshot.disks, ()):
         if text := _disk_problem(disk):
-            yield Evidence(text, Weight.PROOF if situation.entry in _DISK else Weight.FITS)
+            yield Evidence(text, Weight.PROOF if situation.entry in DISK else Weight.FITS)
 
 
 def _disk_problem(disk: Disk) -> str:
@@ -169,7 +169,7 @@ def _disk_problem(disk: Disk) -> str:
 def _plugins(situation: Situation) -> Iterator[Evidence]:
     files = known_or(situation.assessment.snapshot.cni_files, None)
     missing = files.missing_plugins if files else None
-    is_named = situation.entry == _NO_BINARY
+    is_named = situation.entry == NO_BINARY
     for plugin in missing or ():
         weight = Weight.PROOF if is_named and plugin == situation.plugin else Weight.FITS
         yield Evidence(f"the program of CNI plugin {plugin} is missing", weight)
@@ -242,10 +242,10 @@ def _processes(situation: Situation) -> Iterator[Evidence]:
 
 def message_values(failure: SandboxFailure | None) -> dict[str, str]:
     """Return the variable parts of a message, by the names that the catalog gives them."""
-    found = catalog.find_parts(failure.message) if failure else None
-    if found is None or failure is None or found[0].key != failure.entry:
+    if failure is None:
         return {}
-    return found[1]
+    matches = catalog.matches(failure.message)
+    return next((dict(one.values) for one in matches if one.entry.key == failure.entry), {})
 
 
 _LOOKS: Final[tuple[Callable[[Situation], Iterator[Evidence]], ...]] = (

@@ -106,7 +106,7 @@ def _finding(assessment: Assessment, group: Group, number: int, *, starting: boo
         identity=(number,),
         affected=tuple(wait.pod.uid for wait in group.waits[:_NAMED]),
         headline=f"{subject}: {reason}",
-        steps=tuple(_steps(group, evidence, assessment.snapshot)),
+        steps=tuple(_steps(group, evidence)),
         pods=names,
     )
 
@@ -211,7 +211,7 @@ def _is_starting(snapshot: Snapshot) -> bool:
     return bool(node and node.created and snapshot.api_time - node.created < STARTING)
 
 
-def _steps(group: Group, evidence: Sequence[Evidence], snapshot: Snapshot) -> Iterator[Remedy]:
+def _steps(group: Group, evidence: Sequence[Evidence]) -> Iterator[Remedy]:
     pod = group.waits[0].pod
     namespace, _, name = pod.name.partition("/")
     failure = group.failure
@@ -219,10 +219,10 @@ def _steps(group: Group, evidence: Sequence[Evidence], snapshot: Snapshot) -> It
     if failure and failure.exhausted:
         yield from _about_range(evidence)
     elif entry:
-        values = _Values(message_values(failure) | {"NODE": quote(snapshot.node_name)})
-        yield Remedy(f"What it means: {entry.meaning.format_map(values)}")
+        values = message_values(failure)
+        yield Remedy(f"What it means: {catalog.fill_in(entry.meaning, values)}")
         for step in entry.steps:
-            yield Remedy(step.format_map(values))
+            yield Remedy(catalog.fill_in(step, values))
     elif failure and group.cause is not WaitCause.VOLUME_PENDING:
         yield Remedy(
             "Look for what comes before and after this message in the runtime's log:",
@@ -240,13 +240,6 @@ def _about_range(evidence: Sequence[Evidence]) -> Iterator[Remedy]:
             "Compare the range with the CNI configuration of the node: set --cni-networks-dir to "
             "the `dataDir` in it; for a network of Multus, set --network=auto,NAME."
         )
-
-
-class _Values(dict[str, str]):
-    """The variable parts of a message. One that it does not name stays a word in capitals."""
-
-    def __missing__(self, name: str) -> str:
-        return name.upper()
 
 
 def _not_ready(assessment: Assessment, *, starting: bool) -> Iterator[Finding]:

@@ -51,8 +51,9 @@ class NodeState(Word):
     )
     WAITING = (
         "waiting",
-        """No warning is confirmed and every source is available, but pods wait for their sandbox:
-        not long enough for a warning, or for something else than addresses. It is not OK.
+        """No warning is confirmed and every source is available, but pods wait for their sandbox,
+        or the network is not ready yet: not long enough for a warning, or for something else than
+        addresses. It is not OK.
         Run: nodeleak scan""",
     )
     FINDINGS = (

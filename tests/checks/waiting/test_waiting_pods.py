@@ -4,9 +4,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from agent.checks.waiting import causes, evidence
 from agent.exporters.json.status import NodeState
 from agent.exporters.summary import headline, state_of
 from agent.exporters.text.scan import scan_table
+from agent.model.catalog import entries
 from agent.model.finding import Finding, Severity, WaitCause
 from agent.model.node_network import CniFile, CniFiles, Disk, Link, RuntimeStatus, SubnetEnv
 from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime
@@ -389,6 +391,14 @@ def test_no_node_is_ok_while_a_pod_waits() -> None:
     volumes = with_events(node(*some(3)), Event("Multi-Attach error", "FailedAttachVolume"))
     assert headline(scanned(volumes)).startswith("Info: 3 pods have waited for up to 30m")
     assert state_of(scanned(node())) is NodeState.OK
+
+
+def test_the_catalog_has_the_entries_that_decide() -> None:
+    decisive = {
+        *causes.NO_ADDRESS, *causes.NO_CONFIGURATION, *evidence.DISK, *evidence.SUBNET_ENV,
+        evidence.BRIDGE_ADDRESS, evidence.NO_BINARY,
+    }  # fmt: skip
+    assert decisive <= {entry.key for entry in entries()}
 
 
 def test_what_is_unavailable_hides_nothing() -> None:
