@@ -50,8 +50,10 @@ NOUN: Final = Noun("leaked pod address", "leaked pod addresses")
 ADVICE: Final = Advice(
     steps=(
         Step(
-            "Release the address with `nodeleak clean`; afterwards find out what restarted or "
-            "removed containers at the time shown, or addresses will leak again."
+            "Release the address with the command that `nodeleak scan` prints for this node, or "
+            "`nodeleak clean`; afterwards find out what restarted or removed containers at the "
+            "time shown (`nodeleak timeline`, the logs of the kubelet and the runtime), or "
+            "addresses will leak again."
         ),
         Step(
             "CRI-O since 1.32 releases a leak that has a result in libcni's cache when it starts: "
