@@ -18,12 +18,12 @@ from typing import Final, NamedTuple, TypeAlias
 
 from agent.checks.addresses import (
     failing_plugin,
+    hanging_plugin,
     host_ports,
     leaked_reservation,
     leaked_share,
 )
 from agent.checks.kubelet_runtime import kubelet_runtime
-from agent.checks.readings.attribution import cleanable
 from agent.cleanup.journal import Journal
 from agent.model.assessment import KUBENET, Assessment, State
 from agent.model.bug import bug_of
@@ -197,10 +197,16 @@ class GuardContext:
 
 
 def allowed_networks(limits: Limits, snapshot: Snapshot) -> frozenset[str]:
-    """Return the networks that may be cleaned. For `auto`: those that are certainly the pods'."""
+    """Return the networks that may be cleaned.
+
+    For `auto`: those that the CNI configuration of the kubelet's runtime names.
+    """
     if AUTO not in limits.networks:
         return limits.networks
-    return (limits.networks - {AUTO}) | cleanable(snapshot)
+    configured = {
+        network.name for network in known_or(snapshot.networks, ()) if network.may_use_host_local
+    }
+    return (limits.networks - {AUTO}) | configured
 
 
 Guard: TypeAlias = Callable[[ReleaseRequest, GuardContext], Refusal | None]
@@ -313,7 +319,7 @@ def no_plugin_at_work(request: ReleaseRequest, context: GuardContext) -> Refusal
     for plugin in context.snapshot.processes.known().plugins:
         age = context.snapshot.taken_at - plugin.started
         started_before = plugin.started - last_reserved_at <= PROCESS_START
-        if started_before or age >= failing_plugin.PLUGIN_TIMEOUT:
+        if started_before or age >= hanging_plugin.PLUGIN_TIMEOUT:
             why = (
                 f"the CNI plugin {plugin.command} (process {plugin.pid}) has been running "
                 f"for {age.total_seconds():.0f} s, and may have reserved the address"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
-from agent.checks.addresses import failing_plugin, host_ports
+from agent.checks.addresses import failing_plugin, hanging_plugin, host_ports
 from agent.cleanup.guards import GuardContext, release_requests
 from agent.cleanup.journal_store import JournalStore
 from agent.cleanup.unlink import NodeFiles, ReadOnlyMount
@@ -162,7 +162,7 @@ def _warnings_about_release(report: Report, released: Sequence[Reservation]) -> 
     The daemon refuses both, as far as they are known.
     """
     for tracked in report.findings:
-        if tracked.finding.detector == failing_plugin.NAME:
+        if tracked.finding.detector in {failing_plugin.NAME, hanging_plugin.NAME}:
             yield tracked.finding.message
     ports = host_ports.forwarded(report.assessment, released)
     known = {leak.ip: forwarded for leak, forwarded in ports.items() if forwarded}

@@ -83,7 +83,7 @@ _VERSION: Final = _Rule(
 )
 
 _RULES: Final[Mapping[str, _Rule]] = {
-    **dict.fromkeys(("pod_cidrs", "Taint.key"), _WHOLE),
+    **dict.fromkeys(("pod_cidrs", "Taint.key", "Link.addresses", "SubnetEnv.subnets"), _WHOLE),
     "WrittenRange.subnet": _SUBNET,
     "Watch.resource": _NAMES,
     **dict.fromkeys(
@@ -91,6 +91,7 @@ _RULES: Final[Mapping[str, _Rule]] = {
     ),
     **dict.fromkeys(("volume", "volumes", "volumes_in_use", "volumes_attached"), _VOLUMES),
     **dict.fromkeys(("why", "message", "trouble", "not_requested"), _TEXT),
+    **dict.fromkeys(("not_ready", "load_error", "problem"), _TEXT),
     **dict.fromkeys(("server_version", "Node.runtime", "ContainerRuntime.version"), _VERSION),
 }
 """By `Type.field` or by field; all other fields are names."""

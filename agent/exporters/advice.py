@@ -48,11 +48,8 @@ def advice(detector: str, report: Report, release: Release = ON_NODE) -> list[St
         return [] if leaked_reservation.NAME in names else [*steps, *_about_ranges(report, own)]
 
     severities = {finding.severity for finding in own}
-    return [
-        step
-        for step in DETECTOR[detector].ADVICE.steps
-        if step.only_for is None or step.only_for in severities
-    ]
+    kinds = {kind for finding in own for kind in finding.kinds}
+    return [step for step in DETECTOR[detector].ADVICE.steps if step.applies(severities, kinds)]
 
 
 def description(detector: str) -> str:

@@ -93,6 +93,8 @@ class Finding:
     """The ports of the node that are still forwarded to a leaked address."""
     count: int = 1
     """For how many problems it stands: more than 1 if there are too many to list each."""
+    kinds: tuple[str, ...] = ()
+    """Which of its detector's steps apply (`Step.kind`), beside those that always do."""
 
     @property
     def key(self) -> Key:

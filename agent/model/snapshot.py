@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeAlias, TypeGua
 from agent.model.bug import Bug
 from agent.model.devices import DevicePlugins
 from agent.model.fields import NOT_RECORDED
+from agent.model.node_network import CniFiles, Disk, Link, RuntimeStatus
 from agent.model.ranges import RangeSets
 from agent.model.registration import Autoscaler, Registration, Taint
 from agent.model.rejections import Rejection
@@ -151,6 +152,16 @@ class Reservation:
         return posixpath.join(self.data_dir, self.network)
 
 
+class EntryKind(StrEnum):
+    """What an entry of a directory is, if it is no regular file."""
+
+    DIRECTORY = "a directory"
+    LINK = "a symbolic link"
+    FIFO = "a FIFO"
+    SOCKET = "a socket"
+    DEVICE = "a device"
+
+
 @dataclass(frozen=True, slots=True)
 class UnrecognizedEntry:
     """An entry in host-local's directory that is not a reservation: listed, never followed."""
@@ -161,17 +172,21 @@ class UnrecognizedEntry:
     blocks: bool  # its name is an address, so host-local will not give that address out
     program: str = ""
     """The program that writes such IDs, and is no runtime of pods; empty: none that is known."""
+    kind: EntryKind | None = None
+    """None: a regular file. host-local opens every entry of the directory, and waits for ever for
+    whoever writes to a FIFO."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOver:
-    """What an earlier setup of the node left in a directory that no pod uses."""
+    """What an earlier setup of the node left in a directory that no pod uses, or a backup."""
 
     directory: str
     files: int
     oldest_ns: int
     newest_ns: int
     pods: int  # how many of its IDs are those of pods, as far as libcni's cache knows
+    copy_of: str = ""  # the network of whose directory it is a copy; empty: it is none
 
 
 DEFAULT_DATA_DIR: Final = "/var/lib/cni/networks"
@@ -391,6 +406,8 @@ class Node:
     provider_id: str = ""  # the cloud's name of the instance that it is (`spec.providerID`)
     taints: tuple[Taint, ...] = ()  # only the taints that concern its registration
     ready: bool = False
+    not_ready: str = ""
+    """The message of its condition Ready where that is not True; empty: it is, or none is given."""
     controller_attach: bool = False  # the controller-manager attaches its volumes, not the kubelet
     volumes_in_use: tuple[str, ...] = ()  # the volumes that the kubelet uses or is about to use
     volumes_attached: tuple[str, ...] = ()  # the volumes that the controller reports as attached
@@ -405,6 +422,8 @@ class PluginProcess:
     pid: int
     command: str
     started: datetime  # to the second
+    parent: int = 0
+    """The ID of the process that started it; 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,6 +500,12 @@ class Snapshot:
     attachments: Reading[Attachments] = _added("attachments", _OTHER)
     sandbox_failures: Reading[tuple[SandboxFailure, ...]] = _added("sandbox_failures", _OTHER)
     """Of some pods that wait for their sandbox."""
+    runtime_status: Reading[RuntimeStatus] = _added("runtime_status", _OTHER)
+    """That of the kubelet's runtime."""
+    cni_files: Reading[CniFiles] = _added("cni_files", _OTHER)
+    links: Reading[tuple[Link, ...]] = _added("links", _OTHER)
+    """Read only while a pod waits or a sandbox is stuck, as are `disks`."""
+    disks: Reading[tuple[Disk, ...]] = _added("disks", _OTHER)
     state: Reading[bool] = _added("state", _OTHER)
     """True: the disk of the agent's own directory has space, and answers (daemon only)."""
     api_skew: timedelta | None = None

@@ -463,7 +463,7 @@ def test_without_the_configuration_nothing_is_called_unused(
         assert subjects(document) == []
 
 
-def test_the_first_file_that_libcni_accepts_is_the_default_network_but_podmans_is_never_judged(
+def test_the_first_file_that_libcni_accepts_is_the_default_network_and_podmans_is_not_released(
     tmp_path: Path,
 ) -> None:
     with standing(tmp_path, on(CRI_O, running=())) as stand:
@@ -485,7 +485,9 @@ def test_the_first_file_that_libcni_accepts_is_the_default_network_but_podmans_i
         assert len(leaks(document)) == 3
         (stand.host.net_d / "87-podman.conflist").rename(stand.host.net_d / "05-podman.conflist")
         document = stand.scan()
-        assert (subjects(document), judged(document)) == (["left_over_network cbr0"], set())
+        assert (subjects(document), judged(document)) == (["left_over_network cbr0"], {"podman"})
+        assert [one["state"] for one in document["reservations"]] == ["unknown"]
+        assert verdicts(stand)["refused"] == 1
         for name in ("05-podman", "10-cbr0", "nerdctl-bridge"):
             (stand.host.net_d / f"{name}.conflist").unlink()
         why = {one["source"]: one["why"] for one in stand.scan(code=3)["unavailable"]}

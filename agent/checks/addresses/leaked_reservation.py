@@ -11,7 +11,6 @@ namespace that libcni's cache names, and no live pod has the address.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 from agent.checks.addresses import host_ports
@@ -22,15 +21,12 @@ from agent.checks.addresses.leak_cause import (
     likely_cause,
 )
 from agent.checks.detector import Advice, Noun, Step
-from agent.checks.memory import networks_read
-from agent.model.assessment import Assessment, State
+from agent.model.assessment import Assessment
 from agent.model.clocks import FILE_AHEAD
 from agent.model.finding import (
     RESTARTS,
     Finding,
-    Key,
     LeakCause,
-    Observations,
     Severity,
     TrackedFinding,
 )
@@ -38,7 +34,6 @@ from agent.model.ranges import numbered, runs
 from agent.model.snapshot import (
     InsufficientData,
     NotRequested,
-    Reservation,
     ReservationKey,
     require_available,
 )
@@ -70,8 +65,6 @@ ADVICE: Final = Advice(
 
 MAX_LISTED: Final = 512
 """Leaks of a node with a finding each; the others share one for each network and cause."""
-_SEEN_ONCE: Final = "no owner of any kind, but seen in one snapshot only"
-"""Why a leak is not confirmed: between two reads of one snapshot a pod can vanish."""
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -95,21 +88,11 @@ def find(assessment: Assessment) -> Iterator[Finding]:
                 cause=cause.kind,
                 since=began_at(leak, cause, assessment),
                 cause_at=cause.at,
-                identity=_identity(leak),
+                identity=(leak.container_id, leak.inode, leak.size, leak.mtime_ns),
                 group=_group(leak.network, cause),
                 port_mappings=forwarded,
             )
     _check_sources(assessment)
-
-
-def key(reservation: Reservation) -> Key:
-    """Return the key of its finding."""
-    return NAME, str(reservation.key), *_identity(reservation)
-
-
-def _identity(reservation: Reservation) -> tuple[str | int, ...]:
-    """Return what another file of the same address does not have."""
-    return reservation.container_id, reservation.inode, reservation.size, reservation.mtime_ns
 
 
 def _check_sources(assessment: Assessment) -> None:
@@ -134,40 +117,6 @@ def _check_sources(assessment: Assessment) -> None:
     )
     if not isinstance(snapshot.addresses, NotRequested):  # a reservation has no owner
         snapshot.cni_results.known()
-
-
-# Confirmation
-
-
-def without_ended(observations: Observations, suspected: Assessment) -> Observations:
-    """Return the observations without leaks that have ended: the file is gone, or has an owner.
-
-    Those of other detectors are of no use here: any may be missing.
-    """
-    read = networks_read(suspected.snapshot)
-    lasting = {
-        key(reservation)
-        for reservation, entry in suspected.classified.items()
-        if entry.state in {State.UNKNOWN, State.LEAKED}
-    }
-    return {
-        its_key: tracked
-        for its_key, tracked in observations.items()
-        if its_key in lasting or tracked.finding.network not in read
-    }
-
-
-def with_confirmed(suspected: Assessment, leaks: Iterable[TrackedFinding]) -> Assessment:
-    """Make every reservation without an owner a candidate, unless it is a confirmed leak."""
-    confirmed = {leak.finding.key for leak in leaks}
-    seen_once = {leak for leak in suspected.leaked if key(leak) not in confirmed}
-    if not seen_once:
-        return suspected
-    reservations = (
-        replace(entry, state=State.CANDIDATE, why=_SEEN_ONCE) if entry.entry in seen_once else entry
-        for entry in suspected.reservations
-    )
-    return replace(suspected, reservations=tuple(reservations))
 
 
 def known_causes(leaks: Iterable[TrackedFinding]) -> dict[ReservationKey, LeakCause]:

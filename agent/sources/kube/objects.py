@@ -210,6 +210,8 @@ def parse_node(item: Object) -> Node:
     status = item.get("status") or {}
     info = status.get("nodeInfo") or {}
     in_use = status.get("volumesInUse")
+    ready = condition(status, "Ready")
+    is_ready = ready.get("status") == "True"
     return Node(
         name=str(metadata["name"]),
         # Servers before 1.16 send only `podCIDR`.
@@ -222,7 +224,8 @@ def parse_node(item: Object) -> Node:
         provider_id=escape(str(spec.get("providerID") or "")),
         taints=tuple(_taints(spec)),
         unschedulable=spec.get("unschedulable") is True,
-        ready=condition(status, "Ready").get("status") == "True",
+        ready=is_ready,
+        not_ready="" if is_ready else escape(str(ready.get("message") or "")),
         controller_attach=(metadata.get("annotations") or {}).get(_CONTROLLER_ATTACH) == "true",
         volumes_in_use=sorted_names(map(str, in_use)) if isinstance(in_use, list) else (),
         volumes_attached=_volumes_attached(status),
