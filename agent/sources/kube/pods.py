@@ -64,7 +64,8 @@ def parse_pod(item: Object) -> Pod:
         deletion=moment(deletion),
         finalizers=sorted_names(map(str, metadata.get("finalizers") or ())),
         # Only needed while the pod waits, and a time for every pod needs memory on every node.
-        scheduled=None if ips else _scheduled(status),
+        scheduled=None if ips else _since(status, "PodScheduled", "True"),
+        unready=None if ips else _since(status, "Ready", "False"),
         claims=sorted_names(_claims(name, volumes)),
         volumes=sorted_names(filter(None, attached)),
         static=_is_mirror(metadata),
@@ -125,11 +126,12 @@ def _host_ports(spec: Object) -> Iterator[PortMapping]:
                     yield PortMapping(index(host_port), str(port.get("protocol") or "TCP").lower())
 
 
-def _scheduled(status: Object) -> datetime | None:
-    scheduled = condition(status, "PodScheduled")
-    if scheduled.get("status") != "True":
+def _since(status: Object, kind: str, value: str) -> datetime | None:
+    """Return since when a condition has had this value; None: it has another, or none."""
+    found = condition(status, kind)
+    if found.get("status") != value:
         return None
-    return moment(scheduled.get("lastTransitionTime"))
+    return moment(found.get("lastTransitionTime"))
 
 
 def _states(status: Object, key: str) -> Iterator[Object]:
