@@ -39,7 +39,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
 _GROUPING: Final[tuple[Grouping, ...]] = (leaked_reservation, rejected_pod, stuck_teardown)
 """Those that show several findings in one line."""
 _DIRECT_EFFECT: Final[tuple[Detector, ...]] = (
-    unregistered_node, stopped_kubelet, broken_cni_config, exhausted_range, waiting_pods,
+    unregistered_node, stopped_kubelet, exhausted_range, waiting_pods, broken_cni_config,
     hanging_plugin, shared_ip, unreserved_pod_ip, wrong_range, detached_volume, rejected_pod,
     started_without_device,
     missing_kubelet_socket, late_device_plugin, leaked_reservation, unmanaged_address,

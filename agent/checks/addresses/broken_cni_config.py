@@ -18,6 +18,7 @@ from agent.checks import node_network
 from agent.checks.detector import Advice, Noun, Step
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
+from agent.model.remedy import Remedy
 from agent.model.runtime import CONTAINERD
 from agent.model.snapshot import Snapshot, known_or, require_available
 
@@ -31,22 +32,13 @@ NOUN: Final = Noun(
 ADVICE: Final = Advice(
     steps=(
         Step(
-            "Files, plugins and flannel's subnet.env are written by the DaemonSet of the cluster's "
-            "CNI. See why its pod does not run here:",
-            commands=("kubectl get pods -A -o wide --field-selector=spec.nodeName=NODE",),
+            "Change nothing else in the directory: pods that run need their network's file for "
+            "their teardown. While a CNI plugin hangs, change nothing at all, or containerd from "
+            "2.0.2 stops answering."
         ),
-        Step(
-            "Where one file is at fault, repair or move that file only: the others are needed, "
-            "also to tear pods down."
-        ),
-        Step(
-            "Change nothing in the directory while a CNI plugin hangs: containerd from 2.0.2 would "
-            "stop answering."
-        ),
-        Step("The runtime reads the directory again by itself. Do not restart the node for it."),
+        Step("The runtime reads a changed directory by itself."),
     ),
     runbook="Networks.md#nodeleakbrokencniconfig",
-    in_messages=True,
 )
 
 
@@ -106,7 +98,7 @@ def _next_failure(runtime: str, snapshot: Snapshot) -> Iterator[Finding]:
 def _no_subnet(snapshot: Snapshot) -> Iterator[Finding]:
     if subnet_env := node_network.missing_subnet_env(snapshot):
         message = f"{subnet_env.path} {subnet_env.problem}: flannel gives no pod an address"
-        step = "see why flannel's pod does not run here; do not write the file by hand"
+        step = "see why flannel's pod does not run here, and do not write the file by hand"
         yield _finding(subnet_env.path, message, step, snapshot, may_come=True)
 
 
@@ -119,10 +111,15 @@ def _finding(
     is_starting = may_come and node_network.is_young(snapshot)
     if is_starting:
         severity = Severity.INFO
-        step = "wait: the node is new, and its CNI may still write it"
-    text = "; ".join(filter(None, [message, step, waiting]))
-    return Finding(NAME, subject, text, severity=severity)
+        step = "wait a few minutes: the node is new, and its CNI may not be up yet"
+    text = "; ".join(filter(None, [message, waiting]))
+    return Finding(NAME, subject, text, severity=severity, steps=_sentence(step))
 
 
 def _warning(subject: str, message: str, step: str) -> Finding:
-    return Finding(NAME, subject, f"{message}; {step}", severity=Severity.WARNING)
+    return Finding(NAME, subject, message, severity=Severity.WARNING, steps=_sentence(step))
+
+
+def _sentence(step: str) -> tuple[Remedy, ...]:
+    """Return a clause as a step; none if it is empty."""
+    return (Remedy(f"{step[0].upper()}{step[1:]}."),) if step else ()

@@ -16,9 +16,10 @@ in another place. Severity info: the range is wider than the pod CIDR, which is 
 of one node; or flannel has addresses from elsewhere than the Node, as with etcd.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
+from shlex import quote
 from typing import Final
 
 from agent.checks.detector import Advice, Noun, Step
@@ -35,6 +36,7 @@ from agent.model.assessment import (
 from agent.model.finding import Finding, Severity
 from agent.model.node_network import CniFile, CniFiles
 from agent.model.ranges import Range
+from agent.model.remedy import Remedy
 from agent.model.runtime import RuntimeNetwork
 from agent.model.snapshot import InsufficientData, known_or, require_available
 from agent.model.text import count_of
@@ -43,21 +45,8 @@ NAME = "wrong_range"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
 NOUN: Final = Noun("network with a wrong range", "networks with wrong ranges")
 ADVICE: Final = Advice(
-    steps=(
-        Step(
-            "If this is the cluster's only node, or its routes for the range are written by hand, "
-            "nothing is wrong."
-        ),
-        Step("Otherwise keep new pods away:", commands=("kubectl cordon NODE",)),
-        Step("Do what the finding says about the file or about flannel."),
-        Step(
-            "Delete the pods that are named: their controllers create them again with addresses "
-            "of the right range."
-        ),
-        Step("When `nodeleak scan` shows no finding:", commands=("kubectl uncordon NODE",)),
-    ),
+    steps=(Step("Delete no reservation files: they are right for the addresses that pods have."),),
     runbook="Networks.md#nodeleakwrongrange",
-    in_messages=True,
 )
 
 _API_SERVER: Final = "kube-system/kube-apiserver"
@@ -81,7 +70,14 @@ _SAMPLES: Final = {
 """The ranges of the configurations that come with runtimes."""
 
 
-_DELETE: Final = "delete these pods: their controllers create them again with other addresses"
+_EXCEPTION: Final = (
+    "If this is the cluster's only node, or routes for the range are written by hand, nothing is "
+    "wrong. Otherwise:"
+)
+_FLANNEL_EXCEPTION: Final = "If flannel keeps its subnets in etcd, nothing is wrong. Otherwise:"
+_DELETE: Final = Remedy(
+    "Delete the pods that are named: their controllers create them again with other addresses."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +117,16 @@ def _refused(name: str, reason: str, assessment: Assessment) -> Iterator[Finding
     severity = Severity.CRITICAL if waiting_pods else Severity.WARNING
     file = _file_of(name, assessment)
     text = f"{name}: host-local refuses its configuration, because {reason}"
-    step = f"correct it in {file}" if file else "correct the CNI configuration"
-    message = "; ".join(filter(None, [text, waiting_pods, step]))
-    yield Finding(NAME, name, message, severity=severity, network=name, identity=("refused",))
+    step = Remedy(f"Correct the range in {file or 'the CNI configuration'}.")
+    yield Finding(
+        NAME,
+        name,
+        "; ".join(filter(None, [text, f"see {file}" if file else "", waiting_pods])),
+        severity=severity,
+        network=name,
+        identity=("refused",),
+        steps=(step,),
+    )
 
 
 def _pod_networks(assessment: Assessment) -> Iterator[_PodNetwork]:
@@ -215,9 +218,9 @@ def _outside(
         f"outside of the node's pod CIDR {_list(_pod_cidrs(assessment))}"
     )
     severity = Severity.CRITICAL if shadowed and strangers else Severity.WARNING
-    step = _step(network, assessment, shadowed=bool(shadowed), sample=bool(_sample(outside)))
-    parts = [text, shadowed or _source(network, assessment), _pods(strangers), step]
-    return _finding(network, "outside", parts, severity)
+    steps = _steps(network, assessment, shadowed=bool(shadowed), sample=bool(_sample(outside)))
+    parts = [text, shadowed or _source(network, assessment), _pods(strangers)]
+    return _finding(network, "outside", parts, severity, steps)
 
 
 def _shadowing_sample(network: _PodNetwork, assessment: Assessment) -> Iterator[Finding]:
@@ -226,34 +229,34 @@ def _shadowing_sample(network: _PodNetwork, assessment: Assessment) -> Iterator[
         subnets = network.subnets
         text = f"{network.name} gives pods addresses of {_list(subnets)}{_sample(subnets)}"
         severity = Severity.CRITICAL if network.users else Severity.WARNING
-        step = _step(network, assessment, shadowed=True, sample=True)
-        parts = [text, shadowed, _pods(network.users), step]
-        yield _finding(network, "outside", parts, severity)
+        steps = _steps(network, assessment, shadowed=True, sample=True)
+        parts = [text, shadowed, _pods(network.users)]
+        yield _finding(network, "outside", parts, severity, steps)
 
 
-def _step(network: _PodNetwork, assessment: Assessment, *, shadowed: bool, sample: bool) -> str:
-    """Return what to do about a range outside of the pod CIDR."""
-    file = _file_of(network.name, assessment)
-    if network.plugin == _FLANNEL:
-        return (
-            "delete flannel's pod on this node, whose successor writes that file again (nothing is "
-            "wrong if flannel keeps its subnets in etcd)"
-        )
+def _steps(
+    network: _PodNetwork, assessment: Assessment, *, shadowed: bool, sample: bool
+) -> Iterator[Remedy]:
+    """Yield what to do about a range outside of the pod CIDR."""
+    if not shadowed:
+        yield Remedy(_FLANNEL_EXCEPTION if network.plugin == _FLANNEL else _EXCEPTION)
+    node = quote(assessment.snapshot.node_name)
+    yield Remedy("Keep new pods away:", f"kubectl cordon {node}")
     if shadowed:
-        pods = "these pods and those that wait" if waiting(assessment.snapshot) else "these pods"
-        return (
-            f"cordon the node, delete {pods}, then move {file or 'that file'} out of its directory "
-            "and keep the other files"
-        )
-    if sample:
-        return (
-            "install the cluster's CNI, or see why its pod does not run here (nothing is wrong on "
-            "a cluster of one node)"
-        )
-    return (
-        "correct the range there, then delete these pods (nothing is wrong on a cluster of one "
-        "node, or if routes for this range are written by hand)"
-    )
+        file = quote(_file_of(network.name, assessment) or "FILE")
+        others = " and those that wait" if waiting(assessment.snapshot) else ""
+        yield Remedy(f"Delete the pods that are named{others}: their teardown needs that file.")
+        yield Remedy("Then move that one file away, and keep the others:", f"mv {file} /root/")
+    elif network.plugin == _FLANNEL:
+        yield Remedy("Delete flannel's pod on this node: its successor writes subnet.env again.")
+        yield _DELETE
+    elif sample:
+        yield Remedy("Install the cluster's CNI, or see why its pod does not run on this node.")
+        yield _DELETE
+    else:
+        yield Remedy("Correct the range in the file.")
+        yield _DELETE
+    yield Remedy("When nothing is found any more:", f"kubectl uncordon {node}")
 
 
 def _wider(
@@ -270,7 +273,8 @@ def _wider(
     certain = strangers and not _runs_api_server(assessment)
     severity = Severity.WARNING if certain else Severity.INFO
     parts = [text, _source(network, assessment), _pods(strangers)]
-    return _finding(network, "wider", parts, severity)
+    step = Remedy("Give each node a range of its own, unless this is the only one.")
+    return _finding(network, "wider", parts, severity, (step,))
 
 
 def _earlier_network(
@@ -285,8 +289,8 @@ def _earlier_network(
         which = f", which is outside of the node's pod CIDR {_list(cidrs)}" if cidrs else ""
         text = f"{count_of(len(strangers), 'pod')} got an address from {network.name}{which}"
         new = f"new pods get theirs from {current}" if current else ""
-        parts = [text, new, _pods(strangers), _DELETE]
-        yield _finding(network, "earlier", parts, Severity.WARNING)
+        parts = [text, new, _pods(strangers)]
+        yield _finding(network, "earlier", parts, Severity.WARNING, (_DELETE,))
 
 
 def _earlier_range(
@@ -303,13 +307,25 @@ def _earlier_range(
             f"{network.name}: {count_of(len(strangers), 'pod has', 'pods have')} an address of an "
             f"earlier range, outside of {what}: no route leads to it"
         )
-        yield _finding(network, "earlier", [text, _pods(strangers), _DELETE], Severity.WARNING)
+        parts = [text, _pods(strangers)]
+        yield _finding(network, "earlier", parts, Severity.WARNING, (_DELETE,))
 
 
-def _finding(network: _PodNetwork, kind: str, parts: Sequence[str], severity: Severity) -> Finding:
-    message = "; ".join(filter(None, parts))
+def _finding(
+    network: _PodNetwork,
+    kind: str,
+    parts: Sequence[str],
+    severity: Severity,
+    steps: Iterable[Remedy],
+) -> Finding:
     return Finding(
-        NAME, network.name, message, severity=severity, network=network.name, identity=(kind,)
+        NAME,
+        network.name,
+        "; ".join(filter(None, parts)),
+        severity=severity,
+        network=network.name,
+        identity=(kind,),
+        steps=tuple(steps),
     )
 
 

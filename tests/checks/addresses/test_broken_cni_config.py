@@ -64,9 +64,14 @@ def a_node(
     )
 
 
+def steps_of(finding: Finding) -> str:
+    return "\n".join(step.text for step in finding.steps)
+
+
 def says(finding: Finding, severity: Severity, *texts: str) -> None:
-    assert finding.severity is severity, finding.message
-    assert [text for text in texts if text not in finding.message] == [], finding.message
+    """Check a finding's severity, and that its message or its steps have these texts."""
+    told = f"{finding.message}\n{steps_of(finding)}"
+    assert (finding.severity, [text for text in texts if text not in told]) == (severity, []), told
 
 
 def test_containerd_loads_nothing_if_one_file_is_broken_and_the_others_are_to_be_kept() -> None:
@@ -76,7 +81,7 @@ def test_containerd_loads_nothing_if_one_file_is_broken_and_the_others_are_to_be
         told,
         Severity.CRITICAL,
         "containerd has no network for pods: 05-mesh.conflist is empty (in /etc/cni/net.d)",
-        "move 05-mesh.conflist out of the directory and keep 10-flannel.conflist (network cbr0)",
+        "Move 05-mesh.conflist out of the directory and keep 10-flannel.conflist (network cbr0)",
         "2 pods wait for an address: apps/web-0, apps/web-1",
     )
     says(the_finding(BROKEN, a_node(files)), Severity.WARNING, "05-mesh.conflist is empty")
@@ -89,7 +94,7 @@ def test_containerd_loads_nothing_if_one_file_is_broken_and_the_others_are_to_be
     says(
         the_finding(BROKEN, alone), Severity.WARNING, "10-flannel.conflist line 3: expected a comma"
     )
-    assert "out of the directory" not in the_finding(BROKEN, alone).message
+    assert "out of the directory" not in steps_of(the_finding(BROKEN, alone))
 
 
 def test_what_containerd_does_not_read_now_is_told_only_if_it_reads_it_first() -> None:
@@ -144,7 +149,8 @@ def test_no_file_is_said_of_the_directory_and_is_info_while_the_node_is_new() ->
             says(the_finding(BROKEN, joined), Severity.INFO, text)
         # A mount is missing, or the directory is another one: the runtime knows better.
         assert findings_of(BROKEN, a_node(files, READY, (FLANNEL,))) == []
-    assert "restart containerd" in the_finding(BROKEN, a_node(cni_files(exists=False))).message
+    gone = the_finding(BROKEN, a_node(cni_files(exists=False)))
+    assert "restart containerd" in steps_of(gone)
 
 
 def _young(snapshot: Snapshot) -> Snapshot:
@@ -215,7 +221,7 @@ def test_nothing_is_advised_that_blocks_containerd_behind_a_hanging_plugin() -> 
     hanging = PluginProcess(77, "bridge", NOW - timedelta(minutes=9))
     started: ProcessStartTimes = replace(processes(), plugins=(hanging,))
     snapshot = a_node(files, more=WAITING, processes=(started,))
-    text = "end the CNI plugin bridge (process 77), which hangs, then move 05-mesh.conflist"
+    text = "End the CNI plugin bridge (process 77), which hangs, then move 05-mesh.conflist"
     says(the_finding(BROKEN, snapshot), Severity.CRITICAL, text)
 
 

@@ -35,8 +35,10 @@ EASY = [f"10.88.0.{last}" for last in range(2, 7)]
 
 
 def says(finding: Finding, severity: Severity, *texts: str) -> None:
-    assert finding.severity is severity, finding.message
-    assert [text for text in texts if text not in finding.message] == [], finding.message
+    """Check a finding's severity, and that its message or its steps have these texts."""
+    steps = [f"{step.text} {step.command}" for step in finding.steps]
+    told = "\n".join([finding.message, *steps])
+    assert (finding.severity, [text for text in texts if text not in told]) == (severity, []), told
 
 
 def silent(snapshot: Snapshot) -> None:
@@ -62,7 +64,7 @@ def test_a_sample_that_shadows_the_clusters_network_is_critical_with_the_pods_an
         "10-flannel.conflist (network cbr0, 10.244.1.0/24) is not used, because "
         "/etc/cni/net.d/10-containerd-net.conflist comes first",
         "5 addresses in use: apps/containerd-net-0 10.88.0.2, ",
-        "then move /etc/cni/net.d/10-containerd-net.conflist out of its directory and keep the ",
+        "move that one file away, and keep the others: mv /etc/cni/net.d/10-containerd-net.conflist ",
     )
     # Nobody has an address yet.
     unused = the_finding(WRONG, pod_node([CONTAINERD_NET], cni_files=files))
@@ -199,7 +201,7 @@ def test_ranges_that_host_local_refuses() -> None:
             "cidrs": ["10.1.0.0/16"],
             "cni_files": cni_files(accepted("10-net.conflist", bridge)),
         }
-        where = "correct it in /etc/cni/net.d/10-net.conflist"
+        where = "Correct the range in /etc/cni/net.d/10-net.conflist"
         says(the_finding(WRONG, pod_node([bridge], **given)), Severity.WARNING, reason, where)
         waits = pod_node([bridge], more=[waiting_pod()], **given)
         pods = "1 pod waits for an address: shop/db-0"
