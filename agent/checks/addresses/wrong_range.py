@@ -244,9 +244,12 @@ def _steps(
     yield Remedy("Keep new pods away:", f"kubectl cordon {node}")
     if shadowed:
         file = quote(_file_of(network.name, assessment) or "FILE")
-        others = " and those that wait" if waiting(assessment.snapshot) else ""
-        yield Remedy(f"Delete the pods that are named{others}: their teardown needs that file.")
-        yield Remedy("Then move that one file away, and keep the others:", f"mv {file} /root/")
+        which = ["are named"] if network.users else []
+        which += ["wait"] if waiting(assessment.snapshot) else []
+        if which:
+            pods = " and those that ".join(which)
+            yield Remedy(f"Delete the pods that {pods}: their teardown needs that file.")
+        yield Remedy("Move that one file away then, and keep the others:", f"mv {file} /root/")
     elif network.plugin == _FLANNEL:
         yield Remedy("Delete flannel's pod on this node: its successor writes subnet.env again.")
         yield _DELETE

@@ -64,7 +64,7 @@ def test_a_sample_that_shadows_the_clusters_network_is_critical_with_the_pods_an
         "10-flannel.conflist (network cbr0, 10.244.1.0/24) is not used, because "
         "/etc/cni/net.d/10-containerd-net.conflist comes first",
         "5 addresses in use: apps/containerd-net-0 10.88.0.2, ",
-        "move that one file away, and keep the others: mv /etc/cni/net.d/10-containerd-net.conflist ",
+        "Move that one file away then, and keep the others: mv /etc/cni/net.d/10-containerd-net.conflist ",
     )
     # Nobody has an address yet.
     unused = the_finding(WRONG, pod_node([CONTAINERD_NET], cni_files=files))
