@@ -7,7 +7,7 @@ from agent.checks.registry import DETECTORS
 from agent.exporters.json.status import NodeState
 from agent.model.assessment import State
 from agent.model.catalog import entries
-from agent.model.finding import LeakCause, Severity
+from agent.model.finding import LeakCause, Severity, WaitCause
 from agent.model.rejections import PodOutcome, RejectionCause
 from agent.model.release import Reason, Verdict
 from agent.model.snapshot import SOURCES
@@ -22,6 +22,7 @@ WORDS: dict[str, Iterable[str]] = {
     "severity of a finding": Severity,
     "likely cause of a leak": LeakCause,
     "likely cause of a pod rejection": RejectionCause,
+    "cause of waiting pods": WaitCause,
     "outcome of a rejected pod": PodOutcome,
     "evidence that a volume is lost": Confidence,
     "state of a reservation": State,
