@@ -67,8 +67,9 @@ def pod_networks(index: SnapshotIndex) -> Reading[tuple[RuntimeNetwork, ...]]:
         return snapshot.networks
 
     first = networks[0]
-    later = tuple(network for network in first.later if network.name in used)
-    if (recent or used <= adding) and later and len(used) == 1:
+    evidence = used or adding
+    later = tuple(network for network in first.later if network.name in evidence)
+    if (recent or evidence <= adding) and later and len(evidence) == 1:
         return Known(later)
     if not recent and not (later and first.may_use_host_local):
         return snapshot.networks
@@ -177,11 +178,18 @@ def may_be_of_podman(reservation: Reservation, index: SnapshotIndex) -> bool:
     """
     if not _PODMAN.fullmatch(reservation.network):
         return False
+    names = [(result.pod or "").partition("/") for result in _own_results(reservation, index)]
+    return not any(namespace != pod for namespace, _, pod in names)
+
+
+def is_of_podman_or_pod(reservation: Reservation, index: SnapshotIndex) -> bool:
+    """Return whether nothing says which of both it is of, although no runtime has its container."""
+    return may_be_of_podman(reservation, index) and not _own_results(reservation, index)
+
+
+def _own_results(reservation: Reservation, index: SnapshotIndex) -> list[CniResult]:
     results = index.results.get(reservation.container_id, ())
-    names = [result.pod or "" for result in results if result.network == reservation.network]
-    return not any(
-        namespace != pod for namespace, _, pod in (name.partition("/") for name in names)
-    )
+    return [result for result in results if result.network == reservation.network]
 
 
 def _doubt(store: NetworkStore, reason: str) -> Unavailable:
