@@ -41,12 +41,6 @@ _RETRIED: Final = timedelta(minutes=6)
 """While an ADD fails, the kubelet tells so in an Event at least every 5 minutes."""
 
 
-def cleanable(snapshot: Snapshot) -> frozenset[str]:
-    """Return the networks that the configuration names as those of the pods."""
-    networks = known_or(snapshot.networks, ())
-    return frozenset(network.name for network in networks if network.may_use_host_local)
-
-
 def pod_networks(index: SnapshotIndex) -> Reading[tuple[RuntimeNetwork, ...]]:
     """Return the networks of the pods, unless running sandboxes show that they use another file.
 
@@ -243,12 +237,11 @@ def _not_configured(store: NetworkStore, index: SnapshotIndex) -> _Reservations:
 def _unnamed(store: NetworkStore, index: SnapshotIndex) -> _Reservations:
     """Return what to believe if neither a setting nor the configuration names the network."""
     snapshot = index.snapshot
-    for reading in (snapshot.networks, snapshot.containers, snapshot.cni_results):
-        if isinstance(reading, Unavailable):
-            results = _results(store, index)
-            if store.network == KUBENET or (results and all(result.pod for result in results)):
-                return store.reading  # each of its reservations is unknown
-            return _doubt(store, f"{reading.source}: {reading.why}")
+    if reason := _why_unknown(snapshot):
+        results = _results(store, index)
+        if store.network == KUBENET or (results and all(result.pod for result in results)):
+            return store.reading
+        return _doubt(store, reason)
     if isinstance(snapshot.networks, NotRequested):
         return store.reading if store.network == KUBENET else _not_used(snapshot.networks.why)
     if _is_failing(store, index):
@@ -262,6 +255,17 @@ def _unnamed(store: NetworkStore, index: SnapshotIndex) -> _Reservations:
     names = ", ".join(network.name for network in known_or(snapshot.networks, ()))
     reason = f"the pods of this node get their addresses from network {names}"
     return _not_used(reason if names else "the kubelet uses no CNI network")
+
+
+def _why_unknown(snapshot: Snapshot) -> str | None:
+    """Return why it is unknown which networks are those of pods; None: it is known."""
+    for reading in (snapshot.networks, snapshot.containers, snapshot.cni_results):
+        if isinstance(reading, Unavailable):
+            return f"{reading.source}: {reading.why}"
+    status = known_or(snapshot.runtime_status, None)
+    if snapshot.networks == Known(()) and status and status.network_ready is False:
+        return "the container runtime has loaded no CNI configuration"
+    return None
 
 
 def _pod_lacks_address(store: NetworkStore, index: SnapshotIndex) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.model.snapshot import Known, NetworkStore, Reservation, Unavailable
+from agent.model.snapshot import EntryKind, Known, NetworkStore, Reservation, Unavailable
 from tests import wired
 from tests.wire import ID, as_nobody, needs, run
 
@@ -124,8 +124,8 @@ def test_what_host_local_never_writes_is_unrecognized_and_blocks_its_address(
         (Path.mkdir, "it is a directory"),
         (lambda path: path.symlink_to("/etc/shadow"), "it is a symbolic link"),
         (lambda path: path.symlink_to("/no/such/file"), "it is a symbolic link"),
-        (os.mkfifo, "it is not a regular file"),
-        (lambda path: os.mknod(path, stat.S_IFSOCK), "it is a socket or a device"),
+        (os.mkfifo, "it is a FIFO"),
+        (lambda path: os.mknod(path, stat.S_IFSOCK), "it is a socket"),
         (
             lambda path: run("truncate", "--size=1T", str(path)),
             "it holds 1099511627776 bytes; host-local writes 70",
@@ -134,7 +134,7 @@ def test_what_host_local_never_writes_is_unrecognized_and_blocks_its_address(
             (lambda path, content=content: path.write_bytes(content), why)
             for content, why in contents.items()
         ),
-        (lambda path: os.mknod(path, stat.S_IFCHR, os.makedev(1, 5)), "it is not a regular file"),
+        (lambda path: os.mknod(path, stat.S_IFCHR, os.makedev(1, 5)), "it is a device"),
     ]
     path, before = kubenet / "10.244.1.7", len(os.listdir("/proc/self/fd"))
     (kubenet / "10.244.1.8").write_text(ID)
@@ -148,6 +148,23 @@ def test_what_host_local_never_writes_is_unrecognized_and_blocks_its_address(
         assert why in store.unrecognized[0].why
         assert len(os.listdir("/proc/self/fd")) == before
         path.rename(tmp_path / f"{number}")
+
+
+def test_a_fifo_is_seen_by_whatever_name_because_host_local_waits_for_its_writer(
+    kubenet: Path,
+) -> None:
+    (kubenet / "lock").touch()
+    (kubenet / "cbr0.bak").mkdir()
+    for name in ("10.244.1.7", "notes", "last_reserved_ip.0"):
+        os.mkfifo(kubenet / name)
+    store = read(kubenet)
+    assert store.reading == Known(())
+    assert sorted((entry.name, entry.kind) for entry in store.unrecognized) == [
+        ("10.244.1.7", EntryKind.FIFO),
+        ("cbr0.bak", EntryKind.DIRECTORY),
+        ("last_reserved_ip.0", EntryKind.FIFO),
+        ("notes", EntryKind.FIFO),
+    ]
 
 
 def test_what_is_missing_unreadable_or_no_directory_is_unavailable_and_an_empty_one_is_empty(
