@@ -232,7 +232,7 @@ def _unparsable(network: str, name: str, content: bytes, size: int) -> Unrecogni
         form = "64 hex digits, optionally CR LF and an interface"
         reason = f"{shown!r} is not a container id: {form}"
         if program:
-            reason = f"{shown!r} is an ID of {program}, which has a network of this name, too"
+            reason = f"{shown!r} is an ID of {program}, which shares this directory"
     return UnrecognizedEntry(network, name, reason, blocks=True, program=program)
 
 
