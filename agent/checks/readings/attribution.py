@@ -13,7 +13,7 @@ from posixpath import normpath
 from typing import Final, TypeAlias
 
 from agent.checks.readings.copies import configured_networks
-from agent.checks.waiting_pods import may_wait
+from agent.checks.waiting_pods import EVENT_AGE, may_wait
 from agent.model.assessment import KUBENET, PRIMARY
 from agent.model.index import SnapshotIndex
 from agent.model.ranges import covers, subnet_range
@@ -37,8 +37,6 @@ _Reservations: TypeAlias = Reading[tuple[Reservation, ...]]
 
 _RELOADED: Final = timedelta(minutes=1)
 """Until then every runtime has read a changed configuration."""
-_RETRIED: Final = timedelta(minutes=6)
-"""While an ADD fails, the kubelet tells so in an Event at least every 5 minutes."""
 
 
 def pod_networks(index: SnapshotIndex) -> Reading[tuple[RuntimeNetwork, ...]]:
@@ -97,7 +95,7 @@ def _networks_of_failed_adds(snapshot: Snapshot) -> frozenset[str]:
     names: set[str] = set()
     for failure in known_or(snapshot.sandbox_failures, ()):
         is_add = failure.operation == "add" or failure.exhausted
-        if is_add and failure.at and snapshot.api_time - failure.at <= _RETRIED:
+        if is_add and failure.at and snapshot.api_time - failure.at <= EVENT_AGE:
             names.add(failure.network)
             first_address = failure.exhausted.partition("-")[0]
             names |= {
