@@ -17,7 +17,7 @@ from agent.checks.detector import Step
 from agent.checks.registry import DETECTOR
 from agent.exporters.release_commands import BY_JOB, ON_NODE, Release
 from agent.model.assessment import State
-from agent.model.finding import Finding, Severity
+from agent.model.finding import WAITING_PODS, Finding, Severity
 from agent.model.ranges import covers
 from agent.model.report import NetworkSummary, Report
 from agent.model.settings import MAX_SHARE
@@ -40,7 +40,14 @@ def advice(detector: str, report: Report, release: Release = ON_NODE) -> list[St
 
     severities = {finding.severity for finding in own}
     kinds = {kind for finding in own for kind in finding.kinds}
-    return [step for step in DETECTOR[detector].ADVICE.steps if step.applies(severities, kinds)]
+    general = DETECTOR[detector].ADVICE.steps
+    return [*_of_findings(own), *(step for step in general if step.applies(severities, kinds))]
+
+
+def _of_findings(findings: Sequence[Finding]) -> Iterator[Step]:
+    """Yield the steps of the findings themselves, each once."""
+    for remedy in dict.fromkeys(remedy for finding in findings for remedy in finding.steps):
+        yield Step(remedy.text, (remedy.command,) if remedy.command else ())
 
 
 def description(detector: str) -> str:
@@ -76,7 +83,8 @@ def _about_leaks(report: Report, leaks: Sequence[Finding], release: Release) -> 
         )
         release = release.with_share()
     where = BY_JOB if release.by_job else ""
-    urgency = "" if is_full else _urgency(networks)
+    waits = any(tracked.finding.detector == WAITING_PODS for tracked in report.findings)
+    urgency = "" if is_full else _urgency(networks, waits=waits)
     commands = (release.preview, release.apply_on(report.assessment.snapshot.node_name))
     yield Step(f"{urgency}See what would be released, then release it{where}:", commands)
 
@@ -93,7 +101,7 @@ def _about_leaks(report: Report, leaks: Sequence[Finding], release: Release) -> 
         )
     if is_full:
         yield Step("When the waiting pods run, let new ones come:", (f"kubectl uncordon {node}",))
-    yield Step("Find out why it happened at the time shown, or addresses will leak again.")
+    yield leaked_reservation.prevention(leaks)
     yield Step("Never delete reservation files by hand: addresses in use have such files too.")
 
 
@@ -107,7 +115,7 @@ def _doubt(report: Report, networks: Sequence[NetworkSummary]) -> str | None:
     return None
 
 
-def _urgency(networks: Sequence[NetworkSummary]) -> str:
+def _urgency(networks: Sequence[NetworkSummary], *, waits: bool) -> str:
     lowest: int | None = None
     is_scarce = False
     for network in networks:
@@ -119,6 +127,8 @@ def _urgency(networks: Sequence[NetworkSummary]) -> str:
     if lowest is None:
         return "The number of free addresses is unknown. "
     free = count_of(lowest, "address is", "addresses are")
+    if waits:
+        return f"{free} free; see {WAITING_PODS} for why pods wait. "
     return f"{'' if is_scarce else 'Not urgent: '}{free} free. "
 
 

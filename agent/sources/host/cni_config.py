@@ -23,6 +23,10 @@ from agent.sources.source_error import NotFound, SourceError, read_error
 DEFAULT_DIRECTORY: Final = Path("/etc/cni/net.d")
 _MAX_DELEGATION: Final = 3  # delegates of delegates: a configuration of Multus may name itself
 FLANNEL: Final = "flannel"
+_ANTREA: Final = "antrea"
+_ANTREA_DIR: Final = "/run/antrea/cni/networks"
+"""Antrea's agent runs host-local in its own container, where this is /var/lib/cni/networks (in
+build/charts/antrea/templates/agent/daemonset.yaml of Antrea)."""
 FLANNEL_SUBNET: Final = re.compile(
     r"^FLANNEL_(?:IPV6_)?SUBNET=([0-9a-fA-F:.]+/\d{1,3})$", re.MULTILINE
 )
@@ -422,6 +426,8 @@ def _own_networks(
 
 def _ipam(plugin: Configuration) -> Configuration:
     ipam: Configuration = plugin.get("ipam") or {}
+    if plugin["type"] == _ANTREA and ipam:
+        return {"dataDir": _ANTREA_DIR, **ipam}
     if plugin["type"] != FLANNEL:
         return ipam
     # Whatever ranges are written, flannel puts the node's subnet in their place.
