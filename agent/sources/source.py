@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from agent.checks.waiting_pods import waiting_pods
+from agent.checks.waiting_pods import WAITS_AFTER, waiting_pods
 from agent.model.snapshot import SANDBOX_NOT_READY, Known, NotRequested, Snapshot, known_or
 
 
@@ -82,9 +82,13 @@ def unowned_ids(snapshot: Snapshot) -> frozenset[str]:
 def reason_nothing_is_stuck(snapshot: Snapshot) -> str | None:
     """Return why a healthy node does not need a source; None: a pod waits, or a sandbox is stuck.
 
-    A sandbox is stuck that is not ready and still has its address.
+    A sandbox is stuck if it is not ready and still has its address, or if its pod should be gone.
     """
-    if waiting_pods(snapshot):
+    overdue = (
+        pod.deletion is not None and snapshot.api_time - pod.deletion >= WAITS_AFTER
+        for pod in known_or(snapshot.pods, ())
+    )
+    if waiting_pods(snapshot) or any(overdue):
         return None
     stuck = {
         container.id

@@ -261,7 +261,8 @@ def _why_unknown(snapshot: Snapshot) -> str | None:
         if isinstance(reading, Unavailable):
             return f"{reading.source}: {reading.why}"
     status = known_or(snapshot.runtime_status, None)
-    if snapshot.networks == Known(()) and status and status.network_ready is False:
+    # dockershim has no such status, and may use no network at all.
+    if snapshot.networks == Known(()) and status and status.network_ready is not None:
         return "the container runtime has loaded no CNI configuration"
     return None
 
