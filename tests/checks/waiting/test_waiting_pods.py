@@ -391,6 +391,10 @@ def test_no_node_is_ok_while_a_pod_waits() -> None:
     volumes = with_events(node(*some(3)), Event("Multi-Attach error", "FailedAttachVolume"))
     assert headline(scanned(volumes)).startswith("Info: 3 pods have waited for up to 30m")
     assert state_of(scanned(node())) is NodeState.OK
+    # It has waited for a minute in the second snapshot only, and that is enough.
+    young = waits("a/a", 59 * SECOND)
+    later = scanned(node(young), node(young, later=SECOND))
+    assert headline(later).startswith("Info: pod a/a has waited for 1m")
 
 
 def test_the_catalog_has_the_entries_that_decide() -> None:
