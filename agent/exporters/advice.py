@@ -101,7 +101,7 @@ def _about_leaks(report: Report, leaks: Sequence[Finding], release: Release) -> 
         )
     if is_full:
         yield Step("When the waiting pods run, let new ones come:", (f"kubectl uncordon {node}",))
-    yield Step("Find out why it happened at the time shown, or addresses will leak again.")
+    yield leaked_reservation.prevention(leaks)
     yield Step("Never delete reservation files by hand: addresses in use have such files too.")
 
 

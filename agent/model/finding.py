@@ -25,6 +25,7 @@ class LeakCause(StrEnum):
     RUNTIME_RESTART = "runtime_restart"
     RUNTIME_STATE_LOST = "runtime_state_lost"
     NODE_REBOOT = "node_reboot"
+    SANDBOX_REPLACED = "sandbox_replaced"
     NETWORK_RENAMED = "network_renamed"
     TEARDOWN_SKIPPED = "teardown_skipped"
     SETUP_FAILED = "setup_failed"
@@ -38,7 +39,10 @@ RESTARTS: Final = {
     LeakCause.RUNTIME_STATE_LOST,
     LeakCause.NODE_REBOOT,
 }
-"""The causes with the time of a start; that of any other cause is the time of the file."""
+"""The causes with the time of a start.
+
+`SANDBOX_REPLACED` has that of the pod's next sandbox; any other has the time of the file.
+"""
 
 
 class WaitCause(Word):

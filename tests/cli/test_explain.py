@@ -88,7 +88,7 @@ def test_a_word_is_found_however_it_is_written_and_an_unknown_one_suggests_the_n
         "lock-timeout": "lock_timeout (setting)\n\n",
         "NODELEAK_LOCK_TIMEOUT": "lock_timeout (setting)\n\n",
         # Messages of other programs.
-        "no IP addresses available in range set: 10.1.1.2-10.1.1.9": "range_full (message of",
+        "no IP addresses available in range set": "range_full (message of",
         'failed to find plugin "loopback" in path [/opt/cni/bin]': "plugin_binary_missing (message",
         "Volume not attached according to node status for volume": "volume_not_attached (message",
         "Multi-Attach error": "volume_used_elsewhere (message of attach/detach controller)",
