@@ -106,8 +106,10 @@ def _range(situation: Situation) -> Iterator[Evidence]:
 def _requested_address(situation: Situation) -> Iterator[Evidence]:
     """Say who has the one address that a pod asks for."""
     failure = situation.failure
-    if failure is None or not failure.requested_ip:
+    if failure is None or not failure.requested_ip or failure.exhausted:
         return
+    if situation.cause is not WaitCause.NO_ADDRESS:
+        return  # no range has that address
     ip = failure.requested_ip
     entries = [entry for entry in situation.assessment.reservations if entry.name == ip]
     for entry in entries:

@@ -157,6 +157,11 @@ def test_without_an_event_it_says_how_to_see_why() -> None:
     assert "no kubelet was found" in found(
         with_events(node(*some(2), processes=[processes(kubelet=None)]))
     ).message  # fmt: skip
+    down = [replace(WORKER, ready=False, not_ready="Kubelet stopped posting node status.")]
+    stopped = with_events(node(*some(2), processes=[processes(kubelet=None)], node=down))
+    assert headline(scanned(stopped)) == (
+        "Critical: 2 pods have waited for up to 30m: no kubelet runs on this node"
+    )
     # Many that come at once start one after the other.
     started = replace(sandbox("5" * 64, "shop/new"), created=int((NOW - 9 * SECOND).timestamp()))
     assert found(with_events(node(*some(30, 90 * SECOND), started))).severity is Severity.INFO
@@ -251,6 +256,10 @@ def test_who_has_the_address_that_a_pod_asks_for() -> None:
     assert "not known to be leaked" in in_use.message
     nobody = found(with_events(node(waits("a/a")), Event(words.format("10.244.1.77"))))
     assert "but no directory that was read has a reservation of 10.244.1.77" in nobody.message
+    outside = f'{BY_CONTAINERD}plugin type="x" failed (add): failed to allocate all requested IPs: '
+    assert "reservation" not in found(
+        with_events(node(waits("a/a")), Event(f"{outside}192.168.27.56"))
+    ).message  # fmt: skip
 
 
 def flannel(problem: str | None = None, **more: Any) -> CniFiles:
