@@ -87,7 +87,12 @@ def is_recent(failure: SandboxFailure, assessment: Assessment) -> bool:
 def _range(situation: Situation) -> Iterator[Evidence]:
     """Compare the range that a plugin finds full with what was counted here."""
     failure = situation.failure
-    if failure is None or not failure.exhausted:
+    if failure is None:
+        for configured in known_or(situation.assessment.snapshot.networks, ()):
+            if or_none(situation.assessment.free, configured.name) == 0:
+                yield Evidence(f"network {configured.name} has no free address")
+        return
+    if not failure.exhausted:
         return
     network = exhausted_network(failure, situation.assessment)
     free = or_none(situation.assessment.free, network) if network else None

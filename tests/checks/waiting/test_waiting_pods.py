@@ -221,6 +221,10 @@ def test_a_full_range_is_told_once() -> None:
     assert (finding.severity, finding.cause) == (Severity.INFO, WaitCause.NO_ADDRESS)
     assert "proof on this node: network kubenet has no free address" in finding.message
     assert headline(scanned(full)).startswith("Critical: no free pod addresses")
+    unread = NotRequested("sandbox_failures", "the account may not list events")
+    without_events = replace(full, sandbox_failures=unread)
+    assert "it fits that network kubenet has no free address" in found(without_events).message
+    assert headline(scanned(without_events)).startswith("Critical: no free pod addresses")
 
 
 def test_pods_that_find_a_range_full_contradict_an_ok() -> None:
