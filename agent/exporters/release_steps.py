@@ -96,19 +96,18 @@ def _checks_of_names(batch: Batch) -> Iterator[Step]:
     empty = [request for request in batch.requests if not request.container_id]
     if Reason.OUTSIDE_RANGE in reasons:
         yield Step(
-            "Check first that no other program uses the addresses outside the range: they belong "
-            "to an earlier pod CIDR, or to somebody else."
+            "Check first that no other program uses the addresses that are in no known range: they "
+            "belong to an earlier pod CIDR, or to somebody else."
         )
     if empty:
         names = join_names([ip for request in empty for ip in request.ips])
-        files = "file" if len(empty) == 1 else "files"
         yield Step(
-            f"Check first that nobody keeps an address free on purpose: a crash or somebody left "
-            f"an empty {files} for {names}."
+            "Check first that nobody keeps these addresses free on purpose. Their files are empty, "
+            f"which a crash leaves too: {names}."
         )
-    if any(refusal.reason is Reason.NOT_CONFIRMED for refusal in batch.lifted) and len(empty) < len(
-        batch.requests
-    ):
+    # Each has a refusal of its own.
+    unconfirmed = [each for each in batch.lifted if each.reason is Reason.NOT_CONFIRMED]
+    if len(unconfirmed) > len(empty):
         yield Step(
             "Check first who restored an address after its release, and why: whoever has it may "
             "be visible to nobody here."
