@@ -82,7 +82,7 @@ def run(
     tracked = [observed[finding.key] for finding in suspects.findings]
     leaks = [leak for leak in tracked if leak.confirmed]
     assessment = _with_confirmed(assessment, leaks)
-    listed_leaks = leaked_reservation.summarized(leaks, assessment.runtime.name)
+    listed_leaks = leaked_reservation.summarized(leaks, assessment)
 
     detected = detect(assessment, _REMAINING)
     others = _confirm(detected, observed_before, snapshot, confirm_after)

@@ -25,7 +25,7 @@ from agent.cleanup.plan import Plan, make_plan
 from agent.exporters.release_commands import ON_NODE, Release
 from agent.exporters.release_steps import blocked_step, release_steps
 from agent.model.assessment import State
-from agent.model.finding import RESTARTS, Finding, LeakCause, Severity
+from agent.model.finding import RESTARTS, WAITING_PODS, Finding, LeakCause, Severity
 from agent.model.release import Reason, Refusal
 from agent.model.report import NetworkSummary, Report
 from agent.model.runtime import CRI_O, DOCKER
@@ -50,7 +50,14 @@ def advice(detector: str, report: Report, release: Release = ON_NODE) -> list[St
 
     severities = {finding.severity for finding in own}
     kinds = {kind for finding in own for kind in finding.kinds}
-    return [step for step in DETECTOR[detector].ADVICE.steps if step.applies(severities, kinds)]
+    general = DETECTOR[detector].ADVICE.steps
+    return [*_of_findings(own), *(step for step in general if step.applies(severities, kinds))]
+
+
+def _of_findings(findings: Sequence[Finding]) -> Iterator[Step]:
+    """Yield the steps of the findings themselves, each once."""
+    for remedy in dict.fromkeys(remedy for finding in findings for remedy in finding.steps):
+        yield Step(remedy.text, (remedy.command,) if remedy.command else ())
 
 
 def description(detector: str) -> str:
@@ -135,23 +142,21 @@ def release_plan(report: Report, release: Release = ON_NODE) -> Plan:
 
 def _find_out(report: Report, leaks: Sequence[Finding]) -> Step:
     """Say where to look for the reason of the leaks, by their likely causes."""
+    step = leaked_reservation.prevention(leaks)
     causes = {leak.cause: leak for leak in leaks if isinstance(leak.cause, LeakCause)}
     commands = [f"nodeleak explain {cause}" for cause in causes if cause is not LeakCause.UNKNOWN]
     restarts = [leak.cause_at for leak in leaks if leak.cause in RESTARTS and leak.cause_at]
-    units = _units(report)
     if restarts:
         start = max(restarts)
         since, until = (
             f"{start + distance:%Y-%m-%d %H:%M} UTC" for distance in (-_AROUND, _AROUND)
         )
-        commands.append(f'journalctl {units} --since "{since}" --until "{until}"')
-    if {*causes} - RESTARTS - {LeakCause.EMPTY_FILE}:
-        commands.append("kubectl get events -A --field-selector reason=FailedKillPod")
-        commands.append(f'journalctl {units} | grep -iE "failed \\(delete\\)|tear ?down" | tail')
-    return Step(
-        "Find out why it happened, or addresses will leak again. The logs are on the node:",
-        tuple(commands),
-    )
+        log = f'journalctl {_units(report)} --since "{since}" --until "{until}"'
+        commands.append(f"{log}    # on the node")
+    commands += step.commands
+    if not commands:
+        commands.append("nodeleak timeline")
+    return step._replace(text=f"{step.text.rstrip('.:')}:", commands=tuple(commands))
 
 
 _DISTRIBUTIONS: Final = {
@@ -198,9 +203,10 @@ def _urgency(report: Report, networks: Sequence[NetworkSummary]) -> str:
         and tracked.finding.severity is not Severity.INFO
         for tracked in report.findings
     )
-    if is_low or waiting_pods(report.assessment.snapshot):
-        return text
-    return f"Not urgent: {text}"
+    if any(tracked.finding.detector == WAITING_PODS for tracked in report.findings):
+        return f"{text.rstrip('. ')}; see {WAITING_PODS} for why pods wait. "
+    is_urgent = is_low or waiting_pods(report.assessment.snapshot)
+    return text if is_urgent else f"Not urgent: {text}"
 
 
 def _about_ranges(report: Report, findings: Sequence[Finding]) -> Iterator[Step]:

@@ -71,19 +71,21 @@ class Stand:
 
 
 @contextmanager
-def standing(directory: Path, node: FakeNode, networks: str = "") -> Iterator[Stand]:
-    """`networks`: `cniconfig` of containerd; empty: it names none, as CRI-O."""
+def standing(
+    directory: Path, node: FakeNode, networks: str = "", *, not_ready: str = ""
+) -> Iterator[Stand]:
+    """`networks`: `cniconfig` of containerd; empty: it names none, as CRI-O.
+
+    `not_ready`: why the runtime's network is not ready; empty: it is.
+    """
     host = build(directory / "node", node)
     with ExitStack() as stack:
         if node.uses_docker:
             stack.enter_context(engine(host.docker_socket, node))
         else:
-            stack.enter_context(
-                FakeGrpcServer(
-                    host.containerd_socket,
-                    cri.of_node(node, {"cniconfig": networks} if networks else {}).answer,
-                )
-            )
+            runtime = cri.of_node(node, {"cniconfig": networks} if networks else {})
+            runtime.network_not_ready = not_ready
+            stack.enter_context(FakeGrpcServer(host.containerd_socket, runtime.answer))
         write_kubeconfig(host, stack.enter_context(apiserver(node)))
         yield Stand(node, host)
 

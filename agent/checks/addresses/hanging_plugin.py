@@ -5,7 +5,7 @@ end, as on a disk or a server that does not answer, then stops every ADD and DEL
 runtime ends a plugin after minutes, but not what the plugin has started.
 
 Means: a CNI plugin has been running for a minute or more. Severity critical: it has been running
-for five minutes, pods wait, and none with a network of its own has started since.
+for five minutes, pods wait, and none with a network of its own has started meanwhile.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from agent.checks.detector import Advice, Noun, Step
-from agent.checks.waiting_pods import waiting_pods
+from agent.checks.waiting_pods import WAITS_AFTER, waiting_pods
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import (
@@ -121,9 +121,13 @@ def _no_pod_starts(oldest: PluginProcess, assessment: Assessment) -> bool:
     """Return whether pods wait, and none has got a network since the oldest plugin started."""
     snapshot = assessment.snapshot
     lasted = snapshot.taken_at - oldest.started
-    if lasted < _NO_POD_STARTS or not waiting_pods(snapshot):
+    scheduled = [pod.scheduled for pod in waiting_pods(snapshot) if pod.scheduled]
+    if lasted < _NO_POD_STARTS or not scheduled:
         return False
-    return not any(created > oldest.started for created in _with_network(assessment))
+    # The first pod that waits was to start then, by the node's clock.
+    first = min(scheduled) + WAITS_AFTER - (snapshot.api_time - snapshot.taken_at)
+    since = max(oldest.started, first)
+    return not any(created > since for created in _with_network(assessment))
 
 
 def _with_network(assessment: Assessment) -> Iterator[datetime]:

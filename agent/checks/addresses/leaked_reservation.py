@@ -24,7 +24,6 @@ from agent.checks.detector import Advice, Noun, Step
 from agent.model.assessment import Assessment
 from agent.model.clocks import FILE_AHEAD
 from agent.model.finding import (
-    RESTARTS,
     Finding,
     LeakCause,
     Severity,
@@ -42,6 +41,7 @@ from agent.model.text import LONGEST_LIST, count_of, join_names
 NAME = "leaked_reservation"
 SEVERITIES: Final = (Severity.WARNING,)
 NOUN: Final = Noun("leaked pod address", "leaked pod addresses")
+_UNCOMPLETED: Final = {LeakCause.TEARDOWN_SKIPPED, LeakCause.SETUP_FAILED}
 ADVICE: Final = Advice(
     steps=(
         Step(
@@ -78,18 +78,19 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             if leak.container_id:
                 owner = f"container {entry.container}, which no longer exists"
             cause = likely_cause(leak, assessment, evidence)
-            reason = cause.describe(assessment.runtime.name)
+            reason = cause.describe(leak.network, assessment)
+            remaining = cause.describe_remaining(leak.network, assessment)
             yield Finding(
                 NAME,
                 str(leak.key),
-                f"{leak.ip} is reserved for {owner}; {reason}{rules}",
+                f"{leak.ip} is reserved for {owner}; {reason}{rules}{remaining}",
                 network=leak.network,
                 pod=entry.pod,
                 cause=cause.kind,
                 since=began_at(leak, cause, assessment),
                 cause_at=cause.at,
                 identity=(leak.container_id, leak.inode, leak.size, leak.mtime_ns),
-                group=_group(leak.network, cause),
+                group=(leak.network, cause.kind, evidence.generation(cause)),
                 port_mappings=forwarded,
             )
     _check_sources(assessment)
@@ -132,7 +133,7 @@ def known_causes(leaks: Iterable[TrackedFinding]) -> dict[ReservationKey, LeakCa
 # Several leaks in one finding, or in one line
 
 
-def summarized(leaks: Sequence[TrackedFinding], runtime: str) -> list[TrackedFinding]:
+def summarized(leaks: Sequence[TrackedFinding], assessment: Assessment) -> list[TrackedFinding]:
     """Return the leaks that are listed, and one finding for the others of each network and cause.
 
     Those seen first are listed.
@@ -147,7 +148,7 @@ def summarized(leaks: Sequence[TrackedFinding], runtime: str) -> list[TrackedFin
     for (network, cause), group in unlisted.items():
         noun = "more address" if network in networks else "address"
         count = count_of(len(group), noun, f"{noun}es")
-        finding = _summary([leak.finding for leak in group], cause, count, runtime)
+        finding = _summary([leak.finding for leak in group], cause, count, assessment)
         first_seen = min(leak.first_seen for leak in group)
         findings.append(TrackedFinding(finding, first_seen, confirmed=True))
     return findings
@@ -158,11 +159,13 @@ def _age(leak: TrackedFinding) -> tuple[object, ...]:
     return leak.first_seen, numbered(ip), network
 
 
-def _summary(leaks: Sequence[Finding], kind: LeakCause, count: str, runtime: str) -> Finding:
+def _summary(
+    leaks: Sequence[Finding], kind: LeakCause, count: str, assessment: Assessment
+) -> Finding:
     network = leaks[0].network
     cause = Cause(kind, min(leak.cause_at for leak in leaks if leak.cause_at))
     began = [leak.since for leak in leaks if leak.since]
-    reason = cause.describe(runtime, " (the oldest)")
+    reason = cause.describe(network, assessment, " (the oldest)")
     return Finding(
         NAME,
         network,
@@ -172,14 +175,24 @@ def _summary(leaks: Sequence[Finding], kind: LeakCause, count: str, runtime: str
         since=min(began) if len(began) == len(leaks) else None,
         cause_at=cause.at,
         identity=(kind.value,),
-        group=_group(network, cause),
+        group=leaks[0].group,
         count=len(leaks),
     )
 
 
-def _group(network: str, cause: Cause) -> tuple[object, ...]:
-    # A restart has one time; without one, each leak has the time of its file.
-    return network, cause.kind, cause.at if cause.kind in RESTARTS else None
+def prevention(leaks: Iterable[Finding]) -> Step:
+    """Return how to find out what keeps leaking addresses."""
+    if any(leak.cause in _UNCOMPLETED for leak in leaks):
+        return Step(
+            "Find out whether a CNI plugin fails in DEL, or who removes sandboxes with `ctr`, or "
+            "addresses will leak again. Events of pods that are being deleted name the plugin, and "
+            "so does the log of the runtime, or that of Multus if it calls the network:",
+            (
+                "kubectl get events -A --field-selector reason=FailedKillPod",
+                "journalctl -u containerd -u crio -u k3s -u rke2-agent | grep 'failed (delete)'",
+            ),
+        )
+    return Step("Find out why it happened, or addresses will leak again.")
 
 
 def describe_group(findings: Sequence[Finding], assessment: Assessment) -> str:
@@ -187,7 +200,8 @@ def describe_group(findings: Sequence[Finding], assessment: Assessment) -> str:
     network = findings[0].network
     times = {finding.cause_at for finding in findings if finding.cause_at}
     cause = Cause(LeakCause(str(findings[0].cause)), min(times))
-    reason = cause.describe(assessment.runtime.name, " (the oldest)" if len(times) > 1 else "")
+    remark = " (the oldest)" if len(times) > 1 else ""
+    reason = cause.describe(network, assessment, remark)
 
     ips: list[str] = []
     ports: list[str] = []
@@ -204,4 +218,6 @@ def describe_group(findings: Sequence[Finding], assessment: Assessment) -> str:
         shown = consecutive if len(consecutive) <= LONGEST_LIST else ips
         addresses = f": {join_names(shown, count - len(ips))}"
     leaked = f"{count_of(count, 'address', 'addresses')} in {network} leaked"
-    return f"{leaked}, {reason}{addresses}{host_ports.describe(join_names(ports))}"
+    rules = host_ports.describe(join_names(ports))
+    remaining = cause.describe_remaining(network, assessment)
+    return f"{leaked}, {reason}{addresses}{rules}{remaining}"

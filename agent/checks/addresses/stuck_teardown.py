@@ -247,11 +247,15 @@ def _reasons(entries: Sequence[ClassifiedReservation], assessment: Assessment) -
         first = next(iter(damaged.values()))
         file = f"libcni's cached result {first.file} is damaged ({first.damage})"
         if len(damaged) > 1:
-            file = f"{len(damaged)} of libcni's cached results are damaged, such as {first.file}"
+            file = (
+                f"{len(damaged)} of libcni's cached results are damaged, such as {first.file} "
+                "(`nodeleak scan --output=wide` names all)"
+            )
         runtimes = " or ".join(map(str, assessment.runtime.used)) or "the runtime"
-        cannot = f"{runtimes} cannot tear it down"
+        object_ = "it" if len(damaged) == 1 else "them"
+        cannot = f"{runtimes} cannot tear {object_} down"
         if _forgives(assessment) is None:
-            cannot = f"possible cause: {runtimes} may be too old to tear it down"
+            cannot = f"possible cause: {runtimes} may be too old to tear {object_} down"
         remove = "remove this file" if len(damaged) == 1 else "remove these files"
         yield (
             f"{cannot}, because {file}; {remove} below /var/lib/cni/results or /var/lib/cni/cache"

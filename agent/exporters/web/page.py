@@ -47,7 +47,11 @@ _LETTERS: Final = {mark: look.letter for mark, look in LOOKS.items()} | {
     "unavailable": "",
 }
 """On the squares; these two are a plain and a hatched one."""
-_STATUS: Final = {NodeState.FINDINGS: "problem", NodeState.INCOMPLETE: "incomplete"}
+_STATUS: Final = {
+    NodeState.FINDINGS: "problem",
+    NodeState.INCOMPLETE: "incomplete",
+    NodeState.WAITING: "unconfirmed",
+}
 """The color; otherwise that of a problem that has not lasted yet, or of a healthy node."""
 _STYLE: Final = files("agent.exporters.web").joinpath("templates/page.css").read_text()
 _STYLE_SHA256: Final = b64encode(sha256(_STYLE.encode()).digest()).decode()

@@ -83,14 +83,15 @@ def test_advice_about_the_lock_is_given_only_where_host_local_waits_for_it() -> 
 
 def test_it_is_critical_while_pods_wait_and_none_has_started_since() -> None:
     later = b.sandbox("7" * 64, "shop/late")
-    young = replace(later, created=int((NOW - HOUR).timestamp()))
+    young = replace(later, created=int((NOW - 2 * MINUTE).timestamp()))
     address = pod("shop/late", "10.244.1.7")
     on_host = pod("shop/late", "192.168.0.7", host_network=True)
     for severity, records, ago in (
         (Severity.CRITICAL, (), 1.5 * HOUR),
         (Severity.CRITICAL, (young, on_host), 1.5 * HOUR),
         (Severity.WARNING, (young, address), 1.5 * HOUR),
-        (Severity.CRITICAL, (young, address), HOUR / 2),
+        # It has started before the other pod began to wait.
+        (Severity.CRITICAL, (replace(young, created=0), address), 1.5 * HOUR),
         (Severity.WARNING, (), 4 * MINUTE),
     ):
         hanging = [replace(processes(), plugins=(plugin(70, ago=ago),))]
