@@ -128,7 +128,17 @@ def _steps(cleaning: Cleaning, release: Release, view: TableView) -> Iterator[st
 
 def _outlook(plan: Plan, document: dict[str, Any]) -> str:
     """Say how many addresses can be released, and of the networks how many are free then."""
-    text = f"{count_of(plan.count, 'address', 'addresses')} can be released"
+    now = sum(batch.count for batch in plan.batches if batch.at_once)
+    later = plan.count - now
+    after = [
+        *["a check"] * any(batch.lifted for batch in plan.batches),
+        *["a wait"] * any(batch.wait for batch in plan.batches),
+    ]
+    text = f"{count_of(now or later, 'address', 'addresses')} can be released"
+    if not now:
+        text += f" after {' and '.join(after)}"
+    elif later:
+        text += f", {later} more after {' and '.join(after)}"
     changes = [
         f"{network['network']}: {format_number(network['free_before'])} free now, "
         f"{format_number(network['free_after'])} afterwards"
