@@ -18,7 +18,6 @@ from agent.checks.addresses import (
 )
 from agent.checks.detector import Step
 from agent.checks.registry import DETECTOR
-from agent.checks.waiting_pods import waiting_pods
 from agent.cleanup import guards
 from agent.cleanup.guards import GuardContext, RuntimeHistory
 from agent.cleanup.plan import Plan, make_plan
@@ -142,21 +141,27 @@ def release_plan(report: Report, release: Release = ON_NODE) -> Plan:
 
 def _find_out(report: Report, leaks: Sequence[Finding]) -> Step:
     """Say where to look for the reason of the leaks, by their likely causes."""
-    step = leaked_reservation.prevention(leaks)
     causes = {leak.cause: leak for leak in leaks if isinstance(leak.cause, LeakCause)}
     commands = [f"nodeleak explain {cause}" for cause in causes if cause is not LeakCause.UNKNOWN]
+    units = _units(report)
     restarts = [leak.cause_at for leak in leaks if leak.cause in RESTARTS and leak.cause_at]
     if restarts:
         start = max(restarts)
         since, until = (
             f"{start + distance:%Y-%m-%d %H:%M} UTC" for distance in (-_AROUND, _AROUND)
         )
-        log = f'journalctl {_units(report)} --since "{since}" --until "{until}"'
-        commands.append(f"{log}    # on the node")
-    commands += step.commands
-    if not commands:
-        commands.append("nodeleak timeline")
-    return step._replace(text=f"{step.text.rstrip('.:')}:", commands=tuple(commands))
+        commands.append(f'journalctl {units} --since "{since}" --until "{until}"')
+    text = "Find out why it happened, or addresses will leak again. The logs are on the node:"
+    if {*causes} & {LeakCause.TEARDOWN_SKIPPED, LeakCause.SETUP_FAILED}:
+        text = (
+            "Find out whether a CNI plugin fails in DEL, or who removes sandboxes with `ctr`, or "
+            "addresses will leak again. The logs are on the node, and that of Multus if it calls "
+            "the network:"
+        )
+    if {*causes} - RESTARTS - {LeakCause.EMPTY_FILE}:
+        commands.append("kubectl get events -A --field-selector reason=FailedKillPod")
+        commands.append(f'journalctl {units} | grep -iE "failed \\(delete\\)|tear ?down" | tail')
+    return Step(text, tuple(commands))
 
 
 _DISTRIBUTIONS: Final = {
@@ -204,9 +209,10 @@ def _urgency(report: Report, networks: Sequence[NetworkSummary]) -> str:
         for tracked in report.findings
     )
     if any(tracked.finding.detector == WAITING_PODS for tracked in report.findings):
-        return f"{text.rstrip('. ')}; see {WAITING_PODS} for why pods wait. "
-    is_urgent = is_low or waiting_pods(report.assessment.snapshot)
-    return text if is_urgent else f"Not urgent: {text}"
+        return f"{text}See {WAITING_PODS} for why pods wait. "
+    if is_low:
+        return text
+    return f"Not urgent: {text}"
 
 
 def _about_ranges(report: Report, findings: Sequence[Finding]) -> Iterator[Step]:

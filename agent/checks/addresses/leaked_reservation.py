@@ -41,7 +41,6 @@ from agent.model.text import LONGEST_LIST, count_of, join_names
 NAME = "leaked_reservation"
 SEVERITIES: Final = (Severity.WARNING,)
 NOUN: Final = Noun("leaked pod address", "leaked pod addresses")
-_UNCOMPLETED: Final = {LeakCause.TEARDOWN_SKIPPED, LeakCause.SETUP_FAILED}
 ADVICE: Final = Advice(
     steps=(
         Step(
@@ -178,21 +177,6 @@ def _summary(
         group=leaks[0].group,
         count=len(leaks),
     )
-
-
-def prevention(leaks: Iterable[Finding]) -> Step:
-    """Return how to find out what keeps leaking addresses."""
-    if any(leak.cause in _UNCOMPLETED for leak in leaks):
-        return Step(
-            "Find out whether a CNI plugin fails in DEL, or who removes sandboxes with `ctr`, or "
-            "addresses will leak again. Events of pods that are being deleted name the plugin, and "
-            "so does the log of the runtime, or that of Multus if it calls the network:",
-            (
-                "kubectl get events -A --field-selector reason=FailedKillPod",
-                "journalctl -u containerd -u crio -u k3s -u rke2-agent | grep 'failed (delete)'",
-            ),
-        )
-    return Step("Find out why it happened, or addresses will leak again.")
 
 
 def describe_group(findings: Sequence[Finding], assessment: Assessment) -> str:
