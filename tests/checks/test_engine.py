@@ -271,7 +271,7 @@ def test_nothing_is_released_or_forgotten_while_the_detector_of_leaks_is_broken(
 def test_an_unavailable_source_is_listed_and_the_report_is_incomplete_if_needed() -> None:
     not_needed = {
         *("runtimes", "autoscaler", "mounts", "attachments", "state", "sandbox_failures"),
-        *("runtime_status", "cni_files", "links", "disks"),
+        *("cni_files", "links", "disks"),
     }
     for source in SOURCES:
         report = scanned(without(node(), source))
