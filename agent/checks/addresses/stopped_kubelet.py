@@ -4,8 +4,8 @@ Only the kubelet has sandboxes made and torn down. While it is stopped, new pods
 were deleted go on and keep their addresses.
 
 Means: the process table of the node has a container runtime and no kubelet, k3s, RKE2 or MicroK8s,
-while pods have waited for a minute or should have been gone for a minute. Severity info: the Node is
-Ready, or its state is not known, so that an unknown program may be the kubelet.
+while pods have waited, or should have been gone, for a minute. Severity info: the Node is Ready, or
+its state is not known, so that an unknown program may be the kubelet.
 """
 
 from collections.abc import Iterator

@@ -54,8 +54,8 @@ _FAILS: Final = "fails"
 ADVICE: Final = Advice(
     steps=(
         Step(
-            "If libcni's cached result is damaged, remove the named file. If the disk is full, free "
-            "space first. The kubelet then releases the address within a minute.",
+            "If libcni's cached result is damaged, remove the named file. If the disk is full, "
+            "free space first. The kubelet then releases the address within a minute.",
             kind=_DAMAGED,
         ),
         Step(
