@@ -19,6 +19,7 @@ from agent.sources.host.addresses import AddressesSource
 from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults, CniResultsSource
 from agent.sources.host.cni_files import CniFilesSource
+from agent.sources.host.cni_plugins import PluginPrograms
 from agent.sources.host.device_plugins import read_device_plugins
 from agent.sources.host.disks import DisksSource
 from agent.sources.host.links import LinksSource
@@ -98,11 +99,10 @@ def node_sources(
     """
     readers = Readers.of_node(config)
     tracker = _registration_tracker(config, readers.processes, latest_node)
-    mounted = partial(mounted_path, run_dir=config.run_dir)
     sources: list[Source] = [
         readers.networks,
         RuntimeStatusSource(readers.networks),
-        CniFilesSource(lambda: readers.runtimes.cni, mounted, config.proc),
+        CniFilesSource(lambda: readers.runtimes.cni, readers.runtimes.programs),
         _reservations(config, readers.results),
         ContainersSource(readers.runtimes, readers.in_time),
         RuntimesSource(readers.runtimes),
@@ -153,13 +153,14 @@ def _reservations(config: Config, results: CniResults) -> ReservationsSource:
 
 
 def _disks(config: Config, runtimes: NodeRuntimes) -> DisksSource:
-    directories = [config.cni_networks_dir, *config.cni_cache_dir, _RUN]
+    cni = config.cni_networks_dir
+    directories = [cni.parent, cni, *config.cni_cache_dir, _RUN]
     if config.kubelet_dir:
         directories.append(config.kubelet_dir)
     return DisksSource(
         directories=tuple(directories),
         runtime_root=lambda: runtimes.cni.root,
-        mounted=partial(mounted_path, run_dir=config.run_dir),
+        mounted=runtimes.programs.mounted,
         proc=config.proc,
     )
 
@@ -213,7 +214,7 @@ def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
     return NodeRuntimes(
         docker=docker,
         connect=cri,
-        mounted=partial(mounted_path, run_dir=config.run_dir),
+        programs=PluginPrograms(partial(mounted_path, run_dir=config.run_dir), config.proc),
         processes=processes,
         proc=config.proc,
         choice=config.runtime,

@@ -305,6 +305,7 @@ def allowed_network(request: ReleaseRequest, context: GuardContext) -> Refusal |
         Reason.NETWORK_NOT_ALLOWED,
         f"cleanup is not allowed in network {', '.join(denied)}",
         f"--cleanup-network={wider}",
+        networks=tuple(denied),
     )
 
 
@@ -377,7 +378,7 @@ def _too_young(age: timedelta, grace: timedelta) -> Refusal | None:
         return Refusal(Reason.NOT_CONFIRMED, why)
     if age < grace:
         why = f"{seconds:.0f} s old, and --grace is {grace.total_seconds():.0f} s"
-        return Refusal(Reason.NOT_CONFIRMED, why, "--grace=0s")
+        return Refusal(Reason.NOT_CONFIRMED, why, "--grace=0s", wait=grace - age)
     return None
 
 
@@ -447,7 +448,8 @@ def trusted_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal 
     since = history.suspect_since
     if since is not None and snapshot.uptime - since <= context.limits.settle:
         why = f"{history.why}; its list is trusted again after --settle"
-        return Refusal(Reason.RUNTIME_DOUBTFUL, why)
+        wait = context.limits.settle - (snapshot.uptime - since)
+        return Refusal(Reason.RUNTIME_DOUBTFUL, why, wait=wait)
     if isinstance(snapshot.pods, NotRequested):
         return None
     running, missing = context.running
@@ -487,7 +489,7 @@ def settled(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
         f"{name} started {max(age, 0):.0f} s ago, and --settle is {settle:.0f} s: "
         f"wait {ceil(settle - age)} s"
     )
-    return Refusal(Reason.UNSETTLED, why)
+    return Refusal(Reason.UNSETTLED, why, wait=timedelta(seconds=settle - age))
 
 
 def plausible_share(request: ReleaseRequest, context: GuardContext) -> Refusal | None:

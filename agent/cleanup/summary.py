@@ -19,6 +19,7 @@ from agent.model.release import (
 )
 from agent.model.remedy import Remedy
 from agent.model.report import Report
+from agent.model.runtime import DOCKER
 from agent.model.settings import AUTO
 from agent.model.snapshot import Known, NotRequested, Reservation, ReservationKey, Unavailable
 from agent.sources.source_error import describe_os_error
@@ -54,6 +55,7 @@ def summarize(
         free_before={network.name: network.free for network in report.networks},
         free_after=_free_after(report, released),
         causes=report.leak_causes,
+        docker=DOCKER in report.assessment.runtime.names,
         bugs=tuple(bugs.values()),
         warnings=tuple(warnings),
     )

@@ -18,7 +18,7 @@ from agent.exporters.metrics import METRICS, PREFIX
 from agent.exporters.rows import WHEN_HALTED
 from agent.model import catalog
 from agent.model.assessment import State
-from agent.model.finding import Severity
+from agent.model.finding import Severity, WaitCause
 from agent.model.release import BlockedBy, Reason, Verdict
 from agent.model.text import LONGEST_LIST, did_you_mean, escape, quote, truncate
 from agent.model.volumes import Confidence
@@ -236,6 +236,7 @@ def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
     yield "blocker: why no release is possible here", _texts(BlockedBy)
     yield "result of clean for an address", _texts(Verdict)
     yield _written("likely cause of a pod rejection")
+    yield "cause of waiting pods", _texts(WaitCause)
     yield _written("outcome of a rejected pod")
     yield "evidence that a volume is lost", _texts(Confidence)
     yield from map(_written, ("source", "Kubernetes condition or Event", "alert", "word"))

@@ -5,7 +5,7 @@ program below: `peel` takes the layers off, and `find` looks for the innermost t
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -120,10 +120,17 @@ class Entry:
     until: str
     samples: tuple[str, ...]
 
+    def is_excluded(self, whole: str) -> bool:
+        """Return whether a whole text, in lower case, is another message."""
+        return any(words in whole for words in self.unless)
+
     def match(self, layer: str, lower: str) -> dict[str, str] | None:
         """Return the variable parts of a layer, or None if it is not this. `lower`: as above."""
-        matches = (pattern.match(layer, lower) for pattern in self.patterns)
-        return next((values for values in matches if values is not None), None)
+        for pattern in self.patterns:
+            values = pattern.match(layer, lower)
+            if values is not None:
+                return values
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,17 +158,26 @@ def matches(text: str) -> list[Match]:
     """Return the entries of that layer: more than one is a mistake of the catalog."""
     layers = [without_quotes(layer) for layer in peel(text).layers]
     whole = lower_case(layers[-1])
-    possible = [entry for entry in entries() if not any(words in whole for words in entry.unless)]
+    possible = [entry for entry in entries() if not entry.is_excluded(whole)]
     for layer in layers:
-        lower = lower_case(layer)
-        found = [
-            Match(entry, values, is_innermost=layer is layers[0])
-            for entry in possible
-            if (values := entry.match(layer, lower)) is not None
-        ]
+        found = _matches_of_layer(layer, possible)
         if found:
-            return found
+            return [
+                Match(entry, values, is_innermost=layer is layers[0]) for entry, values in found
+            ]
     return []
+
+
+def _matches_of_layer(
+    layer: str, possible: Iterable[Entry]
+) -> list[tuple[Entry, Mapping[str, str]]]:
+    lower = lower_case(layer)
+    found: list[tuple[Entry, Mapping[str, str]]] = []
+    for entry in possible:
+        values = entry.match(layer, lower)
+        if values is not None:
+            found.append((entry, values))
+    return found
 
 
 def fill_in(text: str, values: Mapping[str, str]) -> str:
@@ -199,24 +215,27 @@ def lower_case(text: str) -> str:
 
 
 def _entry(*, key: str, group: str, row: Mapping[str, object]) -> Entry:
+    unless = _strings(row.get("unless"))
     return Entry(
         key=key,
         group=group,
         component=str(row["component"]),
-        patterns=tuple(_pattern(_paragraph(text)) for text in _strings(row["patterns"])),
-        unless=tuple(lower_case(without_quotes(words)) for words in _strings(row.get("unless"))),
+        patterns=tuple(map(_pattern, _strings(row["patterns"]))),
+        unless=tuple(lower_case(without_quotes(words)) for words in unless),
         addresses=Addresses(str(row["addresses"])),
         meaning=_paragraph(row["meaning"]),
         look=_paragraph(row.get("look", "")),
-        steps=tuple(map(_paragraph, _strings(row["steps"]))),
+        steps=_strings(row["steps"]),
         since=str(row.get("since", "")),
         until=str(row.get("until", "")),
-        samples=tuple(map(_paragraph, _strings(row["samples"]))),
+        samples=_strings(row["samples"]),
     )
 
 
 def _strings(value: object) -> tuple[str, ...]:
-    return tuple(map(str, value)) if isinstance(value, list) else ()
+    if not isinstance(value, list):
+        return ()
+    return tuple(map(_paragraph, value))
 
 
 def _paragraph(value: object) -> str:

@@ -15,6 +15,8 @@ _MOST_ESCAPES: Final = 4
 _QUOTES: Final = str.maketrans("\u201c\u201d\u2018\u2019\xa0", "\"\"'' ")
 """What web pages make of quotes."""
 _ESCAPED: Final = r'\\(["\\nt])'
+_BYTES: Final = r"StdinData:\[[\d ]{0,65536}\]"
+"""How Multus 4.0 repeats the whole configuration before the cause."""
 _REPETITIONS: Final = (
     "': StdinData:",  # of multus-shim: the whole configuration
     ", failed to clean up sandbox container ",  # of docker
@@ -24,6 +26,7 @@ _REPETITIONS: Final = (
 """With what a second cause begins, or what says nothing of the cause."""
 _OPERATIONS: Final = {
     "add": "add",
+    "create": "add",
     "adding": "add",
     "setup": "add",
     "set up": "add",
@@ -35,7 +38,8 @@ _OPERATIONS: Final = {
     "tear down": "delete",
 }
 _NETWORK: Final = (
-    r'(?:to|from) (?:CNI )?network "?([^"\s:]{1,253})"?: '
+    r'(?:to|from) CNI network "?([^"\s:]{1,253})"?: '
+    r'|error (?:adding|removing) \S{1,20} (?:to|from) network "?([^"\s:]{1,253})"?: '
     r'|conflist(?:Add|Del) - "?([^"\s:]{1,253})"?'
     r'|(?:set|get) network "?([^"\s:]{1,253})"? cached result'
 )
@@ -70,7 +74,8 @@ _LAYERS: Final = (
     # CRI-O
     (
         r"(?P<crio>(?:failed to (?P<operation>create|destroy) (?:pod network|network for pod) "
-        r"sandbox|network teardown failed for pod sandbox)) "
+        r"sandbox|failed to get network status for pod sandbox"
+        r"|network teardown failed for pod sandbox)) "
         r"\S{1,400}?\((?P<sandbox_id>[0-9a-f]{1,64})\): "
     ),
     (
@@ -94,8 +99,9 @@ _LAYERS: Final = (
     ),
     # Plugins that call others.
     r"failed to delegate (?P<operation>add|del)\w{0,4}: ",
-    r"\[(?P<pod>[^\]\s/]{1,63}/[^\]\s/:]{1,253})(?:/[^\]\s]{0,300})?\]: ",
+    r"\[(?P<pod>[^\]\s/]{1,63}/[^\]\s/:]{1,253})(?:[/:][^\]\s]{0,300})?\]: ",
     r'error (?:adding|removing) \S{1,20} (?:to|from) network "?(?P<network>[^"\s:]{1,253})"?: ',
+    r"error (?:adding|removing) container (?:to|from) network: ",
     r'delegate(?:Add|Del): error invoking Delegate(?:Add|Del) - "?(?P<plugin>[^"\s:]{1,100})"?: ',
     (
         r"delegate(?:Add|Del): error invoking conflist(?:Add|Del) - "
@@ -150,7 +156,7 @@ class Peeled:
     """Of the Event, where the line of kubectl was copied."""
     runtime: str | None = None
     plugin: str | None = None
-    """The type of the innermost CNI plugin that is named."""
+    """The type of the innermost CNI plugin that is named: the one that fails, or has no binary."""
     plugin_name: str | None = None
     """`name` of the plugin's own block: a hint at the network, and not always its name."""
     network: str | None = None
@@ -219,6 +225,7 @@ def _plain(text: str) -> str:
         if '\\"' not in text:
             break
         text = re.sub(_ESCAPED, lambda found: " " if found[1] in "nt" else found[1], text)
+    text = re.sub(_BYTES, "", text)
     for rest in _REPETITIONS:
         text = text.partition(rest)[0]
     return text[:_LONGEST_TEXT].strip()
@@ -240,7 +247,7 @@ def _peeled(layers: tuple[str, ...], values: Mapping[str, str]) -> Peeled:
         layers=layers,
         reason=values.get("reason"),
         runtime=_runtime(values),
-        plugin=_plugin(values.get("plugin"), missing["plugin"] if missing else None),
+        plugin=missing["plugin"] if missing else values.get("plugin"),
         plugin_name=values.get("plugin_name"),
         network=_last_network(whole),
         operation=_operation(values),
@@ -260,13 +267,6 @@ def _without_closing(text: str) -> str:
     while text.endswith(("'", '"')) and text.count(text[-1]) % 2:
         text = text[:-1]
     return text
-
-
-def _plugin(called: str | None, missing: str | None) -> str | None:
-    """Return the plugin that failed: of Multus, the one that it should call."""
-    if called is None or called.startswith("multus"):
-        return missing or called
-    return called
 
 
 def _runtime(values: Mapping[str, str]) -> str | None:

@@ -345,6 +345,8 @@ class Pod:
     finalizers: tuple[str, ...] = ()
     scheduled: datetime | None = None
     """When it was scheduled; None: not known, or it has an address."""
+    unready: datetime | None = None
+    """Since when it has not been Ready; None: not known, or it has an address."""
     claims: tuple[str, ...] = ()  # the names of its PersistentVolumeClaims
     volumes: tuple[str, ...] = ()
     """The volumes that it needs without a claim, as the node's status names them."""
@@ -372,19 +374,39 @@ class Pod:
         return self.phase == "Running" and bool(self.ips) and not self.deleting
 
 
+FAILED_SANDBOX: Final = "FailedCreatePodSandBox"
+NETWORK_NOT_READY: Final = "NetworkNotReady"
+FAILED_KILL: Final = "FailedKillPod"
+VOLUME_REASONS: Final = ("FailedAttachVolume", "FailedMount")
+CREATION_REASONS: Final = (
+    FAILED_SANDBOX, NETWORK_NOT_READY, "FailedCreatePodContainer", "NoNetworkFound",
+    "FailedPrepareDynamicResources", *VOLUME_REASONS,
+)  # fmt: skip
+"""The reasons of the Events that say why a pod has no sandbox.
+
+Of several that are recent, the first one here is the obstacle: the kubelet gets to it last.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class SandboxFailure:
-    """An Event that says, in the runtime's words, why the sandbox of a pod was not created."""
+    """An Event that says why the sandbox of a pod was not created, or cannot be removed."""
 
     pod: str  # `namespace/name`
-    at: datetime | None  # by the API server's clock; None: not known
-    message: str  # what the plugin said; the whole message if it names no plugin
+    at: datetime | None  # the last time, by the API server's clock; None: not known
+    message: str  # what failed says, without the words of those who pass it on
     plugin: str = ""
     """The type of the CNI plugin that failed, such as `portmap`; empty: the message names none."""
     network: str = ""  # empty: the message does not name it
     operation: str = ""  # `add` or `delete`; empty: not known
     exhausted: str = ""
     """The range set without a free address, as host-local names it; empty: not the cause."""
+    reason: str = FAILED_SANDBOX  # of the Event
+    count: int = 1
+    first: datetime | None = None  # the first time, as `at`
+    entry: str = ""  # the key of the message in the catalog; empty: it is not known
+    kind: str = ""  # the message without its variable parts: equal where the cause is equal
+    requested_ip: str = ""  # the one address that the pod asks for; empty: any will do
 
 
 @dataclass(frozen=True, slots=True)

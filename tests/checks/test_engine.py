@@ -271,6 +271,7 @@ def test_nothing_is_released_or_forgotten_while_the_detector_of_leaks_is_broken(
 def test_an_unavailable_source_is_listed_and_the_report_is_incomplete_if_needed() -> None:
     not_needed = {
         *("cni_results", "runtimes", "autoscaler", "mounts", "attachments", "state"),
+        "sandbox_failures",
         *("runtime_status", "cni_files", "links", "disks"),
     }
     for source in SOURCES:
@@ -285,7 +286,7 @@ def test_an_unavailable_source_is_listed_and_the_report_is_incomplete_if_needed(
     assert report.complete
     assert {gap.detector for gap in report.gaps if gap.chosen} == {
         "unreserved_pod_ip", "shared_ip", "rejected_pod", "started_without_device", "unregistered_node",
-        "replayed_watch", "detached_volume",
+        "replayed_watch", "detached_volume", "waiting_pods",
     }  # fmt: skip
     assert [entry.ip for entry in report.assessment.leaked] == [LOST.ip]
     assert not scanned(without(without_api(node()), "containers")).complete

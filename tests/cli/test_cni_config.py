@@ -463,6 +463,38 @@ def test_without_the_configuration_nothing_is_called_unused(
         assert subjects(document) == []
 
 
+LOADED_NONE: Final = json.dumps({"Networks": [], "PluginConfDir": "/etc/cni/net.d"})
+
+
+@pytest.mark.parametrize("runtime", [CRI_O, CONTAINERD])
+def test_a_runtime_without_a_configuration_is_no_fault_of_a_mount_and_hides_no_leak(
+    tmp_path: Path, runtime: str
+) -> None:
+    loaded = LOADED_NONE if runtime == CONTAINERD else ""
+    not_ready = "cni plugin not initialized"
+    for name, changes in (("a", {}), ("b", {"running": ()})):
+        node = on(runtime, **changes)
+        with standing(tmp_path / name, node, loaded, not_ready=not_ready) as stand:
+            (stand.host.proc / "1/ns").mkdir()
+            (stand.host.proc / "1/ns/mnt").symlink_to("/proc/self/ns/mnt")
+            leave_over(stand.host.networks / "cbr0", every_address()[20:52])
+            if runtime == CONTAINERD:  # a damaged file comes first, and it loads all or nothing
+                (stand.host.net_d / "05-mesh.conflist").touch()
+            else:
+                reconfigure(stand, "cbr0")
+            if node.running:
+                document = stand.scan()
+                assert document["unavailable"] == []
+                assert judged(document) == {"cbr0"}
+                assert len(leaks(document)) == 32
+            else:
+                (missing,) = stand.scan(code=3)["unavailable"]
+                assert missing["source"] == "reservations"
+                reason = "the container runtime has loaded no CNI configuration"
+                assert missing["why"].endswith(reason)
+            assert verdicts(stand)["would_release"] == 0, "no configuration names its network"
+
+
 def test_the_first_file_that_libcni_accepts_is_the_default_network_and_podmans_is_not_released(
     tmp_path: Path,
 ) -> None:

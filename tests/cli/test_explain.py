@@ -7,7 +7,7 @@ from agent.checks.registry import DETECTORS
 from agent.exporters.json.status import NodeState
 from agent.model.assessment import State
 from agent.model.catalog import entries
-from agent.model.finding import LeakCause, Severity
+from agent.model.finding import LeakCause, Severity, WaitCause
 from agent.model.rejections import PodOutcome, RejectionCause
 from agent.model.release import Reason, Verdict
 from agent.model.snapshot import SOURCES
@@ -22,6 +22,7 @@ WORDS: dict[str, Iterable[str]] = {
     "severity of a finding": Severity,
     "likely cause of a leak": LeakCause,
     "likely cause of a pod rejection": RejectionCause,
+    "cause of waiting pods": WaitCause,
     "outcome of a rejected pod": PodOutcome,
     "evidence that a volume is lost": Confidence,
     "state of a reservation": State,
@@ -87,7 +88,7 @@ def test_a_word_is_found_however_it_is_written_and_an_unknown_one_suggests_the_n
         "lock-timeout": "lock_timeout (setting)\n\n",
         "NODELEAK_LOCK_TIMEOUT": "lock_timeout (setting)\n\n",
         # Messages of other programs.
-        "no IP addresses available in range set: 10.1.1.2-10.1.1.9": "range_full (message of",
+        "no IP addresses available in range set": "range_full (message of",
         'failed to find plugin "loopback" in path [/opt/cni/bin]': "plugin_binary_missing (message",
         "Volume not attached according to node status for volume": "volume_not_attached (message",
         "Multi-Attach error": "volume_used_elsewhere (message of attach/detach controller)",

@@ -52,7 +52,7 @@ def everything() -> Daemon:
     for kind in Kind:
         daemon.deliveries.failed(kind, Failure.UNREACHABLE)
         daemon.deliveries.sent(Message(kind, "LeakedReservation", lambda _: None))
-    last = node(LOST, device_plugins=devices, mounts=b.unavailable("mounts"))
+    last = b.with_waiting_pod(node(LOST, device_plugins=devices, mounts=b.unavailable("mounts")))
     return (
         daemon.syncs(3, node(LOST))
         .sync(b.dark_node())

@@ -84,6 +84,21 @@ KNOWN = {
     '"8b1a" with KillPodSandboxError: "rpc error: code = Unknown desc = boom"]': (
         "kill_container_failed"
     ),
+    # As old versions, logs and tickets have them.
+    "Failed create pod sandbox: rpc error: code = Unknown desc = [failed to set up sandbox "
+    'container "e1a7" network for pod "web-0": NetworkPlugin cni failed to set up pod "web-0_shop" '
+    'network: [shop/web-0:macvlan-conf]: error adding container to network "macvlan-conf": Link '
+    'not found, failed to clean up sandbox container "e1a7" network for pod "web-0": boom]': (
+        "master_missing"
+    ),
+    'time="2026-05-11T16:09:21Z" level=error msg="RunPodSandbox for &PodSandboxMetadata{Name:web-0,'
+    'Uid:eeb6,Namespace:shop,Attempt:0,} failed, error" error="failed to setup network for sandbox '
+    '\\"f1f5\\": plugin type=\\"calico\\" failed (add): netplugin failed with no error message: '
+    'signal: killed"': "plugin_killed",
+    "FATA[0000] run pod sandbox: rpc error: code = Unknown desc = failed to setup network for "
+    'sandbox "2dd1": Multus: [/web-0]: error getting pod: an empty namespace may not be set': (
+        "multus_cannot_read_pod"
+    ),
     # An inner text that nobody knows leaves the word of the layer around it.
     f'{KILLED}"rpc error: code = Unknown desc = failed to destroy network for sandbox \\"72d5\\": '
     'plugin type=\\"acme\\" failed (delete): boom"': "destroy_network_failed",
@@ -105,6 +120,9 @@ KNOWN = {
     "context deadline exceeded": "mount_failed",
     "Failed to create pod sandbox: rpc error: code = DeadlineExceeded desc = context deadline "
     "exceeded": "deadline_exceeded",
+    "Update plugin resources failed due to failed to write checkpoint file "
+    '"kubelet_internal_checkpoint": write /var/lib/kubelet/x: no space left on device, which is '
+    "unexpected.": "checkpoint_disk_full",
     "write /var/lib/kubelet/device-plugins/.x: no space left on device": "no_space",
     "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to create pod network "
     "sandbox k8s_web-0_shop_8b1a_0(72d5aa): error adding pod shop_web-0 to CNI network "
@@ -179,6 +197,16 @@ def test_the_layers_of_a_message_say_who_failed_and_for_what() -> None:
     assert (shim.runtime, shim.plugin, shim.network) == ("containerd", "macvlan", "storage")
     assert shim.words == 'failed to find plugin "macvlan" in path [/opt/cni/bin]'
 
+    data = " ".join(["123 34 99"] * 2000)
+    thick = peel(
+        f'{CONTAINERD}plugin type="multus-shim" name="multus-cni-network" failed (add): CmdAdd '
+        "(shim): CNI request failed with status 400: '&{ContainerID:4f Path: "
+        f'StdinData:[{data}]}} ContainerID:"4f" ERRORED: error configuring pod [shop/web-0] '
+        'networking: [shop/web-0/919b:cbr0]: error adding container to network "cbr0": plugin '
+        f'type="flannel" failed (add): failed to delegate add: {FULL}'
+    )
+    assert (thick.network, thick.plugin, thick.words) == ("cbr0", "flannel", FULL)
+
     # The name in the plugin's own block is not the network.
     egress = peel(f'{CONTAINERD}plugin type="egress-cni" name="egress-cni" failed (add): {FULL}')
     assert (egress.plugin, egress.plugin_name, egress.network) == ("egress-cni", "egress-cni", None)
@@ -199,6 +227,11 @@ def test_the_layers_of_a_message_say_who_failed_and_for_what() -> None:
     assert (asked.requested_ip, asked.range_set) == ("fd00::9", "fd00::2-fd00::ff")
     cached = peel('failed to set network "cbr0" cached result: write /x: no space left on device')
     assert cached.network == "cbr0"
+    empty = peel(
+        'failed to get network "cbr0" cached result: decoding version from network config: '
+        "unexpected end of JSON input"
+    )
+    assert empty.network == "cbr0"
 
 
 def test_the_values_of_a_message_never_reach_a_shell_unless_they_are_harmless() -> None:

@@ -17,7 +17,7 @@ from shlex import quote
 from typing import Final
 
 from agent.checks.detector import Advice, Noun, Step
-from agent.checks.waiting_pods import WAITS_AFTER, waiting_pods
+from agent.checks.waiting_pods import WAITS_AFTER, unstarted_pods
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import (
@@ -161,12 +161,11 @@ def _no_pod_starts(oldest: PluginProcess, assessment: Assessment) -> bool:
     """Return whether pods wait, and none has got a network since the oldest plugin started."""
     snapshot = assessment.snapshot
     lasted = snapshot.taken_at - oldest.started
-    scheduled = [pod.scheduled for pod in waiting_pods(snapshot) if pod.scheduled]
-    if lasted < _NO_POD_STARTS or not scheduled:
+    longest = max((wait.age for wait in unstarted_pods(snapshot)), default=None)
+    if lasted < _NO_POD_STARTS or longest is None:
         return False
-    # The first pod that waits was to start then, by the node's clock.
-    first = min(scheduled) + WAITS_AFTER - (snapshot.api_time - snapshot.taken_at)
-    since = max(oldest.started, first)
+    # The first pod that waits was to start then.
+    since = max(oldest.started, snapshot.taken_at - longest + WAITS_AFTER)
     return not any(created > since for created in _with_network(assessment))
 
 

@@ -40,12 +40,13 @@ from agent.model.text import LONGEST_LIST, count_of, join_names
 NAME = "leaked_reservation"
 SEVERITIES: Final = (Severity.WARNING,)
 NOUN: Final = Noun("leaked pod address", "leaked pod addresses")
-_UNCOMPLETED: Final = {LeakCause.TEARDOWN_SKIPPED, LeakCause.SETUP_FAILED}
 ADVICE: Final = Advice(
     steps=(
         Step(
-            "Release the address with `nodeleak clean`; afterwards find out what restarted or "
-            "removed containers at the time shown, or addresses will leak again."
+            "Release the address with the command that `nodeleak scan` prints for this node, or "
+            "`nodeleak clean`; afterwards find out what restarted or removed containers at the "
+            "time shown (`nodeleak timeline`, the logs of the kubelet and the runtime), or "
+            "addresses will leak again."
         ),
         Step(
             "CRI-O since 1.32 releases a leak that has a result in libcni's cache when it starts: "
@@ -175,21 +176,6 @@ def _summary(
         group=leaks[0].group,
         count=len(leaks),
     )
-
-
-def prevention(leaks: Iterable[Finding]) -> Step:
-    """Return how to find out what keeps leaking addresses."""
-    if any(leak.cause in _UNCOMPLETED for leak in leaks):
-        return Step(
-            "Find out whether a CNI plugin fails in DEL, or who removes sandboxes with `ctr`, or "
-            "addresses will leak again. Events of pods that are being deleted name the plugin, and "
-            "so does the log of the runtime, or that of Multus if it calls the network:",
-            (
-                "kubectl get events -A --field-selector reason=FailedKillPod",
-                "journalctl -u containerd -u crio -u k3s -u rke2-agent | grep 'failed (delete)'",
-            ),
-        )
-    return Step("Find out why it happened at the time shown, or addresses will leak again.")
 
 
 def describe_group(findings: Sequence[Finding], assessment: Assessment) -> str:

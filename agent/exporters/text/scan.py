@@ -91,7 +91,7 @@ def _notes_on_counts(networks: Iterable[NetworkSummary]) -> Iterator[str]:
             )
         elif unexplained:
             files = count_of(unexplained, "file is", "files are")
-            yield f"{network.name}: {files} of addresses outside of its range."
+            yield f"{network.name}: {files} outside of the range."
 
 
 def _reservations(document: dict[str, Any], view: TableView, *, whole: bool) -> Iterator[str]:

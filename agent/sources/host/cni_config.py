@@ -23,6 +23,10 @@ from agent.sources.source_error import NotFound, SourceError, read_error
 DEFAULT_DIRECTORY: Final = Path("/etc/cni/net.d")
 _MAX_DELEGATION: Final = 3  # delegates of delegates: a configuration of Multus may name itself
 FLANNEL: Final = "flannel"
+_ANTREA: Final = "antrea"
+_ANTREA_DIR: Final = "/run/antrea/cni/networks"
+"""Antrea's agent runs host-local in its own container, where this is /var/lib/cni/networks (in
+build/charts/antrea/templates/agent/daemonset.yaml of Antrea)."""
 FLANNEL_SUBNET: Final = re.compile(
     r"^FLANNEL_(?:IPV6_)?SUBNET=([0-9a-fA-F:.]+/\d{1,3})$", re.MULTILINE
 )
@@ -258,19 +262,25 @@ def respelled(tree: Any) -> Any:
     return {_SPELLING.get(key.casefold(), key): respelled(tree[key]) for key in sorted(tree)}
 
 
-def default_networks(directory: Path, default: str = "") -> tuple[RuntimeNetwork, ...]:
-    """Return the networks of the configuration of that name, or in the first file.
+def default_networks(
+    directory: Path, default: str = "", is_usable: Callable[[Configuration], bool] = bool
+) -> tuple[RuntimeNetwork, ...]:
+    """Return the networks of the configuration of that name, or in the first file that is usable.
 
-    Raises SourceError. `default`: empty for the first file.
+    Raises NotConfigured if there is none, and SourceError. `default`: empty for the first file.
+    `is_usable`: returns whether the runtime does not skip it for want of a plugin.
     """
     files = read_directory(directory)
+    usable = {name: file for name, file in files.items() if is_usable(file)}
     if default:
-        configuration = _find(default, files)
+        configuration = _find(default, usable)
         if configuration is None:
             network = f"the default network of the runtime, {escape(default)}"
-            raise SourceError(f"{network}, is in no file of {directory}")
+            raise NotConfigured(f"{network}, is in no file of {directory}")
         return tuple(networks_of(configuration, lambda: files))
-    (name, first), *remaining = files.items()
+    if not usable:
+        raise NotConfigured(f"each file in {directory} names a plugin that is not installed")
+    (name, first), *remaining = usable.items()
     networks = tuple(networks_of(first, lambda: files))
     later: list[RuntimeNetwork] = []
     for _, configuration in remaining:
@@ -416,6 +426,8 @@ def _own_networks(
 
 def _ipam(plugin: Configuration) -> Configuration:
     ipam: Configuration = plugin.get("ipam") or {}
+    if plugin["type"] == _ANTREA and ipam:
+        return {"dataDir": _ANTREA_DIR, **ipam}
     if plugin["type"] != FLANNEL:
         return ipam
     # Whatever ranges are written, flannel puts the node's subnet in their place.

@@ -4,7 +4,6 @@ Read-only. That a file is damaged, or that there is none, is no failure of this 
 """
 
 import re
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from agent.sources.host.cni_config import (
     read_files,
     with_subnets,
 )
+from agent.sources.host.cni_plugins import PluginPrograms
 from agent.sources.host.files import read_file
 from agent.sources.host.mount_table import is_on_node
 from agent.sources.source import Source
@@ -46,8 +46,7 @@ _Files = Mapping[str, Configuration]
 @dataclass(frozen=True)
 class CniFilesSource(Source):
     status: Callable[[], CniStatus]  # returns what the runtime said when `networks` was read
-    mounted: Callable[[Path], Path]  # returns where a path of the node is for this process
-    proc: Path
+    programs: PluginPrograms
     name = "cni_files"
 
     def read(self, _: Snapshot) -> CniFiles | NotRequested:
@@ -59,9 +58,10 @@ class CniFilesSource(Source):
         try:
             files = read_files(directory)
         except NotFound:
-            if is_on_node(directory, self.proc):
+            if is_on_node(directory, self.programs.proc):
                 return CniFiles(str(directory), (), exists=False)
-            raise
+            # Where the configuration is needed, `networks` is unavailable.
+            return NotRequested(self.name, f"{directory} is not mounted here")
         configurations = accepted(files)
         configured = list(_plugins(_in_use(status, configurations), configurations))
         subnet_env = self._subnet_env(
@@ -72,7 +72,10 @@ class CniFilesSource(Source):
             directory=str(directory),
             files=tuple(_file(file, configurations, subnets) for file in files),
             subnet_env=subnet_env,
-            missing_plugins=self._missing(configured, status.plugin_directories),
+            missing_plugins=self.programs.missing(
+                {name for plugin in configured for name in _programs(plugin)},
+                status.plugin_directories,
+            ),
         )
 
     def _subnet_env(self, plugins: Iterable[Configuration]) -> SubnetEnv | None:
@@ -81,27 +84,11 @@ class CniFilesSource(Source):
             if plugin["type"] != FLANNEL:
                 continue
             path = Path(str(plugin.get("subnetFile") or _SUBNET_FILE))
-            here = self.mounted(path)
-            if not is_on_node(here, self.proc):
+            here = self.programs.mounted(path)
+            if not is_on_node(here, self.programs.proc):
                 return None
             return _read_subnet_env(path, here)
         return None
-
-    def _missing(
-        self, plugins: Iterable[Configuration], directories: Iterable[Path]
-    ) -> tuple[str, ...] | None:
-        """Return the types without a program; None: not every directory can be read from here."""
-        here = [self.mounted(directory) for directory in directories]
-        if not all(is_on_node(directory, self.proc) for directory in here):
-            return None
-        types = {name for plugin in plugins for name in _programs(plugin) if "/" not in name}
-        try:
-            # Where none of them exists, the runtime is likely to have them elsewhere.
-            existing = [directory for directory in here if directory.is_dir()]
-            missing = {name for name in types if not _is_installed(name, existing)}
-        except OSError:
-            return None
-        return tuple(sorted(missing)) if existing else None
 
 
 def _in_use(status: CniStatus, configurations: _Files) -> Iterable[Configuration]:
@@ -139,16 +126,6 @@ def _programs(plugin: Configuration) -> Iterator[str]:
         ipam = {"type": "host-local", **(delegate.get("ipam") or {}), **ipam}
     if ipam.get("type"):
         yield str(ipam["type"])
-
-
-def _is_installed(name: str, directories: Iterable[Path]) -> bool:
-    """Return whether libcni finds a plugin and can run it; raises OSError."""
-    for directory in directories:
-        with suppress(FileNotFoundError):
-            mode = (directory / name).stat().st_mode
-            if stat.S_ISREG(mode) and mode & 0o111:
-                return True
-    return False
 
 
 def _read_subnet_env(path: Path, here: Path) -> SubnetEnv | None:

@@ -4,7 +4,7 @@ Read-only, only while a pod waits or a sandbox is stuck.
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -44,7 +44,8 @@ class DisksSource(Source):
         places = {directory: self._place(directory) for directory in self.directories}
         if root := self.runtime_root():
             places[root] = self._place(root) or _own_root()
-        disks = (_disk(path, here, mounts) for path, here in places.items() if here)
+        known = {path: here for path, here in places.items() if here}
+        disks = (_disk(path, here, mounts) for path, here in known.items() if _is_own(path, known))
         return tuple(filter(None, disks))
 
     def _place(self, directory: Path) -> Path | None:
@@ -55,6 +56,16 @@ class DisksSource(Source):
             if is_on_node(place, self.proc) and place.is_dir():
                 return place
         return None
+
+
+def _is_own(path: Path, places: Mapping[Path, Path]) -> bool:
+    """Return whether no directory above it is in the same file system; raises SourceError."""
+    try:
+        device = places[path].stat().st_dev
+        above = [here for other, here in places.items() if other in path.parents]
+        return all(here.stat().st_dev != device for here in above)
+    except OSError as error:
+        raise read_error(path, error) from error
 
 
 def _own_root() -> Path | None:

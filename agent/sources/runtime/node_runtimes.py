@@ -20,11 +20,13 @@ from agent.sources.deadline import Late
 from agent.sources.host.cni_config import (
     DEFAULT_DIRECTORY,
     CniStatus,
+    Configuration,
     NotConfigured,
     default_networks,
     loaded_networks,
     read_files,
 )
+from agent.sources.host.cni_plugins import PluginPrograms
 from agent.sources.host.mount_table import is_on_node
 from agent.sources.host.processes import RUNTIMES, ProcessTable
 from agent.sources.host.unix_sockets import read_sockets
@@ -65,7 +67,7 @@ class NodeRuntimes:
 
     docker: Callable[[], Runtime]
     connect: Callable[[Path], Runtime]  # to an endpoint
-    mounted: Callable[[Path], Path]  # returns where a path of the node is for this process
+    programs: PluginPrograms
     processes: ProcessTable
     proc: Path
     choice: str  # `auto`, `docker` or `cri`
@@ -159,11 +161,12 @@ class NodeRuntimes:
     def _configured_networks(self) -> tuple[RuntimeNetwork, ...]:
         """Return the networks of the directory by the rule of CRI-O and docker.
 
-        These skip a file that libcni refuses. None if there is none, and the runtime says so too.
+        These skip a file that libcni refuses, and one that names a plugin without a program. None
+        if there is no other, and the runtime says so too.
         """
         directory = self.cni.directory or DEFAULT_DIRECTORY
         try:
-            return default_networks(directory, self.cni.default)
+            return default_networks(directory, self.cni.default, self._is_usable)
         except NotConfigured as error:
             is_of_node = is_on_node(directory, self.proc)
             status = self.runtime_status() if is_of_node else None
@@ -171,6 +174,12 @@ class NodeRuntimes:
                 return ()
             remedy = _OTHER_DIRECTORY if is_of_node else _NOT_MOUNTED
             raise NotConfigured(f"{error} ({remedy})", remedy) from error
+
+    def _is_usable(self, configuration: Configuration) -> bool:
+        """Return whether the plugins of a chain are installed, as far as that is known."""
+        # libcni's ValidateNetworkList looks for no program of `ipam` and of delegates.
+        types = {str(plugin["type"]) for plugin in configuration["plugins"]}
+        return not self.programs.missing(types, self.cni.plugin_directories)
 
     def _status(self, runtime: Runtime) -> CniStatus:
         try:
@@ -189,7 +198,7 @@ class NodeRuntimes:
         if self.cni.status is None and self._is_docker:
             status = RuntimeStatus(network_ready=None)
             for socket in CRI_DOCKERD_SOCKETS:
-                if self.mounted(socket).is_socket():
+                if self.programs.mounted(socket).is_socket():
                     status = self.connect(socket).networks().status or status
             self.cni = replace(self.cni, status=status)
         return self.cni.status

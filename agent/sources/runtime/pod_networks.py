@@ -60,8 +60,7 @@ class RuntimeStatusSource(Source):
 
     def read(self, _: Snapshot) -> RuntimeStatus | NotRequested:
         runtimes = self.networks.runtimes
-        status = self.networks.in_time(runtimes.runtime_status)
-        if status:
+        if status := runtimes.cni.status or self.networks.in_time(runtimes.runtime_status):
             return status
         if self.networks.failure:
             raise self.networks.failure

@@ -11,6 +11,7 @@ from agent.model.runtime import WrittenRange
 from agent.model.snapshot import NotRequested
 from agent.sources.host.cni_config import CniStatus
 from agent.sources.host.cni_files import CniFilesSource
+from agent.sources.host.cni_plugins import PluginPrograms
 from tests.sources.reading import HEALTHY
 from tests.wire import error_of
 
@@ -49,7 +50,8 @@ class Directory:
 
     def read(self, **status: Any) -> Any:
         given: dict[str, Any] = {"directory": self.net_d, "plugin_directories": (self.programs,)}
-        source = CniFilesSource(lambda: CniStatus(**(given | status)), self._mounted, self.proc)
+        programs = PluginPrograms(self._mounted, self.proc)
+        source = CniFilesSource(lambda: CniStatus(**(given | status)), programs)
         return source.read(HEALTHY)
 
     def _mounted(self, path: Path) -> Path:
@@ -144,9 +146,11 @@ def test_a_directory_that_is_missing_is_a_fact_only_where_it_is_the_nodes(
     gone = directory.net_d / "gone"
     assert directory.read(directory=gone) == CniFiles(str(gone), (), exists=False)
     (directory.proc / "1/ns/mnt").unlink()
-    missing = error_of(lambda: directory.read(directory=gone))
-    assert missing == f"{gone} does not exist"
+    not_mounted = NotRequested("cni_files", f"{gone} is not mounted here")
+    assert directory.read(directory=gone) == not_mounted, "as that of k3s, which names its networks"
     assert isinstance(directory.read(directory=None), NotRequested)
+    (directory.net_d / "10-x.conf").symlink_to("gone")
+    assert "cannot read" in error_of(directory.read)
 
 
 def test_the_file_of_flannel_is_read_if_a_plugin_reads_it(directory: Directory) -> None:

@@ -27,11 +27,15 @@ def _source(proc: Path, *directories: Path, root: Path | None = None) -> DisksSo
 
 
 def test_each_directory_of_the_node_has_its_file_system(tmp_path: Path) -> None:
-    (tmp_path / "cni").mkdir()
+    cni, kubelet = tmp_path / "cni", tmp_path / "kubelet"
+    for directory in (cni / "networks", kubelet):
+        directory.mkdir(parents=True)
     proc = _proc(tmp_path / "proc")
-    source = _source(proc, tmp_path / "cni", tmp_path / "none", root=tmp_path)
-    first, second = source.read(HEALTHY)
-    assert [first.path, second.path] == [str(tmp_path / "cni"), str(tmp_path)]
+    places = (cni, cni / "networks", tmp_path / "none", kubelet, Path("/proc"), Path("/proc/1"))
+    first, second, third, fourth = _source(proc, *places, root=Path("/dev")).read(HEALTHY)
+    expected = [str(cni), str(kubelet), "/proc", "/dev"]
+    assert [first.path, second.path, third.path, fourth.path] == expected
+    assert third.total_inodes == 0, "it does not count them"
     status = os.statvfs(tmp_path)
     assert first.total_bytes == status.f_blocks * status.f_frsize
     assert first.total_inodes == status.f_files

@@ -13,7 +13,7 @@ import pytest
 from agent.config import load
 from agent.model.node_network import RuntimeStatus
 from agent.model.runtime import CONTAINERD, DOCKER, ContainerRuntime, RuntimeNetwork
-from agent.model.snapshot import Unavailable
+from agent.model.snapshot import NotRequested, Unavailable
 from agent.sources.source_error import SourceError
 from tests.fakes.cri import FakeRuntime, cniconfig, sandbox
 from tests.fakes.grpc_server import FakeGrpcServer
@@ -328,6 +328,68 @@ def test_the_directory_and_the_default_network_of_crio_and_the_directory_of_cri_
     assert read(wired.snapshot, "networks").known() == CBR0
     machine.process(10, "cri-dockerd", "--cni-conf-dir=/else")
     assert "--cni-conf-dir of the kubelet and cri-dockerd differ" in why(wired, "networks")
+
+
+def test_crio_skips_a_file_that_names_a_plugin_without_a_program_as_far_as_that_is_known(
+    machine: Machine, tmp_path: Path
+) -> None:
+    programs = tmp_path / "bin"
+    for name, plugin in (("05-weave", {"type": "weave-net"}), ("10-cbr0", BRIDGE)):
+        tree = {"name": name.partition("-")[2], "plugins": [plugin]}
+        (tmp_path / f"{name}.conflist").write_text(json.dumps(tree))
+    config = '[crio.network]\nnetwork_dir = "{}"\nplugin_dirs = ["{}"]'
+    machine.servers[CRIO].http = http(config.format(tmp_path, programs))
+
+    def found() -> list[str]:
+        wired = machine.wire("crio", CRIO)
+        return [network.name for network in read(wired.snapshot, "networks").known()]
+
+    assert found() == ["weave"]
+    (machine.proc / "1/ns").mkdir()
+    (machine.proc / "1/ns/mnt").symlink_to("/proc/self/ns/mnt")
+    assert found() == ["weave"], "the plugins are elsewhere"
+    programs.mkdir()
+    (programs / "bridge").touch(0o755)
+    assert found() == ["cbr0"]
+    (programs / "bridge").unlink()
+    wired = machine.wire("crio", CRIO)
+    assert "names a plugin that is not installed" in why(wired, "networks")
+    machine.cri[CRIO].network_not_ready = "no CNI configuration file"
+    assert found() == [], "it says so itself"
+
+
+def test_the_status_of_the_runtime_costs_a_call_only_where_cri_dockerd_has_it(
+    machine: Machine, tmp_path: Path
+) -> None:
+    (tmp_path / "10-cbr0.conflist").write_text(json.dumps({"name": "cbr0", "plugins": [BRIDGE]}))
+    ready, none = RuntimeStatus(network_ready=True), RuntimeStatus(network_ready=None)
+    machine.cri[SOCKET].info = {"cniconfig": cniconfig(BRIDGE), "lastCNILoadStatus": "OK"}
+    wired = machine.wire("containerd", SOCKET)
+    read(wired.snapshot, "networks")
+    machine.connections()
+    assert read(wired.snapshot, "runtime_status").known() == ready
+    assert machine.connections() == {}
+    # Of two runtimes it is not known which is the kubelet's.
+    wired = machine.wire("containerd crio", SOCKET, CRIO, cni_config_dir=str(tmp_path))
+    read(wired.snapshot, "networks")
+    assert isinstance(read(wired.snapshot, "runtime_status"), NotRequested)
+    # A runtime that does not answer has no status.
+    machine.servers[CRIO].http = b""
+    wired = machine.wire("crio", CRIO)
+    read(wired.snapshot, "networks")
+    assert "GET /config" in why(wired, "runtime_status")
+
+    docker = {"kubelet": "unix:///run/cri-dockerd.sock", "cni_config_dir": str(tmp_path)}
+    wired = machine.wire("dockerd cri-dockerd", DOCKERS, **docker)
+    assert read(wired.snapshot, "networks").known() == CBR0
+    assert read(wired.snapshot, "runtime_status").known() == none, "dockershim has none"
+    shim = FakeRuntime(name="docker", network_not_ready="cni config uninitialized")
+    with FakeGrpcServer(machine.run_dir / "cri-dockerd.sock", shim.answer) as server:
+        assert read(wired.snapshot, "networks").known() == CBR0
+        assert server.connections == 0
+        found = read(wired.snapshot, "runtime_status").known()
+        assert (found.network_ready, found.reason) == (False, "NetworkPluginNotReady")
+        assert server.connections == 1
 
 
 def test_the_networks_of_runtime_classes_are_networks_of_the_node(
