@@ -150,11 +150,12 @@ def _find_out(report: Report, leaks: Sequence[Finding]) -> Step:
         )
         commands.append(f'journalctl {units} --since "{since}" --until "{until}"')
     text = "Find out why it happened, or addresses will leak again. The logs are on the node:"
-    if {*causes} - RESTARTS - {LeakCause.EMPTY_FILE, LeakCause.SANDBOX_REPLACED}:
+    if {*causes} & {LeakCause.TEARDOWN_SKIPPED, LeakCause.SETUP_FAILED}:
         text = (
             "Find out whether a CNI plugin fails in DEL, or who removes sandboxes with `ctr`, or "
             "addresses will leak again. The logs are on the node:"
         )
+    if {*causes} - RESTARTS - {LeakCause.EMPTY_FILE}:
         commands.append("kubectl get events -A --field-selector reason=FailedKillPod")
         commands.append(f'journalctl {units} | grep -iE "failed \\(delete\\)|tear ?down" | tail')
     return Step(text, tuple(commands))
