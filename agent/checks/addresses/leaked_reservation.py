@@ -33,7 +33,6 @@ from agent.model.finding import (
 from agent.model.ranges import numbered, runs
 from agent.model.snapshot import (
     InsufficientData,
-    NotRequested,
     ReservationKey,
     require_available,
 )
@@ -124,7 +123,7 @@ def _check_sources(assessment: Assessment) -> None:
         snapshot.mounted_namespaces,
         snapshot.pods,
     )
-    if not isinstance(snapshot.addresses, NotRequested):  # a reservation has no owner
+    if index.has_unowned:
         snapshot.cni_results.known()
 
 
