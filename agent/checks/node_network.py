@@ -56,10 +56,13 @@ def _has_no_network(snapshot: Snapshot, runtime: str) -> bool:
     if status is not None and status.network_ready is not None:
         loaded_none = runtime == CONTAINERD and snapshot.networks == Known(())
         return loaded_none or not status.network_ready
-    # docker does not say it. kubenet needs no file.
+    # docker does not say it, and the kubelet may read another directory. kubenet needs no file.
     files = known_or(snapshot.cni_files, None)
-    unknown = not isinstance(snapshot.networks, (Known, NotRequested))
-    return runtime == DOCKER and unknown and files is not None and bool(_unusable(files, runtime))
+    node = known_or(snapshot.node, None)
+    is_known = isinstance(snapshot.networks, (Known, NotRequested))
+    if runtime != DOCKER or is_known or files is None or not _unusable(files, runtime):
+        return False
+    return bool(waiting_pods(snapshot)) or bool(node and node.not_ready)
 
 
 def _unusable(files: CniFiles, runtime: str) -> NoNetwork | None:

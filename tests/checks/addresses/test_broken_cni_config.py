@@ -161,8 +161,10 @@ def test_docker_does_not_say_whether_its_network_is_ready() -> None:
     status = RuntimeStatus(network_ready=None)
     unread = unavailable("networks")
     for none in (status, NotRequested("runtime_status", "docker has none")):
-        snapshot = a_node(cni_files(), none, unread, runtime=DOCKER)
-        says(the_finding(BROKEN, snapshot), Severity.WARNING, "docker has no network for pods")
+        snapshot = a_node(cni_files(), none, unread, runtime=DOCKER, more=WAITING)
+        says(the_finding(BROKEN, snapshot), Severity.CRITICAL, "docker has no network for pods")
+        # Its kubelet may read another directory.
+        assert findings_of(BROKEN, a_node(cni_files(), none, unread, runtime=DOCKER)) == []
         # The kubelet has kubenet.
         kubenet = RuntimeNetwork("kubenet", ("bridge",), "host-local")
         assert findings_of(BROKEN, a_node(cni_files(), none, (kubenet,), runtime=DOCKER)) == []
