@@ -84,9 +84,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     if arguments.map:
         _require_alone(arguments)
+    # First, because it names every mistake in the settings.
+    config = config_of(arguments) if arguments.recording is None else None
     view = view_of(arguments)
-    if arguments.recording is None:
-        view = view._replace(release=_with_journal(view.release, config_of(arguments)))
+    if config:
+        view = view._replace(release=_with_journal(view.release, config))
     write_report = _FORMATS[arguments.output]
     reports: list[Report] = []
     for name, report in _reports(arguments):

@@ -134,6 +134,8 @@ def test_leaks_are_found_and_released_wherever_a_distribution_keeps_them(tmp_pat
         with node_of(tmp_path / str(number), layout) as (stand, directory, options):
             document = stand.scan(*options)
             expected = [f"leaked_reservation {layout.network}/{ip}" for ip in LEAKED]
+            if name == "minikube":  # the range of its only node is wider than the pod CIDR: info
+                expected.append("wrong_range bridge")
             assert subjects(document) == expected, name
             assert document["unavailable"] == [], name
             before = {path.name for path in directory.iterdir()}

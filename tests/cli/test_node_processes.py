@@ -110,7 +110,8 @@ def assert_another_runtime_is_missed(node: Node, socket: str = SOCKET) -> None:
     """The runtime of the kubelet must answer, unless only docker was to be asked."""
     why = f"no container runtime listens at {socket} on this node, so it was not asked"
     missing = assert_nothing_is_concluded(node)["unavailable"]
-    assert missing == [{"source": source, "why": why} for source in ("containers", "networks")]
+    sources = ("containers", "networks", "runtime_status")
+    assert missing == [{"source": source, "why": why} for source in sources]
     only_docker = node.scan("--api=off", "--runtime=docker")
     assert only_docker["unavailable"] == []
     assert {one["why"] for one in only_docker["reservations"]} == {
@@ -178,7 +179,7 @@ def test_a_process_that_is_named_kubelet_does_not_hide_a_source_without_a_word(n
     node.kubelet(KUBENET)
     node.process(99, "kubelet", "/home/user/kubelet", "--container-runtime-endpoint=x")
     unavailable = {one["source"]: one for one in assert_nothing_is_concluded(node)["unavailable"]}
-    assert unavailable.keys() == {"containers", "networks"}
+    assert unavailable.keys() == {"containers", "networks", "runtime_status"}
     assert unavailable["containers"] == {
         "source": "containers",
         "why": "it is unknown whose pods run here: processes named kubelet name different runtimes, such as x",

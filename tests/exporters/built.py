@@ -154,6 +154,11 @@ NODES: Final[dict[str, Snapshot]] = {
         processes=[b.processes(kubelet=HOUR)],
         node=[Node("worker-1", ("10.244.1.0/28",), 5)],
     ),
+    "kubelet-stopped": node(
+        b.waiting_pod("shop/till", ago=HOUR),
+        processes=[b.processes(kubelet=None)],
+        node=[replace(b.WORKER, ready=False, not_ready="Kubelet stopped posting node status.")],
+    ),
     "every-state": node(
         LOST,
         Checkpoint(b.GONE, "shop/cart"),

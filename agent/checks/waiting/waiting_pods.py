@@ -162,7 +162,8 @@ def _times(failure: SandboxFailure, snapshot: Snapshot) -> str:
 def _meaning(group: Group) -> Iterator[str]:
     failure = group.failure
     if group.needs_volumes and group.cause is WaitCause.UNEXPLAINED:
-        yield "they need volumes, and kubelets from 1.28 send no Event about those that are late"
+        they = "they need" if len(group.waits) > 1 else "it needs"
+        yield f"{they} volumes, and kubelets from 1.28 send no Event about those that are late"
     if failure is None or group.cause is WaitCause.VOLUME_PENDING:
         return
     entry = _entry(failure)
