@@ -11,7 +11,7 @@ from itertools import chain, combinations
 from typing import Final, TypeAlias
 
 from agent.model.ranges import IPAddress, Range, RangeSets, subnet_range
-from agent.model.runtime import DOCKER, RuntimeNetwork, WrittenRange
+from agent.model.runtime import RuntimeNetwork, WrittenRange
 
 IPNetwork: TypeAlias = IPv4Network | IPv6Network
 _Block: TypeAlias = tuple[IPAddress, IPAddress]  # its first and its last address
@@ -25,17 +25,17 @@ _OF_THE_NODE: Final = "usePodCidr"
 """What Calico's configuration has in place of a subnet, and Calico replaces by the pod CIDR."""
 
 
-def refusal(network: RuntimeNetwork, runtime: str) -> str | None:
+def refusal(network: RuntimeNetwork, *, may_be_docker: bool) -> str | None:
     """Return why host-local refuses the ranges of a network; None: it accepts them, or is not used.
 
-    `runtime`: the name of the kubelet's. cri-dockerd can add the pod CIDR to a configuration
-    without a range.
+    `may_be_docker`: whether the kubelet's runtime is docker, or is not known. cri-dockerd can add
+    the pod CIDR to a configuration without a range.
     """
     if network.ipam != "host-local" or network.plugins[:1] == ("flannel",):
         return None  # flannel replaces whatever is written
     if not any(network.ranges):
         passes_on = bool(network.plugins) and network.plugins[0] in _PASS_ON
-        return "it has no range" if passes_on and runtime != DOCKER else None
+        return "it has no range" if passes_on and not may_be_docker else None
     return next(_refusals(network.ranges), None)
 
 

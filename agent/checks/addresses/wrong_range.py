@@ -37,7 +37,7 @@ from agent.model.finding import Finding, Severity
 from agent.model.node_network import CniFile, CniFiles
 from agent.model.ranges import Range
 from agent.model.remedy import Remedy
-from agent.model.runtime import RuntimeNetwork
+from agent.model.runtime import DOCKER, RuntimeNetwork
 from agent.model.snapshot import InsufficientData, known_or, require_available
 from agent.model.text import count_of
 
@@ -95,14 +95,17 @@ class _PodNetwork:
 def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
     refused: set[str] = set()
+    runtimes = assessment.runtime.names
+    may_be_docker = not runtimes or DOCKER in runtimes
     for network in known_or(snapshot.networks, ()):
-        if reason := refusal(network, assessment.runtime.name):
+        if reason := refusal(network, may_be_docker=may_be_docker):
             refused.add(network.name)
             yield from _refused(network.name, reason, assessment)
     for pod_network in _pod_networks(assessment):
         if pod_network.name not in refused:
             yield from _compared(pod_network, assessment)
-    require_available(snapshot.networks, snapshot.node)
+    require_available(snapshot.networks, snapshot.node, snapshot.pods, snapshot.runtimes)
+    assessment.require_reservations()
 
 
 def _refused(name: str, reason: str, assessment: Assessment) -> Iterator[Finding]:
@@ -111,8 +114,9 @@ def _refused(name: str, reason: str, assessment: Assessment) -> Iterator[Finding
     The version of host-local then accepts the configuration, or it is newer than they are.
     """
     waiting_pods = waiting(assessment.snapshot)
-    running = any(entry.state is State.IN_USE for entry in or_none(assessment.entries, name) or ())
-    if running and not waiting_pods:
+    entries = or_none(assessment.entries, name)
+    is_used = entries is None or any(entry.state is State.IN_USE for entry in entries)
+    if is_used and not waiting_pods:
         return
     severity = Severity.CRITICAL if waiting_pods else Severity.WARNING
     file = _file_of(name, assessment)
