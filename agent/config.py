@@ -10,7 +10,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from agent.model.settings import AUTO, MAX_RESERVATIONS, MAX_SHARE, Expected, endpoint_path
+from agent.model.settings import (
+    AUTO,
+    GRACE,
+    MAX_RESERVATIONS,
+    MAX_SHARE,
+    SETTLE,
+    Expected,
+    endpoint_path,
+)
 from agent.model.text import did_you_mean, quote
 
 _T = TypeVar("_T")
@@ -251,7 +259,8 @@ class Config:
         maximum number of files in the directories of all networks, at most 65536; the
         reservations of the network that exceeds it count as unavailable. A leaked one takes
         about 2 KiB of memory: to raise it in a pod, raise the container's memory limit as well""")
-    grace: timedelta = _setting("5m", age, DETECTION, "DURATION", common=True, help="""
+    grace: timedelta = _setting(
+        f"{GRACE // timedelta(minutes=1)}m", age, DETECTION, "DURATION", common=True, help="""
         minimum age of a reservation without an owner before it counts as leaked. 0s is safe with
         docker, containerd (since 1.5.15 and 1.6.9) and CRI-O, which record the sandbox before
         its address is reserved""")
@@ -279,7 +288,8 @@ class Config:
         Name a network only if all its sandboxes belong to this node's runtime. Repeat the option
         for more networks""")
     settle: timedelta = _setting(
-        "5m", duration_between("0s", "1d"), CLEANUP, "DURATION", commands=_CLEANING, help="""
+        f"{SETTLE // timedelta(minutes=1)}m",
+        duration_between("0s", "1d"), CLEANUP, "DURATION", commands=_CLEANING, help="""
         how long the node, the kubelet and the container runtime must have been running before
         anything is released. This leaves time for the kubelet's own cleanup, and for the list of
         containers to become complete""")

@@ -25,6 +25,7 @@ from agent.model.devices import (
 )
 from agent.model.documents import Recording
 from agent.model.finding import Finding, SkippedCheck
+from agent.model.node_network import RuntimeStatus
 from agent.model.ranges import RangeSets, subnet_range
 from agent.model.registration import LastSeen, Registration, Removal, Taint
 from agent.model.rejections import Rejection, RejectionKind
@@ -79,6 +80,10 @@ NON_ADDRESS_SOURCES: Final = (
     "mounts",
     "attachments",
     "sandbox_failures",
+    "runtime_status",
+    "cni_files",
+    "links",
+    "disks",
     "state",
 )
 """The sources that have no say in addresses."""
@@ -405,6 +410,10 @@ _HEALTHY: Final[dict[str, Any]] = {
     "watches": (),
     "mounts": (),
     "attachments": Attachments(),
+    "runtime_status": RuntimeStatus(network_ready=None),
+    "cni_files": NotRequested("cni_files", "kubenet needs no CNI configuration"),
+    "links": NotRequested("links", "no pod waits"),
+    "disks": NotRequested("disks", "no pod waits"),
 }
 _KINDS: Final[dict[str, type]] = {
     "reservations": Reservation, "checkpoints": Checkpoint, "containers": Container, "cni_results": CniResult,

@@ -8,6 +8,7 @@ budget to add something.
 
 import ast
 import io
+import signal
 import sys
 import tokenize
 from collections.abc import Iterator, Sequence
@@ -149,4 +150,5 @@ def measures(modules: Sequence[Module]) -> Iterator[Measure]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `hack/measure | head` ends quietly
     sys.exit(main(sys.argv[1:]))

@@ -186,7 +186,7 @@ memories = st.builds(
     last_seen,
     _spans,
     provider_id=st.sampled_from([INSTANCE, ""]),
-    earlier_id=st.sampled_from(["", "kind://other"]),
+    earlier_id=st.sampled_from([None, "kind://other"]),
     changed=_perhaps_long_ago,
     removal=st.sampled_from(Removal),
     gone=_perhaps_long_ago,

@@ -1,6 +1,8 @@
 """docs/reference.md explains every public word of the code, and no other."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -92,3 +94,9 @@ def test_every_option_is_in_the_reference_and_every_setting_with_its_default() -
         assert set(re.findall(r"\(default: (\S+)\)", text)) <= words(rows("Settings")[option][0]), (
             option
         )
+
+
+def test_the_page_of_messages_is_up_to_date() -> None:
+    command = [sys.executable, str(ROOT / "hack/messages"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (ours)
+    assert (done.returncode, done.stderr) == (0, ""), "run hack/messages again"

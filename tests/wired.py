@@ -1,13 +1,16 @@
 """What the agent reads from the files of a node: every source with the reader that a command gives it."""
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pytest
 
-from agent.app.sources import NodeSources, for_command
-from agent.config import load
+from agent.app.cleaning import recheck_of
+from agent.app.sources import for_command
+from agent.cleanup.recheck import Recheck
+from agent.config import Config, load
 from agent.model.snapshot import Snapshot
+from agent.sources.source import Sources
 from agent.sources.source_error import SourceError
 from tests.sources.reading import HEALTHY, value_of
 
@@ -25,10 +28,22 @@ _NOWHERE: Final = {
 }
 
 
-def wired(**options: object) -> NodeSources:
+class Wired(NamedTuple):
+    """What a snapshot and the recheck of a release read."""
+
+    snapshot: Sources
+    recheck: Recheck
+
+
+def of_config(config: Config) -> Wired:
+    sources = for_command(config)
+    return Wired(sources.snapshot, recheck_of(config, sources.readers))
+
+
+def wired(**options: object) -> Wired:
     """Wire a node with docker and without an API server. A directory that no option gives does not exist."""
     others = {"api": "off", "runtime": "docker", "device_plugins_dir": "off", "kubelet_dir": "off"}
-    return for_command(
+    return of_config(
         load("scan", _NOWHERE | others | {name: str(value) for name, value in options.items()}, {})
     )
 

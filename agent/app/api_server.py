@@ -20,7 +20,8 @@ from agent.sources.kube.cached_request import Get
 from agent.sources.kube.connection import WHOLE_RESPONSE, Query
 from agent.sources.kube.credentials import NoCredentials
 from agent.sources.kube.loader import loader
-from agent.sources.kube.objects import own_node, pods_of
+from agent.sources.kube.node_object import own_node
+from agent.sources.kube.pods import pods_of
 from agent.sources.kube.sandbox_failures import SandboxFailuresSource
 from agent.sources.kube.streamed_list import list_once
 from agent.sources.source import ReadBy, Sources, WithFields

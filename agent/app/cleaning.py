@@ -1,14 +1,15 @@
 """Wiring of cleanup: who may release addresses, and who restores them."""
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
+from posixpath import normpath
 
 from agent.app import loop
-from agent.app.sources import NodeSources, displayed_name, mounted_path, names_data_dir
+from agent.app.sources import NodeSources, Readers, displayed_name, mounted_path
 from agent.checks import engine
-from agent.cleanup import status
+from agent.cleanup import probe, status
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.journal_store import Busy, JournalStore
 from agent.cleanup.recheck import Recheck
@@ -17,30 +18,49 @@ from agent.cleanup.run import Cleaner
 from agent.cleanup.signals import held_signals
 from agent.cleanup.unlink import NodeFiles, describe_error
 from agent.config import Config, UsageError, option, variable
-from agent.model.release import BlockedBy, Blocker, Cleaning, Limits
+from agent.model.release import BlockedBy, Blocker, Cleaning, Limits, ProbeResult
 from agent.model.remedy import Remedy
 from agent.model.report import Report
 from agent.model.settings import AUTO
-from agent.model.snapshot import Unavailable
+from agent.model.snapshot import Reservation, ReservationKey, Unavailable
 from agent.sources.host.reservations import describe_networks
 from agent.sources.source_error import SourceError, describe_os_error
 
 
-def cleaner(
+def cleaner_of_daemon(
+    config: Config, readers: Readers, heartbeat: Callable[[], None]
+) -> Cleaner | None:
+    """Return what cleans in each sync; None: nothing does. Only `auto` releases.
+
+    Raises UsageError.
+    """
+    if config.cleanup == "off":
+        return None
+    dry_run = config.cleanup != "auto"
+    allowed = replace(
+        limits(config, dry_run=dry_run),
+        per_sync=(option("max_per_sync"), config.max_per_sync),
+        per_hour=(option("max_per_hour"), config.max_per_hour),
+        unattended=True,
+    )
+    return _cleaner(config, "run", readers, allowed, dry_run=dry_run, heartbeat=heartbeat)
+
+
+def _cleaner(
     config: Config,
     actor: str,
-    recheck: Recheck,
-    limits: Limits,
+    readers: Readers,
+    allowed: Limits,
     *,
     dry_run: bool,
     heartbeat: Callable[[], None] = lambda: None,
 ) -> Cleaner:
     """`actor`: who releases, for the journal. `heartbeat`: see Cleaner."""
     return Cleaner(
-        limits=limits,
+        limits=allowed,
         actor=actor,
         store=JournalStore(config.state_dir),
-        recheck=recheck,
+        recheck=recheck_of(config, readers),
         files=node_files(config),
         now=loop.wall,
         uptime=loop.uptime,
@@ -84,6 +104,41 @@ def _no_network(config: Config) -> Blocker | None:
     return Blocker(BlockedBy.NO_CLEANUP_NETWORK, f"{setting} is not set", remedy)
 
 
+def recheck_of(config: Config, readers: Readers) -> Recheck:
+    """Return what asks for the owners of one sandbox right before its release."""
+    runtimes = readers.runtimes
+    return Recheck(
+        has_container=lambda container_id: readers.in_time(lambda: runtimes.has(container_id)),
+        has_checkpoint=lambda container_id: (
+            readers.checkpoints.has(container_id) if runtimes.asks_docker else None
+        ),
+        results=readers.results,
+        proc=config.proc,
+        processes=readers.processes,
+        probe_addresses=partial(_probe, config, readers),
+    )
+
+
+def _probe(
+    config: Config, readers: Readers, reservations: Sequence[Reservation], send: bool
+) -> Mapping[ReservationKey, ProbeResult]:
+    """Return what `probe.probe` tells of each address. Raises SourceError."""
+    if config.probe == "off":
+        not_probed = ProbeResult("not probed: --probe=off", conclusive=False)
+        return {reservation.key: not_probed for reservation in reservations}
+    # What may make the interfaces of a network: its cached results say so, the first plugin of its
+    # chain, and any that isolates.
+    plugins: dict[str, set[str]] = {reservation.network: set() for reservation in reservations}
+    for result in readers.results.read():
+        if result.plugin and result.network in plugins:
+            plugins[result.network].add(result.plugin)
+    for network in readers.networks.last:
+        if network.name in plugins:
+            isolating = probe.ISOLATING.intersection(network.plugins)
+            plugins[network.name].update(network.plugins[:1], isolating)
+    return probe.probe(reservations, plugins, loop.clock, config.proc, send=send)
+
+
 def node_files(config: Config) -> NodeFiles:
     return NodeFiles(
         networks_dir=config.cni_networks_dir,
@@ -91,8 +146,24 @@ def node_files(config: Config) -> NodeFiles:
         lock_timeout=config.lock_timeout.total_seconds(),
         clock=loop.clock,
         mounted=partial(mounted_path, run_dir=config.run_dir),
-        names_data_dir=partial(names_data_dir, config),
+        names_data_dir=partial(_names_data_dir, config),
     )
+
+
+def _names_data_dir(config: Config, data_dir: str) -> bool:
+    """Return whether libcni's cache or the CNI configuration names a dataDir now.
+
+    Only entries of the journal that have one ask for it. Raises SourceError.
+    """
+    readers = Readers.of_node(config)
+    with suppress(SourceError):  # the configuration may name it
+        cached = readers.results.read()
+        if data_dir in {normpath(result.data_dir) for result in cached if result.data_dir}:
+            return True
+    networks = readers.in_time(readers.runtimes.networks)
+    later = networks[0].later if networks else ()
+    named = {network.data_dir for network in (*networks, *later) if network.data_dir}
+    return data_dir in set(map(normpath, named))
 
 
 def clean_once(
@@ -110,14 +181,14 @@ def clean_once(
     """
     per_sync = None if limit is None else ("--max", limit)
     allowed = replace(limits(config, only, dry_run=dry_run), per_sync=per_sync)
-    session = cleaner(config, "clean", sources.recheck, allowed, dry_run=dry_run)
-    session.before_snapshot()
+    cleaner = _cleaner(config, "clean", sources.readers, allowed, dry_run=dry_run)
+    cleaner.before_snapshot()
     snapshots = loop.take_snapshots(
         sources.snapshot, displayed_name(config), config.grace, config.confirm_after
     )
     until_reported.enter_context(held_signals())
     report = engine.replay(snapshots, grace=config.grace, confirm_after=config.confirm_after)
-    return session.after_snapshot(snapshots, report)
+    return cleaner.after_snapshot(snapshots, report)
 
 
 def cleanup_status(

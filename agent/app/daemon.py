@@ -4,7 +4,7 @@ import os
 import threading
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -12,10 +12,9 @@ from prometheus_client import CollectorRegistry
 
 from agent.app import cleaning, commit, loop
 from agent.app.port import documents, http_exporter
-from agent.app.sources import NodeSources, displayed_name, node_sources
+from agent.app.sources import displayed_name, node_sources
 from agent.cleanup.journal_store import JournalStore
-from agent.cleanup.run import Cleaner
-from agent.config import Config, option
+from agent.config import Config
 from agent.exporters.bugs import BugReporter
 from agent.exporters.deliveries import DeliveryMetrics
 from agent.exporters.log import LogExporter, Logger, configure
@@ -88,7 +87,7 @@ def _run(parts: _Parts, http: HttpExporter) -> None:
         history=history.read,
         latest_node=lambda: node_watch.replica.latest if node_watch else None,
     )
-    cleaner = _cleaner(config, sources, parts.heartbeat)
+    cleaner = cleaning.cleaner_of_daemon(config, sources.readers, parts.heartbeat.beat)
     queue = _delivery(parts)
     exporters: list[loop.Exporter] = [*_exporters(parts, watches), history, http]
     if queue and config.events == "on":
@@ -154,21 +153,6 @@ def _heartbeat(config: Config) -> loop.Heartbeat:
         # response may take three times as long.
         limit += config.api_timeout * 3 * (1 + 3)
     return loop.Heartbeat(limit)
-
-
-def _cleaner(config: Config, sources: NodeSources, heartbeat: loop.Heartbeat) -> Cleaner | None:
-    if config.cleanup == "off":
-        return None
-    dry_run = config.cleanup != "auto"
-    limits = replace(
-        cleaning.limits(config, dry_run=dry_run),
-        per_sync=(option("max_per_sync"), config.max_per_sync),
-        per_hour=(option("max_per_hour"), config.max_per_hour),
-        unattended=True,
-    )
-    return cleaning.cleaner(
-        config, "run", sources.recheck, limits, dry_run=dry_run, heartbeat=heartbeat.beat
-    )
 
 
 def _exporters(parts: _Parts, watches: "Sequence[Reflector[Any]]") -> list[loop.Exporter]:

@@ -2,29 +2,28 @@
 
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from posixpath import normpath
 from typing import Final, NamedTuple
 
 from agent.app import loop
-from agent.cleanup import probe
-from agent.cleanup.recheck import Recheck
 from agent.config import Config, UsageError, option, variable
 from agent.model.devices import DevicePlugins
 from agent.model.documents import StoredHistory
-from agent.model.release import ProbeResult
 from agent.model.runtime import DOCKER
-from agent.model.snapshot import Node, NotRequested, Reservation, ReservationKey
+from agent.model.snapshot import Node, NotRequested
 from agent.sources.deadline import Deadline
 from agent.sources.host.addresses import AddressesSource
 from agent.sources.host.checkpoints import CheckpointDirectories
 from agent.sources.host.cni_cache import CniResults, CniResultsSource
+from agent.sources.host.cni_files import CniFilesSource
+from agent.sources.host.cni_plugins import PluginPrograms
 from agent.sources.host.device_plugins import read_device_plugins
-from agent.sources.host.mount_table import is_missing_on_node
+from agent.sources.host.disks import DisksSource
+from agent.sources.host.links import LinksSource
+from agent.sources.host.mount_table import is_on_node
 from agent.sources.host.mounted_namespaces import MountedNamespacesSource
 from agent.sources.host.mounts import MountsSource
 from agent.sources.host.network_directories import ReservationsSource
@@ -32,7 +31,7 @@ from agent.sources.host.processes import ProcessesSource, ProcessTable
 from agent.sources.host.registration import RegistrationTracker
 from agent.sources.runtime.containers import ContainersSource, RuntimesSource
 from agent.sources.runtime.node_runtimes import DOCKER_SOCKET, NodeRuntimes
-from agent.sources.runtime.pod_networks import PodNetworks
+from agent.sources.runtime.pod_networks import PodNetworks, RuntimeStatusSource
 from agent.sources.runtime.runtime import Runtime
 from agent.sources.source import Disabled, ReadBy, Source, Sources
 from agent.sources.source_error import SourceError
@@ -44,16 +43,85 @@ API_SOURCES: Final = (
 """Those that the API server answers: their rows are in `agent/app/api_server.py`."""
 
 
-class NodeSources(NamedTuple):
-    """What a node is read from, and the live recheck of one sandbox."""
-
-    snapshot: Sources
-    recheck: Recheck
-
-
 def displayed_name(config: Config) -> str:
     """Return the name the node is shown by; without the API server the host's own name will do."""
     return config.node or platform.node()
+
+
+@dataclass(frozen=True)
+class Readers:
+    """What several sources and the recheck of a release share, with what it remembers."""
+
+    processes: ProcessTable
+    runtimes: NodeRuntimes
+    in_time: Deadline
+    networks: PodNetworks
+    results: CniResults
+    checkpoints: CheckpointDirectories
+
+    @classmethod
+    def of_node(cls, config: Config) -> "Readers":
+        """Raises UsageError."""
+        processes = ProcessTable(config.proc)
+        runtimes = _runtimes(config, processes)
+        # A little more than the timeout of one response, which has the better message.
+        in_time = Deadline("container runtime", config.docker_timeout.total_seconds() * 1.2)
+        is_missing = partial(is_on_node, proc=config.proc)
+        return cls(
+            processes=processes,
+            runtimes=runtimes,
+            in_time=in_time,
+            networks=PodNetworks(runtimes, in_time, config.run_dir, config.network),
+            results=CniResults(config.cni_cache_dir, is_missing),
+            checkpoints=CheckpointDirectories(config.checkpoint_dir),
+        )
+
+
+class NodeSources(NamedTuple):
+    """What a node is read from."""
+
+    snapshot: Sources
+    readers: Readers
+
+
+def node_sources(
+    config: Config,
+    *,
+    api: Sources,
+    state: Source,
+    history: Callable[[], StoredHistory],
+    latest_node: Callable[[], Node | None],
+) -> NodeSources:
+    """Wire every source of this node; raises UsageError.
+
+    `api`: those that the API server answers; none with --api=off. `history`: returns that of the
+    device plugins. `latest_node`: returns the Node as the API server last sent it.
+    """
+    readers = Readers.of_node(config)
+    tracker = _registration_tracker(config, readers.processes, latest_node)
+    sources: list[Source] = [
+        readers.networks,
+        RuntimeStatusSource(readers.networks),
+        CniFilesSource(lambda: readers.runtimes.cni, readers.runtimes.programs),
+        _reservations(config, readers.results),
+        ContainersSource(readers.runtimes, readers.in_time),
+        RuntimesSource(readers.runtimes),
+        readers.checkpoints,
+        CniResultsSource(readers.results),
+        ProcessesSource(readers.processes, readers.networks.plugins),
+        ReadBy("device_plugins", lambda _: _device_plugins(config, history)),
+        ReadBy("registration", lambda read: tracker.read(read.node, read.pods, read.taken_at)),
+        AddressesSource(config.proc),
+        MountedNamespacesSource(config.proc, readers.processes),
+        MountsSource(config.proc, config.kubelet_dir),
+        LinksSource(config.proc),
+        _disks(config, readers.runtimes),
+        state,
+        *api,
+    ]
+    if not api:
+        sources += [Disabled(name, f"{option('api')}=off") for name in API_SOURCES]
+    return NodeSources(sources, readers)
 
 
 def for_command(config: Config) -> NodeSources:
@@ -72,71 +140,6 @@ def for_command(config: Config) -> NodeSources:
     )
 
 
-@dataclass(frozen=True)
-class _Readers:
-    """What several sources and the recheck share, with what it remembers."""
-
-    processes: ProcessTable
-    runtimes: NodeRuntimes
-    in_time: Deadline
-    networks: PodNetworks
-    results: CniResults
-    checkpoints: CheckpointDirectories
-
-    @classmethod
-    def of_node(cls, config: Config) -> "_Readers":
-        """Raises UsageError."""
-        processes = ProcessTable(config.proc)
-        runtimes = _runtimes(config, processes)
-        # A little more than the timeout of one response, which has the better message.
-        in_time = Deadline("container runtime", config.docker_timeout.total_seconds() * 1.2)
-        is_missing = partial(is_missing_on_node, proc=config.proc)
-        return cls(
-            processes=processes,
-            runtimes=runtimes,
-            in_time=in_time,
-            networks=PodNetworks(runtimes, in_time, config.run_dir, config.network),
-            results=CniResults(config.cni_cache_dir, is_missing),
-            checkpoints=CheckpointDirectories(config.checkpoint_dir),
-        )
-
-
-def node_sources(
-    config: Config,
-    *,
-    api: Sources,
-    state: Source,
-    history: Callable[[], StoredHistory],
-    latest_node: Callable[[], Node | None],
-) -> NodeSources:
-    """Wire every source of this node; raises UsageError.
-
-    `api`: those that the API server answers; none with --api=off. `history`: returns that of the
-    device plugins. `latest_node`: returns the Node as the API server last sent it.
-    """
-    readers = _Readers.of_node(config)
-    tracker = _registration_tracker(config, readers.processes, latest_node)
-    sources: list[Source] = [
-        readers.networks,
-        _reservations(config, readers.results),
-        ContainersSource(readers.runtimes, readers.in_time),
-        RuntimesSource(readers.runtimes),
-        readers.checkpoints,
-        CniResultsSource(readers.results),
-        ProcessesSource(readers.processes, readers.networks.plugins),
-        ReadBy("device_plugins", lambda _: _device_plugins(config, history)),
-        ReadBy("registration", lambda read: tracker.read(read.node, read.pods, read.taken_at)),
-        AddressesSource(config.proc),
-        MountedNamespacesSource(config.proc, readers.processes),
-        MountsSource(config.proc, config.kubelet_dir),
-        state,
-        *api,
-    ]
-    if not api:
-        sources += [Disabled(name, f"{option('api')}=off") for name in API_SOURCES]
-    return NodeSources(sources, _recheck(config, readers))
-
-
 def _reservations(config: Config, results: CniResults) -> ReservationsSource:
     return ReservationsSource(
         results=results,
@@ -145,7 +148,20 @@ def _reservations(config: Config, results: CniResults) -> ReservationsSource:
         mounted=partial(mounted_path, run_dir=config.run_dir),
         limit=config.max_reservations,
         local=config.local_filesystem,
-        is_missing=partial(is_missing_on_node, proc=config.proc),
+        is_missing=partial(is_on_node, proc=config.proc),
+    )
+
+
+def _disks(config: Config, runtimes: NodeRuntimes) -> DisksSource:
+    cni = config.cni_networks_dir
+    directories = [cni.parent, cni, *config.cni_cache_dir, _RUN]
+    if config.kubelet_dir:
+        directories.append(config.kubelet_dir)
+    return DisksSource(
+        directories=tuple(directories),
+        runtime_root=lambda: runtimes.cni.root,
+        mounted=runtimes.programs.mounted,
+        proc=config.proc,
     )
 
 
@@ -168,55 +184,6 @@ def _registration_tracker(
         proc=config.proc,
         latest=latest_node,
     )
-
-
-def _recheck(config: Config, readers: _Readers) -> Recheck:
-    runtimes = readers.runtimes
-    return Recheck(
-        has_container=lambda container_id: readers.in_time(lambda: runtimes.has(container_id)),
-        has_checkpoint=lambda container_id: (
-            readers.checkpoints.has(container_id) if runtimes.asks_docker else None
-        ),
-        results=readers.results,
-        proc=config.proc,
-        processes=readers.processes,
-        probe_addresses=partial(_probe, config, readers),
-    )
-
-
-def _probe(
-    config: Config, readers: _Readers, reservations: Sequence[Reservation], send: bool
-) -> Mapping[ReservationKey, ProbeResult]:
-    if config.probe == "off":
-        not_probed = ProbeResult("not probed: --probe=off", conclusive=False)
-        return {reservation.key: not_probed for reservation in reservations}
-    # What may make the interfaces of a network: its cached results say so, the first plugin of its
-    # chain, and any that isolates.
-    plugins: dict[str, set[str]] = {reservation.network: set() for reservation in reservations}
-    for result in readers.results.read():
-        if result.plugin and result.network in plugins:
-            plugins[result.network].add(result.plugin)
-    for network in readers.networks.last:
-        if network.name in plugins:
-            isolating = probe.ISOLATING.intersection(network.plugins)
-            plugins[network.name].update(network.plugins[:1], isolating)
-    return probe.probe(reservations, plugins, loop.clock, config.proc, send=send)
-
-
-def names_data_dir(config: Config, data_dir: str) -> bool:
-    """Return whether libcni's cache or the CNI configuration names a dataDir now.
-
-    Only entries of the journal that have one ask for it. Raises SourceError.
-    """
-    readers = _Readers.of_node(config)
-    with suppress(SourceError):  # the configuration may name it
-        cached = readers.results.read()
-        if data_dir in {normpath(result.data_dir) for result in cached if result.data_dir}:
-            return True
-    networks = readers.in_time(readers.runtimes.networks)
-    later = networks[0].later if networks else ()
-    named = {network.data_dir for network in (*networks, *later) if network.data_dir}
-    return data_dir in set(map(normpath, named))
 
 
 def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
@@ -247,6 +214,7 @@ def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
     return NodeRuntimes(
         docker=docker,
         connect=cri,
+        programs=PluginPrograms(partial(mounted_path, run_dir=config.run_dir), config.proc),
         processes=processes,
         proc=config.proc,
         choice=config.runtime,

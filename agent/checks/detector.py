@@ -1,6 +1,6 @@
 """What a module in the registry has to offer: a detector is a module."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from agent.model.assessment import Assessment
@@ -25,7 +25,14 @@ class Step(NamedTuple):
     commands: tuple[str, ...] = ()
     """To copy, each on a line of its own. Names in capitals stand for what the reader knows."""
     only_for: Severity | None = None
-    """Said only if there are findings of this severity. None: always."""
+    """Said only if there are findings of this severity. None: of any."""
+    kind: str | None = None
+    """Said only if there are findings of this kind (`Finding.kinds`). None: of any."""
+
+    def applies(self, severities: Collection[Severity], kinds: Collection[str]) -> bool:
+        """Return whether it is about findings of these severities and kinds."""
+        is_of_severity = self.only_for is None or self.only_for in severities
+        return is_of_severity and (self.kind is None or self.kind in kinds)
 
 
 class Advice(NamedTuple):

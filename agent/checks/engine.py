@@ -1,6 +1,7 @@
 """One sync: classify every reservation, confirm what lasts, then detect.
 
-Pure, so that recordings can be replayed.
+What two snapshots found is confirmed here, and nowhere else. Pure, so that recordings can be
+replayed.
 """
 
 from collections import Counter
@@ -14,10 +15,11 @@ from agent.checks.addresses.classify import classify
 from agent.checks.detector import Detector
 from agent.checks.devices.history import with_history
 from agent.checks.kubelet_runtime import kubelet_runtime
-from agent.checks.memory import advance
+from agent.checks.memory import advance, networks_read
 from agent.checks.registry import DETECTORS
 from agent.model.assessment import Assessment, State, or_none
 from agent.model.bug import Bug, bug_of
+from agent.model.clocks import CLOCK_STEP
 from agent.model.finding import Finding, Key, LeakCause, Observations, SkippedCheck, TrackedFinding
 from agent.model.index import SnapshotIndex
 from agent.model.memory import NO_MEMORY, Memory
@@ -27,9 +29,12 @@ from agent.model.snapshot import (
     InsufficientData,
     NetworkStore,
     NotRequested,
+    Reservation,
     Snapshot,
 )
 
+_SEEN_ONCE: Final = "no owner of any kind, but seen in one snapshot only"
+"""Why a leak is not confirmed: between two reads of one snapshot a pod can vanish."""
 _REMAINING: Final = tuple(detector for detector in DETECTORS if detector is not leaked_reservation)
 """The detectors that run once it is known what is leaked."""
 
@@ -64,20 +69,20 @@ def run(
     `grace`: how old a file without an owner must be; `confirm_after`: how long a finding must last.
     """
     before = before or ConfirmationState()
-    assessment = _assess(snapshot, before.memory, grace)
+    stepped = _clock_stepped(before.memory, snapshot)
+    assessment = _assess(snapshot, before.memory, grace, clock_stepped=stepped)
     confirmed_before = _confirmed(before.observations)
     # All candidates start over when the clock was set.
-    stepped = assessment.memory.clock_stepped
     observed_before = confirmed_before if stepped else before.observations
 
     suspects = detect(assessment, (leaked_reservation,))
-    still_observed = leaked_reservation.without_ended(observed_before, assessment)
+    still_observed = _without_ended(observed_before, assessment)
     observed = _confirm(suspects, still_observed, snapshot, confirm_after)
     # As first seen: a later restart did not cause an earlier leak.
     tracked = [observed[finding.key] for finding in suspects.findings]
     leaks = [leak for leak in tracked if leak.confirmed]
-    assessment = leaked_reservation.with_confirmed(assessment, leaks)
-    listed_leaks = leaked_reservation.summarized(leaks, assessment.runtime.name)
+    assessment = _with_confirmed(assessment, leaks)
+    listed_leaks = leaked_reservation.summarized(leaks, assessment)
 
     detected = detect(assessment, _REMAINING)
     others = _confirm(detected, observed_before, snapshot, confirm_after)
@@ -99,10 +104,22 @@ def run(
     return report, ConfirmationState(assessment.memory, {**observed, **others})
 
 
-def _assess(snapshot: Snapshot, before: Memory, grace: timedelta) -> Assessment:
+def _clock_stepped(before: Memory, snapshot: Snapshot) -> bool:
+    """Return whether the wall clock was set since the last snapshot."""
+    if before.last_taken is None:
+        return False
+    by_wall_clock = snapshot.taken_at - before.last_taken.wall
+    by_boot_clock = snapshot.uptime - before.last_taken.uptime
+    return abs(by_wall_clock - by_boot_clock) > CLOCK_STEP
+
+
+def _assess(
+    snapshot: Snapshot, before: Memory, grace: timedelta, *, clock_stepped: bool = False
+) -> Assessment:
     index = SnapshotIndex(snapshot)
     assessment = classify(index, kubelet_runtime(snapshot), grace, before)
-    return replace(assessment, memory=advance(before, assessment))
+    memory = advance(before, assessment, clock_stepped=clock_stepped)
+    return replace(assessment, memory=memory)
 
 
 def detect(assessment: Assessment, detectors: Iterable[Detector]) -> Detected:
@@ -156,6 +173,52 @@ def _confirm(
 
 def _confirmed(observations: Observations) -> Observations:
     return {key: tracked for key, tracked in observations.items() if tracked.confirmed}
+
+
+def _leak_key(reservation: Reservation) -> Key:
+    """Return the key of its finding. Another file of the same address has another one.
+
+    If the detector gave its finding another key, no leak would ever be confirmed.
+    """
+    return (
+        leaked_reservation.NAME,
+        str(reservation.key),
+        reservation.container_id,
+        reservation.inode,
+        reservation.size,
+        reservation.mtime_ns,
+    )
+
+
+def _without_ended(observations: Observations, suspected: Assessment) -> Observations:
+    """Return the observations without leaks that have ended: the file is gone, or has an owner.
+
+    Those of other detectors are of no use here: any may be missing.
+    """
+    read = networks_read(suspected.snapshot)
+    lasting = {
+        _leak_key(reservation)
+        for reservation, entry in suspected.classified.items()
+        if entry.state in {State.UNKNOWN, State.LEAKED}
+    }
+    return {
+        key: tracked
+        for key, tracked in observations.items()
+        if key in lasting or tracked.finding.network not in read
+    }
+
+
+def _with_confirmed(suspected: Assessment, leaks: Iterable[TrackedFinding]) -> Assessment:
+    """Make every reservation without an owner a candidate, unless it is a confirmed leak."""
+    confirmed = {leak.finding.key for leak in leaks}
+    seen_once = {leak for leak in suspected.leaked if _leak_key(leak) not in confirmed}
+    if not seen_once:
+        return suspected
+    reservations = (
+        replace(entry, state=State.CANDIDATE, why=_SEEN_ONCE) if entry.entry in seen_once else entry
+        for entry in suspected.reservations
+    )
+    return replace(suspected, reservations=tuple(reservations))
 
 
 def _summary(assessment: Assessment, store: NetworkStore) -> NetworkSummary:

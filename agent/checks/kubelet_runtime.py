@@ -4,19 +4,26 @@ The kubelet's flags and configuration say it, and `nodeInfo` of its Node object.
 each other, or the runtime that they name was not asked, it is unknown whose pods run here.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
-from agent.checks.runtime_versions import deletes_at_start, record_before_address
-from agent.model.runtime import DOCKER, ContainerRuntime, KubeletRuntime
+from agent.checks.runtime_versions import deletes_at_start
+from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime, KubeletRuntime
 from agent.model.settings import endpoint_path
 from agent.model.snapshot import NotRequested, Snapshot, Unavailable, is_missing, known_or
-from agent.model.versions import version_numbers
+from agent.model.versions import Version, is_since, version_numbers
 
 _BEFORE_CRI: Final = (ContainerRuntime(DOCKER),)
 """What was asked for a recording that does not say it."""
+_FIRST_TO_RECORD: Final[Mapping[str, tuple[Version, ...]]] = {
+    # Before containerd#5904, which was backported, it recorded a sandbox after its network setup.
+    CONTAINERD: ((1, 5, 15), (1, 6, 9), (1, 7, 0)),
+    CRI_O: ((1, 20, 0),),
+}
 
 
 def kubelet_runtime(snapshot: Snapshot) -> KubeletRuntime:
+    """Return which of the runtimes that were asked is the kubelet's, and what follows from that."""
     processes = known_or(snapshot.processes, None)
     node = known_or(snapshot.node, None)
     # The kubelet names `docker` or an endpoint, its Node reports such as `docker://20.10.24`.
@@ -99,3 +106,12 @@ def has_docker(runtimes: tuple[ContainerRuntime, ...]) -> bool:
 
 def _is_docker(name: str) -> bool:
     return name == DOCKER or name.startswith(f"{DOCKER}://")
+
+
+def record_before_address(name: str, version: str) -> bool:
+    """Return whether a runtime is known to record each sandbox before it requests an address.
+
+    If it does, and reservations are read before its records, a reservation without a record has no
+    owner.
+    """
+    return is_since(version, _FIRST_TO_RECORD.get(name, ())) is True

@@ -5,11 +5,10 @@ One rule holds for all of it: what cannot be read now stays as it was.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from agent.model.assessment import Assessment, ClassifiedReservation, State
-from agent.model.clocks import CLOCK_STEP, Moment
+from agent.model.clocks import Moment
 from agent.model.index import SnapshotIndex
 from agent.model.memory import Memory, ReservationMemory
 from agent.model.snapshot import (
@@ -25,31 +24,32 @@ from agent.model.snapshot import (
 _OWNED: Final = {State.IN_USE, State.NOT_READY, State.TEARDOWN_PENDING}
 
 
-def advance(before: Memory, assessment: Assessment) -> Memory:
-    """Return the memory after a snapshot in which every reservation was classified."""
+def advance(before: Memory, assessment: Assessment, *, clock_stepped: bool) -> Memory:
+    """Return the memory after a snapshot in which every reservation was classified.
+
+    `clock_stepped`: the wall clock was set since the last snapshot.
+    """
     snapshot = assessment.snapshot
     read = networks_read(snapshot)
-    stepped = _clock_stepped(before, snapshot)
     pods = {pod.name: pod for pod in known_or(snapshot.pods, ())}
 
     # A time by the wall clock says nothing any more once that clock was set.
     reservations = {
-        reservation: replace(memory, owned_at=None) if stepped else memory
+        reservation: replace(memory, owned_at=None) if clock_stepped else memory
         for reservation, memory in before.reservations.items()
         if reservation.network not in read
     }
     for reservation, entry in assessment.classified.items():
         earlier = before.get(reservation)
-        owned_at = None if stepped else earlier.owned_at
+        owned_at = None if clock_stepped else earlier.owned_at
         reservations[reservation] = ReservationMemory(
             pod=entry.pod,
             owned_at=snapshot.taken_at if entry.state in _OWNED else owned_at,
-            pending_since=_pending_since(reservation, entry, earlier, assessment.index),
+            pending_since=_pending_since(entry, earlier, assessment.index),
             host_ports=_host_ports(reservation, entry, earlier, assessment.index, pods),
         )
     return Memory(
         last_taken=Moment(snapshot.taken_at, snapshot.uptime),
-        clock_stepped=stepped,
         reservations=reservations,
         pods_of_other_process=before.pods_of_other_process,
     )
@@ -60,22 +60,12 @@ def networks_read(snapshot: Snapshot) -> set[str]:
     return {store.network for store in snapshot.reservations if isinstance(store.reading, Known)}
 
 
-def _clock_stepped(before: Memory, snapshot: Snapshot) -> bool:
-    """Return whether the wall clock was set since the last snapshot."""
-    if before.last_taken is None:
-        return False
-    by_wall_clock = snapshot.taken_at - before.last_taken.wall
-    by_boot_clock = snapshot.uptime - before.last_taken.uptime
-    return abs(by_wall_clock - by_boot_clock) > CLOCK_STEP
-
-
 def _pending_since(
-    reservation: Reservation,
     entry: ClassifiedReservation,
     earlier: ReservationMemory,
     index: SnapshotIndex,
 ) -> Moment | None:
-    """Return since when the teardown is pending, which no file on the node says."""
+    """Return since when snapshots have shown a pending teardown."""
     if entry.state is State.UNKNOWN:
         return earlier.pending_since
     # A runtime lists a sandbox, or has its record, until its teardown is completed. Whatever it
@@ -87,44 +77,7 @@ def _pending_since(
         is_pending = container.sandbox and not in_use
     if not is_pending:
         return None
-    return earlier.pending_since or _first_seen(reservation, index)
-
-
-def _first_seen(reservation: Reservation, index: SnapshotIndex) -> Moment:
-    """Return now, or the boot of the node for a sandbox that a power cut ended.
-
-    The time of the sandbox is no proof of that, because a node may create sandboxes before its
-    clock is set: its result in libcni's cache must be damaged too.
-    """
-    snapshot = index.snapshot
-    container = index.containers.get(reservation.container_id)
-    processes = known_or(snapshot.processes, None)
-    damaged = (reservation.network, reservation.container_id) in index.damaged_results
-    if processes and container and damaged:
-        booted = processes.booted
-        if container.created < int(booted.timestamp()):
-            return Moment(booted, timedelta(0))
-    since = _replaced_at(reservation, index) or snapshot.taken_at
-    return Moment(since, snapshot.uptime - (snapshot.taken_at - since))
-
-
-def _replaced_at(reservation: Reservation, index: SnapshotIndex) -> datetime | None:
-    """Return since when the kubelet has run with a newer sandbox of the pod.
-
-    None if it has none, or if the runtime still has the old one.
-    """
-    processes = known_or(index.snapshot.processes, None)
-    if reservation.container_id in index.containers or not processes or not processes.kubelet:
-        return None
-    pod = index.pods.get(reservation.container_id)
-    newer = [
-        container.created
-        for container in index.containers.values()
-        if container.sandbox
-        and container.pod == pod
-        and reservation.mtime.timestamp() < container.created <= index.snapshot.taken_at.timestamp()
-    ]
-    return max(processes.kubelet, datetime.fromtimestamp(min(newer), UTC)) if newer else None
+    return earlier.pending_since or Moment(index.snapshot.taken_at, index.snapshot.uptime)
 
 
 def _host_ports(

@@ -5,12 +5,13 @@ from typing import Final
 from agent.checks.addresses import (
     exhausted_range,
     failing_plugin,
+    hanging_plugin,
     leaked_reservation,
     left_over_network,
     overlapping_ranges,
     shared_ip,
+    stopped_kubelet,
     stuck_teardown,
-    unexplained_exhaustion,
     unmanaged_address,
     unreserved_pod_ip,
 )
@@ -22,21 +23,23 @@ from agent.checks.devices import (
     rejected_pod,
     started_without_device,
 )
+from agent.checks.waiting import waiting_pods
 
 DETECTORS: Final[tuple[Detector, ...]] = (
     leaked_reservation, unreserved_pod_ip, shared_ip, unmanaged_address, stuck_teardown,
-    exhausted_range, failing_plugin, unexplained_exhaustion, left_over_network, overlapping_ranges,
-    late_device_plugin, missing_kubelet_socket, rejected_pod, started_without_device,
-    unregistered_node, replayed_watch, detached_volume,
+    stopped_kubelet, exhausted_range, failing_plugin, hanging_plugin, waiting_pods,
+    left_over_network, overlapping_ranges, late_device_plugin, missing_kubelet_socket, rejected_pod,
+    started_without_device, unregistered_node, replayed_watch, detached_volume,
 )  # fmt: skip
 """The order in which they run, and in which they are listed."""
 
-_GROUPING: Final[tuple[Grouping, ...]] = (leaked_reservation, rejected_pod)
+_GROUPING: Final[tuple[Grouping, ...]] = (leaked_reservation, rejected_pod, stuck_teardown)
 """Those that show several findings in one line."""
 _DIRECT_EFFECT: Final[tuple[Detector, ...]] = (
-    unregistered_node, exhausted_range, shared_ip, unreserved_pod_ip, detached_volume,
-    rejected_pod, started_without_device, missing_kubelet_socket, late_device_plugin,
-    leaked_reservation, unmanaged_address, stuck_teardown, overlapping_ranges,
+    unregistered_node, stopped_kubelet, exhausted_range, waiting_pods, hanging_plugin, shared_ip,
+    unreserved_pod_ip, detached_volume, rejected_pod, started_without_device,
+    missing_kubelet_socket, late_device_plugin, leaked_reservation, unmanaged_address,
+    stuck_teardown, overlapping_ranges,
 )  # fmt: skip
 """Those with an effect on pods, the most direct one first."""
 

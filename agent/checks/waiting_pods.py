@@ -4,17 +4,105 @@
 clock may be set differently.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
-from typing import Final
+from operator import itemgetter
+from typing import Final, NamedTuple
 
+from agent.model.assessment import LONGEST_ADD
+from agent.model.index import SnapshotIndex
 from agent.model.ranges import RangeSets, covers
+from agent.model.runtime import DOCKER
 from agent.model.snapshot import Pod, SandboxFailure, Snapshot, known_or
 
 WAITS_AFTER: Final = timedelta(minutes=1)
 """A pod gets its sandbox and its address within seconds, unless something is wrong."""
-_EVENT_AGE: Final = timedelta(minutes=6)
+EVENT_AGE: Final = timedelta(minutes=6)
 """The kubelet retries in seconds. After 25 Events of an object it sends one every 5 minutes."""
+
+_DOCKER_SETUP: Final = timedelta(seconds=30)
+"""docker runs a sandbox before it has a network. A setup that works takes seconds."""
+
+
+MAX_LISTED: Final = 4
+"""Pods whose Events are listed, once a minute: those of one node fail for the same reason."""
+
+
+class Wait(NamedTuple):
+    pod: Pod
+    age: timedelta
+    """How long at least it has had no network."""
+
+
+def unstarted_pods(snapshot: Snapshot) -> list[Wait]:
+    """Return the pods that have had no sandbox with a network for a minute, longest first.
+
+    A pod with a running sandbox has its network: the kubelet reports its address only when its
+    first images are pulled. Nothing where the pods are not known.
+    """
+    index = SnapshotIndex(snapshot)
+    waits = []
+    for pod in waiting_pods(snapshot):
+        age = _waiting_time(pod, snapshot)
+        if age < WAITS_AFTER or _has_network(pod, index) or _is_ending(pod, index, age):
+            continue
+        waits.append(Wait(pod, age))
+    return sorted(waits, key=lambda wait: (-wait.age, wait.pod.name, wait.pod.uid))
+
+
+def overdue_pods(snapshot: Snapshot) -> list[Pod]:
+    """Return the pods that should have been gone for a minute or more, longest first."""
+    overdue = [
+        (pod.deletion, pod.uid, pod)
+        for pod in known_or(snapshot.pods, ())
+        if pod.deletion and snapshot.api_time - pod.deletion >= WAITS_AFTER
+    ]
+    return [pod for _, _, pod in sorted(overdue, key=lambda entry: entry[:2])]
+
+
+def pods_to_list(snapshot: Snapshot) -> list[Pod]:
+    """Return whose Events are listed: of each controller first one that has waited longest."""
+    waiting = _varied(wait.pod for wait in unstarted_pods(snapshot))
+    overdue = _varied(overdue_pods(snapshot))
+    ending = overdue[: max(1, MAX_LISTED - len(waiting))]
+    return [*waiting[: MAX_LISTED - len(ending)], *ending]
+
+
+def _varied(pods: Iterable[Pod]) -> list[Pod]:
+    """Return the pods, those first that are the first of their controller."""
+    earlier: Counter[str] = Counter()
+    turns = []
+    for pod in pods:
+        owner = pod.controller or pod.uid
+        turns.append((earlier[owner], pod))
+        earlier[owner] += 1
+    return [pod for _, pod in sorted(turns, key=itemgetter(0))]
+
+
+def _waiting_time(pod: Pod, snapshot: Snapshot) -> timedelta:
+    """Return how long a pod has waited: not longer than the node is up, and it is not Ready."""
+    times = [at for at in (pod.scheduled, pod.unready) if at]
+    ages = [snapshot.api_time - at for at in times]
+    if processes := known_or(snapshot.processes, None):
+        ages.append(snapshot.taken_at - processes.booted)
+    return min(ages)
+
+
+def _has_network(pod: Pod, index: SnapshotIndex) -> bool:
+    has_docker = any(runtime.name == DOCKER for runtime in known_or(index.snapshot.runtimes, ()))
+    now = index.snapshot.taken_at.timestamp()
+    for container_id in index.running_sandboxes:
+        sandbox = index.containers[container_id]
+        is_new = has_docker and now - sandbox.created < _DOCKER_SETUP.total_seconds()
+        if sandbox.pod_uid == pod.uid and not is_new:
+            return True
+    return False
+
+
+def _is_ending(pod: Pod, index: SnapshotIndex, age: timedelta) -> bool:
+    """Return whether all its containers have just ended, as those of a Job do."""
+    return index.ended.get(pod.uid, False) and not pod.waiting and age < LONGEST_ADD
 
 
 def waiting_pods(snapshot: Snapshot) -> list[Pod]:
@@ -51,7 +139,7 @@ def _without_address(snapshot: Snapshot) -> list[Pod]:
 def recent_exhaustion(snapshot: Snapshot) -> Iterator[SandboxFailure]:
     """Yield the recent Events by which host-local has no free address, the last one first."""
     for failure in reversed(known_or(snapshot.sandbox_failures, ())):
-        recent = failure.at is not None and snapshot.api_time - failure.at <= _EVENT_AGE
+        recent = failure.at is not None and snapshot.api_time - failure.at <= EVENT_AGE
         if failure.exhausted and recent:
             yield failure
 

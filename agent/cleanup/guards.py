@@ -18,12 +18,12 @@ from typing import Final, NamedTuple, TypeAlias
 
 from agent.checks.addresses import (
     failing_plugin,
+    hanging_plugin,
     host_ports,
     leaked_reservation,
     leaked_share,
 )
 from agent.checks.kubelet_runtime import kubelet_runtime
-from agent.checks.readings.attribution import cleanable
 from agent.cleanup.journal import Journal
 from agent.model.assessment import KUBENET, Assessment, State
 from agent.model.bug import bug_of
@@ -197,10 +197,16 @@ class GuardContext:
 
 
 def allowed_networks(limits: Limits, snapshot: Snapshot) -> frozenset[str]:
-    """Return the networks that may be cleaned. For `auto`: those that are certainly the pods'."""
+    """Return the networks that may be cleaned.
+
+    For `auto`: those that the CNI configuration of the kubelet's runtime names.
+    """
     if AUTO not in limits.networks:
         return limits.networks
-    return (limits.networks - {AUTO}) | cleanable(snapshot)
+    configured = {
+        network.name for network in known_or(snapshot.networks, ()) if network.may_use_host_local
+    }
+    return (limits.networks - {AUTO}) | configured
 
 
 Guard: TypeAlias = Callable[[ReleaseRequest, GuardContext], Refusal | None]
@@ -299,6 +305,7 @@ def allowed_network(request: ReleaseRequest, context: GuardContext) -> Refusal |
         Reason.NETWORK_NOT_ALLOWED,
         f"cleanup is not allowed in network {', '.join(denied)}",
         f"--cleanup-network={wider}",
+        networks=tuple(denied),
     )
 
 
@@ -312,7 +319,7 @@ def no_plugin_at_work(request: ReleaseRequest, context: GuardContext) -> Refusal
     for plugin in context.snapshot.processes.known().plugins:
         age = context.snapshot.taken_at - plugin.started
         started_before = plugin.started - last_reserved_at <= PROCESS_START
-        if started_before or age >= failing_plugin.PLUGIN_TIMEOUT:
+        if started_before or age >= hanging_plugin.PLUGIN_TIMEOUT:
             why = (
                 f"the CNI plugin {plugin.command} (process {plugin.pid}) has been running "
                 f"for {age.total_seconds():.0f} s, and may have reserved the address"
@@ -371,7 +378,7 @@ def _too_young(age: timedelta, grace: timedelta) -> Refusal | None:
         return Refusal(Reason.NOT_CONFIRMED, why)
     if age < grace:
         why = f"{seconds:.0f} s old, and --grace is {grace.total_seconds():.0f} s"
-        return Refusal(Reason.NOT_CONFIRMED, why, "--grace=0s")
+        return Refusal(Reason.NOT_CONFIRMED, why, "--grace=0s", wait=grace - age)
     return None
 
 
@@ -441,7 +448,8 @@ def trusted_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal 
     since = history.suspect_since
     if since is not None and snapshot.uptime - since <= context.limits.settle:
         why = f"{history.why}; its list is trusted again after --settle"
-        return Refusal(Reason.RUNTIME_DOUBTFUL, why)
+        wait = context.limits.settle - (snapshot.uptime - since)
+        return Refusal(Reason.RUNTIME_DOUBTFUL, why, wait=wait)
     if isinstance(snapshot.pods, NotRequested):
         return None
     running, missing = context.running
@@ -481,7 +489,7 @@ def settled(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
         f"{name} started {max(age, 0):.0f} s ago, and --settle is {settle:.0f} s: "
         f"wait {ceil(settle - age)} s"
     )
-    return Refusal(Reason.UNSETTLED, why)
+    return Refusal(Reason.UNSETTLED, why, wait=timedelta(seconds=settle - age))
 
 
 def plausible_share(request: ReleaseRequest, context: GuardContext) -> Refusal | None:

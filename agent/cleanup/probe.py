@@ -17,9 +17,9 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Final
 
-from agent.cleanup.route import Route, find_route
 from agent.model.release import ProbeResult, Reason
 from agent.model.snapshot import Reservation, ReservationKey
+from agent.sources.host.route import Route, find_route
 from agent.sources.source_error import SourceError, cannot_read
 
 _PORT: Final = 9  # of the discard service, which nobody runs

@@ -3,7 +3,7 @@
 Where cleanup is off, there is none.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -107,11 +107,9 @@ class Cleaner:
             blockers = ()
             # Another cleaner may have recorded a halt since.
             context = replace(context, journal=self._journal_with_halt)
-        outcomes += [
-            Outcome(request, Verdict.REFUSED, refusals)
-            for request, refusals in decisions
-            if refusals
-        ]
+        for request, refusals in decisions:
+            if refusals:
+                outcomes.append(Outcome(request, Verdict.REFUSED, refusals))
         cleaning = summarize(context, outcomes, blockers, dry_run=self.dry_run)
         unfinished = map(self._describe_unfinished, self._journal.unfinished())
         return replace(cleaning, warnings=(*cleaning.warnings, *unfinished))
@@ -174,21 +172,19 @@ class Cleaner:
         is a leak like any other.
         """
         recorded = {container.id for container in known_or(snapshot.containers, ())}
-        checkpoints = known_or(snapshot.checkpoints, ())
-        recorded.update(checkpoint.container_id for checkpoint in checkpoints)
-        reappeared = [
-            entry
-            for container_id, entry in self._journal.released_from().items()
-            if container_id in recorded
-        ]
-        if reappeared:
-            # If the journal cannot be read again, what was read before the snapshot counts.
-            with suppress(SourceError):
-                # The container may have been restored meanwhile, and even released once more.
-                released = self.store.read().released_from()
-                reappeared = [
-                    entry for entry in reappeared if released.get(entry.container_id) == entry
-                ]
+        for checkpoint in known_or(snapshot.checkpoints, ()):
+            recorded.add(checkpoint.container_id)
+        released = self._journal.released_from()
+        reappeared = [entry for container_id, entry in released.items() if container_id in recorded]
+        if not reappeared:
+            return None
+        # If the journal cannot be read again, what was read before the snapshot counts.
+        with suppress(SourceError):
+            # The container may have been restored meanwhile, and even released once more.
+            released = self.store.read().released_from()
+            reappeared = [
+                entry for entry in reappeared if released.get(entry.container_id) == entry
+            ]
         if not reappeared:
             return None
         return replace(reappeared[0], halted=snapshot.taken_at, resumed=None)
@@ -272,23 +268,12 @@ class Cleaner:
                     return [Outcome(request, Verdict.REFUSED, (refusal,)) for request in requests]
                 active = journal.active_since(self._journal)
                 for request in requests:
-                    outcome = self._outcome_if_too_late(request, snapshot)
-                    if not outcome and request.container_id in active:
-                        why = "the sandbox was restored, or released, since the snapshot"
-                        outcome = Outcome(request, Verdict.CHANGED, why=why)
                     outcome = (
-                        outcome
+                        self._outcome_if_too_late(request, snapshot)
+                        or _outcome_if_active(request, active)
                         or _refusal_of_probe(request, probed)
                         or _outcome_if_still_locked(request, outcomes)
-                        or release(
-                            request,
-                            probed,
-                            self.recheck,
-                            self.files,
-                            self.store,
-                            actor=self.actor,
-                            at=self.now(),
-                        )
+                        or self._release(request, probed)
                     )
                     outcomes.append(outcome)
                     self.heartbeat()
@@ -296,6 +281,18 @@ class Cleaner:
             remaining = requests[len(outcomes) :]
             outcomes += [_outcome_without_journal(request, error) for request in remaining]
         return outcomes
+
+    def _release(self, request: ReleaseRequest, probed: Probed) -> Outcome:
+        """Return what became of a request that nothing has refused. The recheck still may."""
+        return release(
+            request,
+            probed,
+            self.recheck,
+            self.files,
+            self.store,
+            actor=self.actor,
+            at=self.now(),
+        )
 
     def _outcome_if_too_late(self, request: ReleaseRequest, snapshot: Snapshot) -> Outcome | None:
         """Begin no release after a signal, or too long after the snapshot."""
@@ -313,13 +310,30 @@ def _reservations(requests: Sequence[ReleaseRequest]) -> list[Reservation]:
     return [leak for request in requests for leak in request.reservations]
 
 
+def _outcome_if_active(request: ReleaseRequest, active: Collection[str]) -> Outcome | None:
+    """Return an outcome if the journal shows that another process had the sandbox meanwhile.
+
+    `active`: the container IDs of such sandboxes.
+    """
+    if request.container_id not in active:
+        return None
+    why = "the sandbox was restored, or released, since the snapshot"
+    return Outcome(request, Verdict.CHANGED, why=why)
+
+
 def _refusal_of_probe(request: ReleaseRequest, probed: Probed) -> Outcome | None:
-    """Return the refusals of the probe, if there are any."""
-    results = [probed[leak.key] for leak in request.reservations if leak.key in probed]
-    refusals = tuple(
-        Refusal(result.reason, f"probe: {result.why}") for result in results if result.reason
-    )
-    return Outcome(request, Verdict.REFUSED, refusals) if refusals else None
+    """Return the refusals of the probe, if there are any.
+
+    An address that was not sent to, in a dry run, may have no result.
+    """
+    refusals: list[Refusal] = []
+    for leak in request.reservations:
+        result = probed.get(leak.key)
+        if result and result.reason:
+            refusals.append(Refusal(result.reason, f"probe: {result.why}"))
+    if not refusals:
+        return None
+    return Outcome(request, Verdict.REFUSED, tuple(refusals))
 
 
 def _outcome_if_still_locked(
@@ -328,9 +342,8 @@ def _outcome_if_still_locked(
     """A lock is waited for once per sync, so that 118 leaks do not wait 118 times."""
     directories = {*request.directories}
     for outcome in outcomes:
-        if outcome.verdict is Verdict.BUSY and directories.intersection(
-            outcome.request.directories
-        ):
+        is_shared = not directories.isdisjoint(outcome.request.directories)
+        if outcome.verdict is Verdict.BUSY and is_shared:
             return Outcome(request, Verdict.BUSY, why=outcome.why)
     return None
 
@@ -339,5 +352,7 @@ def _outcome_without_journal(request: ReleaseRequest, error: Exception) -> Outco
     """Return the outcome of what was not tried, because nothing could be journaled."""
     if isinstance(error, Busy):
         return Outcome(request, Verdict.BUSY, why=str(error))
-    reason = Reason.JOURNAL_FULL if isinstance(error, JournalFull) else Reason.JOURNAL_UNWRITABLE
-    return Outcome(request, Verdict.REFUSED, (Refusal(reason, describe_error(error)),))
+    is_full = isinstance(error, JournalFull)
+    reason = Reason.JOURNAL_FULL if is_full else Reason.JOURNAL_UNWRITABLE
+    refusal = Refusal(reason, describe_error(error))
+    return Outcome(request, Verdict.REFUSED, (refusal,))

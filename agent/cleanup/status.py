@@ -21,11 +21,15 @@ def cleanup_status(
     files: NodeFiles,
     no_network: NoNetwork,
 ) -> dict[str, object]:
-    """Return the part `cleanup` of the status document. It promises no release: each has guards."""
+    """Return the part `cleanup` of the status document. It promises no release: each has guards.
+
+    `mode`: the setting `--cleanup`.
+    """
     context = _context(report, limits, store)
-    halted = context.halted  # or only the daemon's cleaner knows it, as long as it cannot write it
-    if report.cleaning:
-        halted = halted or report.cleaning.halted
+    halted = context.halted
+    if not halted and report.cleaning:
+        # Only the daemon's cleaner knows it, as long as it cannot write it.
+        halted = report.cleaning.halted
     blockers = [*find_blockers(context, files, store, no_network, halted=halted)]
     obstacles = [blocker.why for blocker in blockers if not blocker.network]
     unavailable = context.snapshot.unavailable_about_addresses()
@@ -33,16 +37,21 @@ def cleanup_status(
         names = dict.fromkeys(source.source for source in unavailable)
         obstacles.append(f"unavailable sources: {', '.join(names)}")
     may_clean = all(blocker.by is not BlockedBy.NO_CLEANUP_NETWORK for blocker in blockers)
-    unknown = _why_unknown(context, files)
+    networks = sorted(context.networks) if may_clean else []
+    is_possible: bool | None = not obstacles
+    if is_possible and (unknown := _why_unknown(context, files)):
+        is_possible = None
+        obstacles.append(unknown)
     return {
         "mode": mode,
-        "networks": sorted(context.networks) if may_clean else [],
-        "release_possible": None if unknown and not obstacles else not obstacles,
-        "why_not": obstacles or ([unknown] if unknown else []),
+        "networks": networks,
+        "release_possible": is_possible,
+        "why_not": obstacles,
     }
 
 
 def _context(report: Report, limits: Limits, store: JournalStore) -> GuardContext:
+    """Return what `find_blockers` needs; no guard is asked with it."""
     error = store.why_unwritable()
     journal = Journal()
     try:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
-from agent.checks.addresses import failing_plugin, host_ports
+from agent.checks.addresses import failing_plugin, hanging_plugin, host_ports
 from agent.cleanup.guards import GuardContext, release_requests
 from agent.cleanup.journal_store import JournalStore
 from agent.cleanup.unlink import NodeFiles, ReadOnlyMount
@@ -19,6 +19,7 @@ from agent.model.release import (
 )
 from agent.model.remedy import Remedy
 from agent.model.report import Report
+from agent.model.runtime import DOCKER
 from agent.model.settings import AUTO
 from agent.model.snapshot import Known, NotRequested, Reservation, ReservationKey, Unavailable
 from agent.sources.source_error import describe_os_error
@@ -54,6 +55,7 @@ def summarize(
         free_before={network.name: network.free for network in report.networks},
         free_after=_free_after(report, released),
         causes=report.leak_causes,
+        docker=DOCKER in report.assessment.runtime.names,
         bugs=tuple(bugs.values()),
         warnings=tuple(warnings),
     )
@@ -160,7 +162,7 @@ def _warnings_about_release(report: Report, released: Sequence[Reservation]) -> 
     The daemon refuses both, as far as they are known.
     """
     for tracked in report.findings:
-        if tracked.finding.detector == failing_plugin.NAME:
+        if tracked.finding.detector in {failing_plugin.NAME, hanging_plugin.NAME}:
             yield tracked.finding.message
     ports = host_ports.forwarded(report.assessment, released)
     known = {leak.ip: forwarded for leak, forwarded in ports.items() if forwarded}

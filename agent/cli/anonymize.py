@@ -15,12 +15,13 @@ from ipaddress import IPv4Address, IPv6Address, collapse_addresses, ip_address, 
 from itertools import chain
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from agent.model import catalog
 from agent.model.assessment import KUBENET
 from agent.model.documents import Recording
 from agent.model.ranges import Range
 from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER
-from agent.model.snapshot import SOURCES
+from agent.model.snapshot import CREATION_REASONS, FAILED_KILL, SOURCES
 from agent.model.volumes import MIGRATED
 
 _Rename: TypeAlias = Callable[[str], str]
@@ -43,7 +44,7 @@ class _Rule(NamedTuple):
 
 WORDS: Final = frozenset({
     KUBENET, DOCKER, CONTAINERD, CRI_O, "cni", "external", *SOURCES, "eth0", "net1",
-    "tcp", "udp", "sctp", "host-local", "flannel",
+    "tcp", "udp", "sctp", "host-local", "flannel", "add", "delete",
     "created", "running", "paused", "restarting", "removing", "exited", "dead", "unknown",
     "not ready", "being created", "recorded but not listed", "in another namespace of containerd",
     "Pending", "Running", "Succeeded", "Failed", "Unknown", "True", "False",
@@ -71,6 +72,12 @@ _SUBNET: Final = _Rule(re.compile(r".+", re.DOTALL), {"usePodCidr", "usePodCidrI
 _DEVICES: Final = _Rule(re.compile(r"[^-./]+"), DEVICE_WORDS.__contains__)
 """Resources and sockets: part by part, so that a socket that is named after a resource still is."""
 _VOLUMES: Final = _Rule(re.compile(r"[^/^]+"), VOLUME_WORDS.__contains__)
+_RANGE_SET: Final = _Rule(re.compile(r"[^-,]+"), lambda _: False)
+"""As host-local writes it: `10.1.0.2-10.1.0.9,10.2.0.2-10.2.0.9`."""
+_KEPT: Final = _Rule(
+    re.compile(r".+", re.DOTALL),
+    {*CREATION_REASONS, FAILED_KILL, *(entry.key for entry in catalog.entries())}.__contains__,
+)
 _TEXT: Final = _Rule(
     re.compile(rf"{_PHRASES}|(?:(?!{_PHRASES}).)+", re.DOTALL), re.compile(_PHRASES).fullmatch
 )
@@ -83,7 +90,7 @@ _VERSION: Final = _Rule(
 )
 
 _RULES: Final[Mapping[str, _Rule]] = {
-    **dict.fromkeys(("pod_cidrs", "Taint.key"), _WHOLE),
+    **dict.fromkeys(("pod_cidrs", "Taint.key", "Link.addresses", "SubnetEnv.subnets"), _WHOLE),
     "WrittenRange.subnet": _SUBNET,
     "Watch.resource": _NAMES,
     **dict.fromkeys(
@@ -91,6 +98,9 @@ _RULES: Final[Mapping[str, _Rule]] = {
     ),
     **dict.fromkeys(("volume", "volumes", "volumes_in_use", "volumes_attached"), _VOLUMES),
     **dict.fromkeys(("why", "message", "trouble", "not_requested"), _TEXT),
+    **dict.fromkeys(("not_ready", "load_error", "problem", "SandboxFailure.kind"), _TEXT),
+    **dict.fromkeys(("SandboxFailure.reason", "SandboxFailure.entry"), _KEPT),
+    "exhausted": _RANGE_SET,
     **dict.fromkeys(("server_version", "Node.runtime", "ContainerRuntime.version"), _VERSION),
 }
 """By `Type.field` or by field; all other fields are names."""

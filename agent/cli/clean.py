@@ -27,7 +27,7 @@ from agent.exporters.json.clean import clean_document
 from agent.exporters.text.clean import clean_names, clean_table
 from agent.exporters.text.layout import TableView, by_reason
 from agent.model import bug
-from agent.model.release import Cleaning, Reason, Verdict
+from agent.model.release import BlockedBy, Cleaning, Reason, Verdict
 
 HELP: Final = """\
 It prints for each address without a container whether it can be released, or why not. Without
@@ -44,7 +44,7 @@ exit codes:
   3  some data are unavailable; nothing was released
   4  a release failed; its address is still reserved
   5  interrupted by a signal; the output lists what was released
-  6  dry run: no release is possible here; the first lines of the output say why
+  6  dry run: no command can release anything here; the first lines say why
   70 a bug in nodeleak; 'nodeleak journal' lists what was released before
   74 cannot write the output (releases are in the journal), or the journal
 """
@@ -95,6 +95,8 @@ def _addresses(text: str) -> list[str]:
 def execute(arguments: argparse.Namespace) -> int:
     config = config_of(arguments)
     view = view_of(arguments)
+    if arguments.apply and view.release.by_job and not config.cleanup_network:
+        raise UsageError(view.release.only_by_job(config.node))
     sources = for_command(config)
     # Before the cleanup: afterwards, the daemon forgets the pods of addresses that were released.
     pods = remembered_pods(config)
@@ -138,4 +140,9 @@ def _exit_code(cleaning: Cleaning) -> int:
         return FAILED
     if cleaning.tally()[Verdict.INTERRUPTED]:
         return INTERRUPTED
-    return DONE if all(blocker.network for blocker in cleaning.blockers) else BLOCKED
+    # An option names the networks: the command that the output advises has it.
+    is_blocked = any(
+        not blocker.network and blocker.by is not BlockedBy.NO_CLEANUP_NETWORK
+        for blocker in cleaning.blockers
+    )
+    return BLOCKED if is_blocked else DONE

@@ -1,10 +1,11 @@
-"""nodeleak explain: what the words mean that nodeleak prints."""
+"""nodeleak explain: what the words of nodeleak mean, and the messages of other programs."""
 
 import argparse
 import inspect
 import re
+import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from typing import Final
 
@@ -15,26 +16,31 @@ from agent.config import UsageError, all_settings, option, variable
 from agent.exporters.json.status import NodeState
 from agent.exporters.metrics import METRICS, PREFIX
 from agent.exporters.rows import WHEN_HALTED
+from agent.model import catalog
 from agent.model.assessment import State
-from agent.model.finding import Severity
+from agent.model.finding import Severity, WaitCause
 from agent.model.release import BlockedBy, Reason, Verdict
-from agent.model.text import did_you_mean, quote
+from agent.model.text import LONGEST_LIST, did_you_mean, escape, quote, truncate
 from agent.model.volumes import Confidence
 from agent.model.word import Word
 
 HELP: Final = """\
 It says what to do about it, too. Without a word it lists all of them.
 
+A message can be what kubectl prints, with or without the columns before it: why a pod waits, cannot
+be removed, or is refused. Put it in single quotes, or give it on standard input.
+
 examples:
   nodeleak explain leaked_reservation      a finding
   nodeleak explain not_confirmed           why an address is not released
   nodeleak explain NodeleakRangeExhausted  an alert
   nodeleak explain 'no IP addresses available in range set'
+  kubectl describe pod POD | grep Warning | nodeleak explain -
   nodeleak explain                         all words
 
 exit codes:
-  0  explained
-  2  there is no such word
+  0  explained, or at least its parts
+  2  there is no such word, and nothing in the message is known
 """
 
 Words = Mapping[str, Mapping[str, str]]
@@ -45,13 +51,25 @@ _SETTING: Final = "setting"
 _WRITTEN: Final[dict[str, dict[str, str]]] = tomllib.loads(
     files("agent.cli").joinpath("glossary.toml").read_text()
 )
-"""The words that are not explained where they are defined. `messages`: what kubelet, runtimes and
-CNI plugins print, in lower case, and the word that explains it."""
+"""The words that are not explained where they are defined."""
+_LONGEST_INPUT: Final = 65536
+"""Characters of standard input."""
+_RUNTIMES: Final = {"containerd": "containerd", "crio": "CRI-O", "docker": "docker"}
+_OPERATIONS: Final = {
+    "add": "CNI ADD: the pod's network was being set up",
+    "delete": "CNI DEL: the pod's network was being taken down",
+}
+_HOW_TO_PASTE: Final = """
+Or paste a message of the kubelet, a container runtime or a CNI plugin, in single quotes:
+  nodeleak explain 'Failed to create pod sandbox: ...'
+  kubectl describe pod POD | grep Warning | nodeleak explain -"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "nodeleak explain [WORD]"
-    parser.add_argument("word", nargs="?", metavar="WORD", help="what to explain")
+    parser.usage = "nodeleak explain [WORD | 'MESSAGE' | -]"
+    parser.add_argument(
+        "word", nargs="?", metavar="WORD", help="what to explain; -: standard input"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -59,25 +77,29 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.word is None:
         write("\n".join(_list(words)) + "\n")
         return DONE
-    texts = _find(arguments.word, words)
+    word = sys.stdin.read(_LONGEST_INPUT) if arguments.word == "-" else arguments.word
+    texts = _find(word, words) or _explain_entry(word) or _explain_events(word)
     if not texts:
-        suggestion = did_you_mean(arguments.word, set().union(*words.values()))
-        hint = "run 'nodeleak explain' for a list of all words"
-        raise UsageError(f"unknown word {quote(arguments.word)}{suggestion}", hint)
+        raise _unknown(word, words)
     write("\n\n".join(texts) + "\n")
     return DONE
+
+
+def _unknown(word: str, words: Mapping[str, Mapping[str, str]]) -> UsageError:
+    if len(word.split()) > 1:
+        hint = "run 'nodeleak scan' on the node: it says what is wrong with its pod addresses"
+        return UsageError(f"unknown message {quote(truncate(word))}", hint)
+    keys = {entry.key for entry in catalog.entries()}
+    suggestion = did_you_mean(word, keys.union(*words.values()))
+    hint = "run 'nodeleak explain' for a list of all words"
+    return UsageError(f"unknown word {quote(truncate(word))}{suggestion}", hint)
 
 
 def _find(word: str, words: Mapping[str, Mapping[str, str]]) -> list[str]:
     """Return the texts about a word, however it is written.
 
-    A metric is found by one of its samples too, and a known message of another program.
+    A metric is found by one of its samples too.
     """
-    message = " ".join(word.lower().split())
-    for part, explained_by in _WRITTEN["messages"].items():
-        if part in message:
-            word = explained_by
-            break
     plain = _plain(word)
     without_suffix = re.sub(r"(bucket|count|sum)$", "", plain)
     for spelling in (plain, plain.removeprefix("nodeleak"), without_suffix):
@@ -90,6 +112,97 @@ def _find(word: str, words: Mapping[str, Mapping[str, str]]) -> list[str]:
         if texts:
             return texts
     return []
+
+
+def _explain_entry(key: str) -> list[str]:
+    """Return the page of an entry of the catalog that is asked for by its key."""
+    return [
+        _message_page(catalog.Match(entry, values={}, is_innermost=True), peeled=None)
+        for entry in catalog.entries()
+        if _plain(entry.key) == _plain(key)
+    ]
+
+
+def _explain_events(text: str) -> list[str]:
+    """Return what is known of each message: of several, of those in the catalog."""
+    peeled = [catalog.peel(event) for event in catalog.events(text)[:LONGEST_LIST]]
+    known = [
+        _message_page(found[0], message)
+        for message in peeled
+        if (found := catalog.matches(message.layers[-1]))
+    ]
+    return list(dict.fromkeys(known)) or [
+        _parts_page(message) for message in peeled if message.understood
+    ]
+
+
+def _message_page(match: catalog.Match, peeled: catalog.Peeled | None) -> str:
+    """Return the page of an entry, with the values of a message if it was found by one."""
+    entry = match.entry
+    since = f", since {entry.since}" if entry.since else ""
+    until = f", until {entry.until}" if entry.until else ""
+    lines = [
+        f"{entry.key} (message of {entry.component}{since}{until})",
+        "",
+        match.fill_in(entry.meaning),
+        "",
+    ]
+    if peeled:
+        lines += _named_parts(peeled)
+        if not match.is_innermost:
+            lines.append(f"It ends with: {escape(truncate(peeled.words))}")
+    lines.append(f"Addresses: {entry.addresses.text}")
+    if entry.look:
+        lines.append(f"Check: {match.fill_in(entry.look)}")
+    return "\n".join([*map(reflow, lines), *_numbered(map(match.fill_in, entry.steps))])
+
+
+def _parts_page(peeled: catalog.Peeled) -> str:
+    """Return what the parts of a message mean that is not in the catalog."""
+    plugin = f" of the CNI plugin {peeled.plugin}" if peeled.plugin else ""
+    log = catalog.fill_in(
+        "`journalctl -u {runtime} --since -1h | grep {word}`",
+        {
+            "runtime": peeled.runtime or "containerd",
+            "word": peeled.sandbox_id or peeled.plugin or "sandbox",
+        },
+    )
+    lines = [
+        f"unknown message{escape(plugin)}: only its parts can be explained",
+        "",
+        *_named_parts(peeled),
+        f"It ends with: {escape(truncate(peeled.words))}",
+    ]
+    steps = (
+        "Run `nodeleak scan` on this node: it says whether pod addresses are short or leaked.",
+        f"Read the runtime's log: {log}.",
+    )
+    return "\n".join([*map(reflow, lines), *_numbered(steps)])
+
+
+def _named_parts(peeled: catalog.Peeled) -> list[str]:
+    """Return lines that say what the message names: who failed, and for what."""
+    runtime = _RUNTIMES.get(peeled.runtime or "")
+    named = {
+        "Event": peeled.reason,
+        "CNI plugin": peeled.plugin,
+        "network": peeled.network,
+        "container runtime": runtime,
+        "pod": peeled.pod,
+        "sandbox": peeled.sandbox_id,
+    }
+    parts = ", ".join(f"{name} {escape(value)}" for name, value in named.items() if value)
+    operation = _OPERATIONS.get(peeled.operation or "")
+    lines = []
+    if parts:
+        lines.append(f"It names: {parts}.")
+    if operation:
+        lines.append(f"During: {operation}.")
+    return lines
+
+
+def _numbered(steps: Iterable[str]) -> list[str]:
+    return ["Do:", *(reflow(f"{i}. {step}", "   ") for i, step in enumerate(steps, start=1))]
 
 
 def _plain(word: str) -> str:
@@ -107,6 +220,7 @@ def _list(words: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
         else:
             yield reflow(f"  {', '.join(texts)}", "  ")
     yield "\nRun 'nodeleak explain WORD' for one of them."
+    yield _HOW_TO_PASTE
 
 
 def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -122,6 +236,7 @@ def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
     yield "blocker: why no release is possible here", _texts(BlockedBy)
     yield "result of clean for an address", _texts(Verdict)
     yield _written("likely cause of a pod rejection")
+    yield "cause of waiting pods", _texts(WaitCause)
     yield _written("outcome of a rejected pod")
     yield "evidence that a volume is lost", _texts(Confidence)
     yield from map(_written, ("source", "Kubernetes condition or Event", "alert", "word"))

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import shlex
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
@@ -18,7 +17,8 @@ from agent.config import (
     settings_of,
     variable,
 )
-from agent.exporters.release_commands import release_here
+from agent.exporters.release_commands import Release
+from agent.exporters.release_here import release_here
 from agent.exporters.text.layout import TableView
 from agent.model.text import did_you_mean, quote
 
@@ -246,6 +246,7 @@ def add_address_table(
 
 
 def view_of(arguments: argparse.Namespace) -> TableView:
+    """Return how a table is shown. The next command has this one's options and environment."""
     if arguments.sort_by and arguments.output == "json":
         raise UsageError("--sort-by and -o json cannot be combined: remove one of them")
     wide = arguments.output == "wide"
@@ -253,21 +254,31 @@ def view_of(arguments: argparse.Namespace) -> TableView:
         sort_by=arguments.sort_by or "ip",
         wide=wide,
         columns=None if wide else terminal_columns(),
-        release=release_here(os.environ, _node_options(arguments)),
+        release=_next_release(arguments),
     )
 
 
-def _node_options(arguments: argparse.Namespace) -> str:
-    """Return the options that say which node and how to read it, for the next command.
+def _next_release(arguments: argparse.Namespace) -> Release:
+    """Return how to release with the options that say which node and how to read it.
 
-    A short --grace would weaken a guard.
+    A short --grace of another command would weaken a guard of `clean`.
     """
-    options = ""
-    for name in sorted(settings_of("clean").keys() - {"grace", "confirm_after"}):
-        values = getattr(arguments, name, None) or []
-        for text in [values] if isinstance(values, str) else values:
-            options += f" {option(name)}={shlex.quote(text)}"
-    return options
+    kept = settings_of("clean").keys() - {"confirm_after"}
+    if arguments.command != "clean":
+        kept -= {"grace"}
+    values = {name: getattr(arguments, name, None) for name in sorted(kept)}
+    if getattr(arguments, "recording", None) is not None:
+        return release_here(os.environ)
+    options: list[str] = []
+    for name, texts in values.items():
+        each = [texts] if isinstance(texts, str) else texts or []
+        options += [f"{option(name)}={text}" for text in each]
+    if only := getattr(arguments, "ip", None):
+        options.append(f"--ip={','.join(only)}")
+    if limit := getattr(arguments, "max", None):
+        options.append(f"--max={limit}")
+    config = load("version", values, os.environ)
+    return release_here(os.environ, tuple(options), config=config)
 
 
 def add_apply(parser: argparse.ArgumentParser, text: str) -> None:

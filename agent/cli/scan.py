@@ -3,23 +3,27 @@
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from agent.cleanup.journal import Journal
+from agent.cleanup.journal_store import JournalStore
 from agent.cli.node import assess, record_node
 from agent.cli.output import DONE, FOUND, UNAVAILABLE, as_json, has_color, has_unicode, warn, write
 from agent.cli.parser import add_address_table, config_of, view_of
-from agent.config import UsageError, age, invalid, option, settings_of
+from agent.config import Config, UsageError, age, invalid, option, settings_of
 from agent.exporters.json.scan import scan_document
 from agent.exporters.range_map import map_table
+from agent.exporters.release_commands import Release
 from agent.exporters.summary import incomplete
 from agent.exporters.text.layout import TableView
 from agent.exporters.text.scan import scan_names, scan_table
 from agent.model.documents import Damaged, Recording, loads
 from agent.model.report import Report
 from agent.model.text import escape, quote
-from agent.sources.source_error import describe_os_error
+from agent.sources.source_error import SourceError, describe_os_error
 
 HELP: Final = """\
 It takes a snapshot of the node, reports what is wrong, and says what to do. It changes nothing.
@@ -81,6 +85,8 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.map:
         _require_alone(arguments)
     view = view_of(arguments)
+    if arguments.recording is None:
+        view = view._replace(release=_with_journal(view.release, config_of(arguments)))
     write_report = _FORMATS[arguments.output]
     reports: list[Report] = []
     for name, report in _reports(arguments):
@@ -92,6 +98,16 @@ def execute(arguments: argparse.Namespace) -> int:
     if not all(report.complete for report in reports):
         return UNAVAILABLE
     return FOUND if arguments.exit_code and any(report.problems for report in reports) else DONE
+
+
+def _with_journal(release: Release, config: Config) -> Release:
+    """Return how to release, with what the journal of this node says about it."""
+    store = JournalStore(config.state_dir)
+    journal = Journal()
+    with suppress(SourceError):  # `clean` says why it cannot be read
+        journal = store.read()
+    error = None if release.by_job else store.why_unwritable()
+    return replace(release, journal=journal, journal_error=error)
 
 
 def _require_alone(arguments: argparse.Namespace) -> None:

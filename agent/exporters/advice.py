@@ -1,26 +1,34 @@
 """What to do about the findings of a detector; for addresses, what this node needs."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from functools import cache
 from importlib.metadata import metadata, version
 from inspect import cleandoc
 from shlex import quote
+from typing import Final
 
 from agent.checks.addresses import (
     exhausted_range,
     failing_plugin,
     leaked_reservation,
-    leaked_share,
     stuck_teardown,
 )
 from agent.checks.detector import Step
 from agent.checks.registry import DETECTOR
-from agent.exporters.release_commands import BY_JOB, ON_NODE, Release
+from agent.cleanup import guards
+from agent.cleanup.guards import GuardContext, RuntimeHistory
+from agent.cleanup.plan import Plan, make_plan
+from agent.exporters.release_commands import ON_NODE, Release
+from agent.exporters.release_steps import blocked_step, release_steps
 from agent.model.assessment import State
-from agent.model.finding import Finding, Severity
-from agent.model.ranges import covers
+from agent.model.finding import RESTARTS, WAITING_PODS, Finding, LeakCause, Severity
+from agent.model.release import Reason, Refusal
 from agent.model.report import NetworkSummary, Report
-from agent.model.settings import MAX_SHARE
+from agent.model.runtime import DOCKER
+from agent.model.settings import AUTO
+from agent.model.snapshot import NotRequested, known_or
 from agent.model.text import count_of
 
 
@@ -39,96 +47,153 @@ def advice(detector: str, report: Report, release: Release = ON_NODE) -> list[St
         return [] if leaked_reservation.NAME in names else [*steps, *_about_ranges(report, own)]
 
     severities = {finding.severity for finding in own}
-    return [
-        step
-        for step in DETECTOR[detector].ADVICE.steps
-        if step.only_for is None or step.only_for in severities
-    ]
+    kinds = {kind for finding in own for kind in finding.kinds}
+    general = DETECTOR[detector].ADVICE.steps
+    return [*_of_findings(own), *(step for step in general if step.applies(severities, kinds))]
+
+
+def _of_findings(findings: Sequence[Finding]) -> Iterator[Step]:
+    """Yield the steps of the findings themselves, each once."""
+    for remedy in dict.fromkeys(remedy for finding in findings for remedy in finding.steps):
+        yield Step(remedy.text, (remedy.command,) if remedy.command else ())
 
 
 def description(detector: str) -> str:
     return cleandoc(DETECTOR[detector].__doc__ or "").partition("\n")[0]
 
 
-def _cordon(report: Report) -> Step:
-    node = quote(report.assessment.snapshot.node_name)
-    return Step(
-        "No address is free, and pods that start now fail. Cordon the node:",
-        (f"kubectl cordon {node}",),
+def _cordon(report: Report) -> Iterator[Step]:
+    """Keep new pods away, unless that is done."""
+    node = known_or(report.assessment.snapshot.node, None)
+    if node is not None and node.unschedulable:
+        return
+    name = quote(report.assessment.snapshot.node_name)
+    yield Step(
+        "No address is free, and pods that start now fail. Keep new pods away:",
+        (f"kubectl cordon {name}",),
     )
 
 
 def _about_leaks(report: Report, leaks: Sequence[Finding], release: Release) -> Iterator[Step]:
-    node = quote(report.assessment.snapshot.node_name)
     leaking = {leak.network for leak in leaks}
     networks = [network for network in report.networks if network.name in leaking]
-    is_full = any(network.free == 0 for network in networks)
-    if is_full:
-        yield _cordon(report)
-    if report.assessment.snapshot.unavailable_about_addresses():
-        yield Step("Restore what is unavailable (below): nothing is released before.")
+    plan = release_plan(report, release)
+    # A command that releases at once is faster. Few pods wait for a secondary network.
+    full = [network.name for network in networks if network.free == 0]
+    is_full = any(not exhausted_range.is_secondary(report.assessment, name) for name in full)
+    is_cordoned = is_full and not any(batch.at_once for batch in plan.batches)
+    if is_cordoned:
+        yield from _cordon(report)
     if any(leak.port_mappings for leak in leaks):
         yield Step(
             "Delete the rules of the host ports that are named above, or the next pod gets their "
             "traffic."
         )
-    if doubt := _doubt(report, networks):
-        yield Step(
-            f"So much looks leaked that the runtime's list may be incomplete: {doubt}. "
-            "Check first that `crictl pods` or `docker ps -a` has none of these containers."
-        )
-        release = release.with_share()
-    where = BY_JOB if release.by_job else ""
-    urgency = "" if is_full else _urgency(networks)
-    commands = (release.preview, release.apply_on(report.assessment.snapshot.node_name))
-    yield Step(f"{urgency}See what would be released, then release it{where}:", commands)
-
-    ranges = {network.name: network.ranges or () for network in networks}
-    outside = [
-        leak.ip
-        for leak in report.assessment.leaked
-        if not covers(ranges.get(leak.network, ()), leak.ip)
-    ]
-    if outside:
-        count = len(outside)
-        yield Step(
-            f"Release those in no known range ({count}) by name, as with `--ip {outside[0]}`."
-        )
-    if is_full:
-        yield Step("When the waiting pods run, let new ones come:", (f"kubectl uncordon {node}",))
-    yield Step("Find out why it happened at the time shown, or addresses will leak again.")
+    node = report.assessment.snapshot.node_name
+    yield from release_steps(
+        plan,
+        release,
+        node,
+        urgency=_urgency(report, networks),
+        docker=DOCKER in report.assessment.runtime.names,
+    )
+    yield from map(blocked_step, plan.blocked)
+    if is_cordoned and plan.batches:
+        uncordon = f"kubectl uncordon {quote(node)}"
+        yield Step("When the waiting pods run, let new ones come:", (uncordon,))
+    yield _find_out(report, leaks)
     yield Step("Never delete reservation files by hand: addresses in use have such files too.")
 
 
-def _doubt(report: Report, networks: Sequence[NetworkSummary]) -> str | None:
-    """Return why `nodeleak clean` suspects the reading by default."""
-    for network in networks:
-        share = leaked_share.share(report.assessment, network.name)
-        doubt = leaked_share.doubt(report.assessment, network.name)
-        if share > MAX_SHARE and doubt:
-            return doubt
-    return None
+def release_plan(report: Report, release: Release = ON_NODE) -> Plan:
+    """Return what commands would release of the leaks, as the guards decide on this snapshot.
+
+    It is what a dry run finds with the settings of `release`, without a probe. An old recording does
+    not say which networks `auto` allows: there it allows those that were read.
+    """
+    limits = release.limits
+    snapshot = report.assessment.snapshot
+    if isinstance(snapshot.networks, NotRequested) and AUTO in limits.networks:
+        read = {store.network for store in snapshot.reservations}
+        limits = replace(limits, networks=limits.networks | read)
+    context = GuardContext(
+        report=report,
+        runtime_history=RuntimeHistory(),  # as that of the next command
+        limits=limits,
+        actor="",
+        journal=release.journal,
+        journal_error=release.journal_error,
+    )
+    leaked = set(report.assessment.leaked)
+    halted = report.cleaning.halted if report.cleaning else None
+    if halted and not context.halted:
+        refusal = Refusal(Reason.HALTED, halted)
+        return make_plan((request, (refusal,)) for request, _ in guards.decide(context))
+    return make_plan(
+        decision
+        for decision in guards.decide(context)
+        if leaked.issuperset(decision[0].reservations)
+    )
 
 
-def _urgency(networks: Sequence[NetworkSummary]) -> str:
-    lowest: int | None = None
-    is_scarce = False
-    for network in networks:
-        if network.free is None:
-            return "The number of free addresses is unknown. "
-        lowest = network.free if lowest is None else min(lowest, network.free)
-        if network.free < exhausted_range.low_watermark(network.usable or 0):
-            is_scarce = True
-    if lowest is None:
+def _find_out(report: Report, leaks: Sequence[Finding]) -> Step:
+    """Say where to look for the reason of the leaks, by their likely causes."""
+    causes = {leak.cause: leak for leak in leaks if isinstance(leak.cause, LeakCause)}
+    commands = [f"nodeleak explain {cause}" for cause in causes if cause is not LeakCause.UNKNOWN]
+    restarts = [leak.cause_at for leak in leaks if leak.cause in RESTARTS and leak.cause_at]
+    runtime = report.assessment.runtime.name.lower()
+    units = f"-u kubelet -u {'crio' if runtime == 'cri-o' else runtime}"
+    if restarts:
+        start = max(restarts)
+        since, until = (
+            f"{start + distance:%Y-%m-%d %H:%M} UTC" for distance in (-_AROUND, _AROUND)
+        )
+        commands.append(f'journalctl {units} --since "{since}" --until "{until}"')
+    text = "Find out why it happened, or addresses will leak again. The logs are on the node:"
+    if {*causes} & {LeakCause.TEARDOWN_SKIPPED, LeakCause.SETUP_FAILED}:
+        text = (
+            "Find out whether a CNI plugin fails in DEL, or who removes sandboxes with `ctr`, or "
+            "addresses will leak again. The logs are on the node:"
+        )
+    if {*causes} - RESTARTS - {LeakCause.EMPTY_FILE}:
+        commands.append("kubectl get events -A --field-selector reason=FailedKillPod")
+        commands.append(f'journalctl {units} | grep -iE "failed \\(delete\\)|tear ?down" | tail')
+    return Step(text, tuple(commands))
+
+
+_AROUND: Final = timedelta(minutes=10)
+"""What is read of a log before and after a restart."""
+
+
+def _urgency(report: Report, networks: Sequence[NetworkSummary]) -> str:
+    """Say how many addresses are left; not urgent only if no pod waits and no range is low."""
+    free = [network.free for network in networks if network.free is not None]
+    if not free or len(free) < len(networks):
         return "The number of free addresses is unknown. "
-    free = count_of(lowest, "address is", "addresses are")
-    return f"{'' if is_scarce else 'Not urgent: '}{free} free. "
+    if not min(free):
+        return ""
+    text = f"{count_of(min(free), 'address is', 'addresses are')} free. "
+    is_low = any(
+        network.free < exhausted_range.low_watermark(network.usable or 0)
+        for network in networks
+        if network.free is not None
+    )
+    is_low = is_low or any(
+        tracked.finding.detector == exhausted_range.NAME
+        and tracked.finding.severity is not Severity.INFO
+        for tracked in report.findings
+    )
+    if any(tracked.finding.detector == WAITING_PODS for tracked in report.findings):
+        return f"{text}See {WAITING_PODS} for why pods wait. "
+    if is_low:
+        return text
+    return f"Not urgent: {text}"
 
 
 def _about_ranges(report: Report, findings: Sequence[Finding]) -> Iterator[Step]:
     full = {finding.network for finding in findings if finding.severity is Severity.CRITICAL}
     if full:
-        yield _cordon(report)
+        yield from _cordon(report)
         yield from _about_states(report, full)
     networks = sorted({finding.network for finding in findings})
     secondary = [name for name in networks if exhausted_range.is_secondary(report.assessment, name)]
@@ -158,7 +223,8 @@ def _about_states(report: Report, networks: set[str]) -> Iterator[Step]:
         )
     if not candidates and not ended:
         yield Step(
-            "No address is known to be leaked. Delete pods here that can run on other nodes."
+            "No address is known to be leaked. Delete pods here that can run on other nodes, "
+            "those that wait first."
         )
 
 

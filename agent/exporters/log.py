@@ -62,12 +62,22 @@ _UNLISTED: Final = _Source("reservations", AUTO)
 
 
 def configure(log_format: str) -> Logger:
+    """Return the logger of this process, which writes to standard error.
+
+    `log_format`: `json`, `text`, or `auto`, which is text on a terminal.
+    """
+    is_terminal = sys.stderr.isatty()
     renderer: Any = structlog.processors.JSONRenderer()
-    if log_format == "text" or (log_format == "auto" and sys.stderr.isatty()):
-        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    times = structlog.processors.TimeStamper(fmt="iso", utc=True)
+    if log_format == "text" or (log_format == "auto" and is_terminal):
+        renderer = structlog.dev.ConsoleRenderer(colors=is_terminal)
+    processors = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _event_first,
+        renderer,
+    ]
     structlog.configure(
-        processors=[structlog.processors.add_log_level, times, _event_first, renderer],
+        processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
@@ -161,25 +171,30 @@ class LogExporter:
         self._failed_detectors = frozenset(failed)
 
     def _log_transitions(self, snapshot: Snapshot) -> None:
-        self._started = self._started or snapshot.taken_at
-        if (plugins := known_or(snapshot.device_plugins, None)) is None:
+        """Log what happened to device plugins since the agent started."""
+        started = self._started or snapshot.taken_at
+        self._started = started
+        plugins = known_or(snapshot.device_plugins, None)
+        if plugins is None:
             return
-        if self._history is None:
+        logged = self._history
+        if logged is None:
             # At first by time; later not, because the clock may be set back.
-            self._history = frozenset(
-                change for change in plugins.history if change.at <= self._started
-            )
+            logged = frozenset(change for change in plugins.history if change.at <= started)
         for transition in plugins.history:
-            if transition not in self._history and transition.what in _TRANSITIONS:
-                is_lost = transition.what is TransitionKind.LOST
-                log = self._log.warning if is_lost else self._log.info
-                log(
-                    _TRANSITIONS[transition.what],
-                    **_present(resource=transition.resource, socket=transition.socket),
-                    at=transition.at.isoformat(timespec="milliseconds"),
-                    exact=transition.exact,
-                )
+            if transition not in logged and transition.what in _TRANSITIONS:
+                self._log_transition(transition)
         self._history = frozenset(plugins.history)
+
+    def _log_transition(self, transition: DeviceTransition) -> None:
+        is_lost = transition.what is TransitionKind.LOST
+        log = self._log.warning if is_lost else self._log.info
+        log(
+            _TRANSITIONS[transition.what],
+            **_present(resource=transition.resource, socket=transition.socket),
+            at=transition.at.isoformat(timespec="milliseconds"),
+            exact=transition.exact,
+        )
 
     def _log_watches(self, snapshot: Snapshot) -> None:
         """Log old versions that are no fault of an API server, once while they go on.
@@ -187,9 +202,10 @@ class LogExporter:
         The others are findings.
         """
         for watch in known_or(snapshot.watches, ()):
-            if self._watches.get((watch.resource, watch.evidence)) == watch.first:
+            key = (watch.resource, watch.evidence)
+            if self._watches.get(key) == watch.first:
                 continue
-            self._watches[watch.resource, watch.evidence] = watch.first
+            self._watches[key] = watch.first
             fields = {"resource": watch.resource, "before": watch.before, "version": watch.version}
             if watch.evidence is Evidence.RV_RESET:
                 text = "versions went back: etcd was restored from a backup"
@@ -199,12 +215,14 @@ class LogExporter:
                 self._log.info("watch.lagging", **fields, text=text)
 
     def _log_findings(self, report: Report) -> None:
-        confirmed = {
-            tracked.finding.key: tracked for tracked in report.sorted_findings if tracked.confirmed
-        }
+        confirmed: dict[Key, TrackedFinding] = {}
+        for tracked in report.sorted_findings:
+            if tracked.confirmed:
+                confirmed[tracked.finding.key] = tracked
         for key, tracked in confirmed.items():
             before = self._open.get(key)
-            if before is None or tracked.finding.severity.rank > before.finding.severity.rank:
+            severity = tracked.finding.severity
+            if before is None or severity.rank > before.finding.severity.rank:
                 self._log_opened(tracked)
         self._open = confirmed | self._log_closed(confirmed, report)
 
@@ -220,8 +238,9 @@ class LogExporter:
             if key in confirmed:
                 continue
             finding = tracked.finding
-            is_leak = finding.detector == leaked_reservation.NAME and finding.subject in leaked
-            if is_leak or finding.detector in not_evaluated:
+            is_leak = finding.detector == leaked_reservation.NAME
+            is_still_leaked = is_leak and finding.subject in leaked
+            if is_still_leaked or finding.detector in not_evaluated:
                 remaining[key] = tracked
             elif self._has_room(finding.severity):
                 self._log.info("finding.closed", detector=finding.detector, subject=finding.subject)
@@ -231,18 +250,19 @@ class LogExporter:
         finding = tracked.finding
         if not self._has_room(finding.severity):
             return
+        if_known = _present(
+            since=tracked.began and tracked.began.isoformat(timespec="seconds"),
+            count=finding.count if finding.count > 1 else None,
+            cause=finding.cause and finding.cause.value,
+            pod=finding.pod,
+        )
         self._log.warning(
             "finding.opened",
             detector=finding.detector,
             subject=finding.subject,
             severity=finding.severity.value,
             text=finding.message,
-            **_present(
-                since=tracked.began and tracked.began.isoformat(timespec="seconds"),
-                count=finding.count if finding.count > 1 else None,
-                cause=finding.cause and finding.cause.value,
-                pod=finding.pod,
-            ),
+            **if_known,
         )
 
     def _log_cleanup(self, cleaning: Cleaning) -> None:
@@ -261,7 +281,7 @@ class LogExporter:
         for outcome in cleaning.outcomes:
             # Of a refusal only the reason, because its text may count seconds.
             reason = outcome.refusals[0].reason.value if outcome.refusals else outcome.why
-            verdict_and_reason = outcome.verdict.value, reason
+            verdict_and_reason = (outcome.verdict.value, reason)
             for reservation in outcome.request.reservations:
                 # Every ordinary teardown is refused for a while: only of leaks this is a change.
                 if outcome.verdict is Verdict.REFUSED and reservation.key not in leaks:
@@ -293,6 +313,7 @@ class LogExporter:
 
 
 def _readings(snapshot: Snapshot) -> Iterator[tuple[_Source, Reading[object]]]:
+    """Yield every source with its reading; the reservations of each network are one."""
     for store in snapshot.reservations:
         yield _Source("reservations", store.network), store.reading
     for name, reading in snapshot.readings():
@@ -301,9 +322,10 @@ def _readings(snapshot: Snapshot) -> Iterator[tuple[_Source, Reading[object]]]:
 
 
 def _is_missing(reading: Reading[object], source: _Source) -> TypeGuard[_Missing]:
-    return isinstance(reading, Unavailable) or (
-        isinstance(reading, NotRequested) and source.source in _MAY_BE_ABSENT
-    )
+    """Return whether the log says that a source has no value."""
+    if isinstance(reading, NotRequested):
+        return source.source in _MAY_BE_ABSENT
+    return isinstance(reading, Unavailable)
 
 
 def _present(**fields: Any) -> dict[str, Any]:

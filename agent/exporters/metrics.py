@@ -21,7 +21,7 @@ from agent.checks.registry import DETECTORS
 from agent.model.assessment import State
 from agent.model.bug import EXPORTER, Bug
 from agent.model.devices import ResourceState
-from agent.model.finding import LeakCause, Severity
+from agent.model.finding import WAITING_PODS, LeakCause, Severity
 from agent.model.rejections import RejectedPod
 from agent.model.release import MISSED, Outcome, Reason, Verdict
 from agent.model.report import Report
@@ -242,7 +242,7 @@ def _reservations(sync: Sync) -> Samples:
 
 
 def _findings(sync: Sync) -> Samples:
-    """Zeros too of what alerts compare; nothing of a detector that was not evaluated."""
+    """Zeros too of what alerts compare; of a detector with a gap, only what it found."""
     counts = Counts[tuple[str, Severity, str]]()
     for tracked in sync.report.findings:
         finding = tracked.finding
@@ -250,11 +250,11 @@ def _findings(sync: Sync) -> Samples:
     not_evaluated = {gap.detector for gap in sync.report.gaps}
     samples: dict[tuple[str, Severity, str], float] = {}
     for detector in DETECTORS:
-        if detector.NAME in not_evaluated:
-            continue
+        evaluated = detector.NAME not in not_evaluated
         for severity, phase in product(detector.SEVERITIES, _PHASES):
             count = counts[detector.NAME, severity, phase]
-            if count or (phase == "confirmed" and severity is not Severity.INFO):
+            is_compared = phase == "confirmed" and severity is not Severity.INFO
+            if count or (evaluated and is_compared):
                 samples[detector.NAME, severity, phase] = count
     return samples
 
@@ -299,6 +299,15 @@ def _rejected(sync: Sync) -> Samples:
         for pod in sync.rejected_pods
     )
     return dict(sorted(Counts(pods).items()))
+
+
+def _waiting(sync: Sync) -> Samples:
+    pods = Counts[str]()
+    for tracked in sync.report.findings:
+        finding = tracked.finding
+        if finding.detector == WAITING_PODS and finding.cause:
+            pods[finding.cause.value] += len(finding.pods)
+    return dict(sorted((+pods).items()))
 
 
 def _kubelet_start(sync: Sync) -> Samples:
@@ -510,6 +519,12 @@ OF_SYNC: Final[Sequence[Metric[Sync]]] = (
         "are none.",
         _rejected,
         ("resource", "cause", "pod_outcome"),
+    ),
+    Metric(
+        "waiting_pods",
+        "Pods that have had no sandbox with a network for a minute; absent where there are none.",
+        _waiting,
+        ("cause",),
     ),
     Metric(
         "kubelet_start_timestamp_seconds",

@@ -8,7 +8,7 @@ from agent.checks.addresses import exhausted_range, leaked_reservation
 from agent.checks.registry import BY_EFFECT, DETECTOR, DETECTORS, GROUPING
 from agent.exporters.json.status import NodeState
 from agent.model.assessment import State
-from agent.model.finding import Finding, Severity, TrackedFinding, total
+from agent.model.finding import WAITING_PODS, Finding, Severity, TrackedFinding, total
 from agent.model.report import NetworkSummary, Report
 from agent.model.text import count_of, format_number
 
@@ -73,7 +73,14 @@ def state_of(report: Report, *, alive: bool = True) -> NodeState:
         return NodeState.FINDINGS
     if report.unavailable or not report.complete or not alive:
         return NodeState.INCOMPLETE
-    return NodeState.OK
+    # Never OK, though it may be too early for a warning, or not a matter of this agent.
+    return NodeState.WAITING if _waiting(report) else NodeState.OK
+
+
+def _waiting(report: Report) -> list[Finding]:
+    """Return the reasons why pods wait, confirmed or not, the most urgent first."""
+    findings = [tracked.finding for tracked in report.sorted_findings]
+    return [finding for finding in findings if finding.detector == WAITING_PODS]
 
 
 def headline(report: Report, *, alive: bool = True) -> str:
@@ -89,6 +96,8 @@ def headline(report: Report, *, alive: bool = True) -> str:
         return f"Incomplete: {incomplete(report) if alive else stalled}"
     if report.problems:
         return f"Unconfirmed: {_worst(report, confirmed=False)[1]}"
+    if state is NodeState.WAITING:
+        return f"Info: {_in_headline(_waiting(report))}"
     return f"OK: {_informational(report)}"
 
 
@@ -141,6 +150,8 @@ def _consequence(
         full = [network for network in report.networks if network.name in names]
         return "; ".join(_free_addresses(network, report) for network in full)
 
+    if findings[0].headline:
+        return _in_headline(findings)
     noun = DETECTOR[detector].NOUN
     if severity is Severity.CRITICAL and noun.critical_headline:
         return noun.critical_headline
@@ -149,6 +160,13 @@ def _consequence(
     node = report.assessment.snapshot.node_name
     where = f" on {node}" if detector == leaked_reservation.NAME else ""
     return f"{count_of(sum(map(_problems, findings)), noun.one, noun.several)}{where}"
+
+
+def _in_headline(findings: Sequence[Finding]) -> str:
+    """Return what the first finding says of itself, and how many more there are."""
+    more = len(findings) - 1
+    others = f"; and {count_of(more, 'other reason')} why pods wait" if more else ""
+    return f"{findings[0].headline}{others}"
 
 
 def _free_addresses(network: NetworkSummary, report: Report) -> str:

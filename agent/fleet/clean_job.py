@@ -35,13 +35,15 @@ _LABELS: Final = {
 
 
 def print_or_run_job(arguments: argparse.Namespace) -> int:
+    """Print the Job, or run it with `--run`. Return the exit code. Raises UsageError."""
     session = Session(arguments)
     (target,) = session.targets()
     daemon_sets = session.kubectl.items("daemonsets", *session.agents_in, f"--selector={LABELS}")
     if len(daemon_sets) != 1:
-        names = ", ".join(each["metadata"]["namespace"] for each in daemon_sets) or "none"
+        namespaces = [each["metadata"]["namespace"] for each in daemon_sets]
+        found = ", ".join(namespaces) or "none"
         raise UsageError(
-            f"expected one DaemonSet with the labels {LABELS}, found: {names}",
+            f"expected one DaemonSet with the labels {LABELS}, found: {found}",
             "choose one with --namespace",
         )
     job = clean_job(daemon_sets[0], target.node, arguments.rest, apply=arguments.apply)
@@ -97,10 +99,14 @@ def clean_job(
 
 def _agent(containers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the agent's container alone: a sidecar never ends, and neither would the Job."""
-    named = [each for each in containers if each["name"] == "nodeleak"] or containers[:1]
-    if not named:
+    if not containers:
         raise LookupError("container")
-    return {key: value for key, value in named[0].items() if key not in _ONLY_DAEMON}
+    agent = containers[0]
+    for container in containers:
+        if container["name"] == "nodeleak":
+            agent = container
+            break
+    return {key: value for key, value in agent.items() if key not in _ONLY_DAEMON}
 
 
 def _settings(container: Mapping[str, Any], options: Sequence[str]) -> list[str]:
@@ -109,12 +115,16 @@ def _settings(container: Mapping[str, Any], options: Sequence[str]) -> list[str]
     Without them, guards may be weaker.
     """
     overridden = {text.partition("=")[0] for text in options}
-    shared = {*map(option, settings_of("clean"))} - overridden
+    of_clean = {option(setting) for setting in settings_of("clean")}
+    shared = of_clean - overridden
+    arguments = container.get("args") or ()
     settings: list[str] = []
-    for argument, following in pairwise([*(container.get("args") or ()), ""]):
+    for argument, following in pairwise([*arguments, ""]):
         name, equals, _ = argument.partition("=")
         if name in shared:
-            settings += [argument] if equals else [argument, following]
+            settings.append(argument)
+            if not equals:
+                settings.append(following)
     return settings
 
 
@@ -132,8 +142,12 @@ def _networks(container: Mapping[str, Any]) -> list[str]:
 
 def _mount_writable(spec: Mapping[str, Any], container: Mapping[str, Any]) -> None:
     """Make the mounts of host-local's files writable in the spec."""
-    paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in spec["volumes"]}
-    mounts = [mount for mount in container["volumeMounts"] if paths.get(mount["name"]) == _STORE]
+    volumes = {
+        volume["name"]
+        for volume in spec["volumes"]
+        if volume.get("hostPath", {}).get("path") == _STORE
+    }
+    mounts = [mount for mount in container["volumeMounts"] if mount["name"] in volumes]
     if not mounts:
         raise UsageError(f"the DaemonSet mounts no hostPath {_STORE}")
     for mount in mounts:
@@ -141,7 +155,10 @@ def _mount_writable(spec: Mapping[str, Any], container: Mapping[str, Any]) -> No
 
 
 def run_job(kubectl: Kubectl, job: Mapping[str, Any], timeout: float) -> int:
-    """Create the Job, wait for it, print its log, and return the exit code of its container."""
+    """Create the Job, wait for it, print its log, and return the exit code of its container.
+
+    `timeout`: in seconds. Raises KubectlError.
+    """
     namespace = f"--namespace={job['metadata']['namespace']}"
     created = kubectl.output(
         "create the Job", "create", "--filename=-", "--output=name", text=json.dumps(job)
@@ -164,7 +181,10 @@ def run_job(kubectl: Kubectl, job: Mapping[str, Any], timeout: float) -> int:
 def _wait(
     kubectl: Kubectl, namespace: str, *, job: str, container: str, timeout: float
 ) -> tuple[str, int]:
-    """Return the pod of the Job, and the exit code of its container. A sidecar may run on."""
+    """Return the pod of the Job, and the exit code of its container. A sidecar may run on.
+
+    `timeout`: in seconds. Raises KubectlError if the pod fails, or does not end in time.
+    """
     pod = ""
     reason = ""
     shown = ""
@@ -182,9 +202,10 @@ def _wait(
                 shown = reason
                 warn(f"pod {pod} waits: {reason}")
         Event().wait(_INTERVAL)
+    what_waits = f"pod {pod}" if pod else "it has no pod"
     event = _last_event(kubectl, namespace, pod or job)
-    reasons = ": ".join(filter(None, [f"pod {pod}" if pod else "it has no pod", reason, event]))
-    raise KubectlError(f"Job {job} did not end within {timeout:g} s: {reasons}")
+    reasons = [text for text in (what_waits, reason, event) if text]
+    raise KubectlError(f"Job {job} did not end within {timeout:g} s: {': '.join(reasons)}")
 
 
 def _state(status: Mapping[str, Any], container: str) -> Mapping[str, Any]:
@@ -197,7 +218,9 @@ def _state(status: Mapping[str, Any], container: str) -> Mapping[str, Any]:
 
 
 def _reason(status: Mapping[str, Any]) -> str:
-    return truncate(": ".join(filter(None, [status.get("reason"), status.get("message")])))
+    """Return the reason and the message of a state, a pod or an Event; empty: it has none."""
+    texts = (status.get("reason"), status.get("message"))
+    return truncate(": ".join(text for text in texts if text))
 
 
 def _last_event(kubectl: Kubectl, namespace: str, name: str) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +25,8 @@ _ADDRESS: Final = 5
 
 
 class Agent(NamedTuple):
+    """The pod of the DaemonSet on a node."""
+
     node: str
     namespace: str
     pod: str
@@ -39,6 +41,8 @@ class Agent(NamedTuple):
 
 
 class Target(NamedTuple):
+    """A node that a command is for."""
+
     node: str
     status: str
     """As `kubectl get nodes` prints it, such as `Ready,SchedulingDisabled`."""
@@ -72,6 +76,7 @@ def _agent(pod: Mapping[str, Any]) -> Agent:
 
 
 def _usability(pod: Mapping[str, Any]) -> tuple[object, ...]:
+    """Return a key by which the pod that can answer best comes last."""
     metadata = pod["metadata"]
     return (
         _not_running(pod, _container(pod)) is None,
@@ -83,6 +88,7 @@ def _usability(pod: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _container(pod: Mapping[str, Any]) -> str:
+    """Return the name of the agent's container: another one is a sidecar."""
     names: list[str] = [container["name"] for container in pod["spec"]["containers"]]
     return "nodeleak" if "nodeleak" in names else names[0]
 
@@ -95,27 +101,36 @@ def _is_ready(pod: Mapping[str, Any]) -> bool:
 def _not_running(pod: Mapping[str, Any], container: str) -> str | None:
     """Return why no command can be run in the container, or None. A sidecar may wait meanwhile."""
     status = pod.get("status") or {}
-    states = {each["name"]: each["state"] for each in status.get("containerStatuses") or ()}
+    statuses = status.get("containerStatuses") or ()
+    states = {each["name"]: each["state"] for each in statuses}
     state = states.get(container, {})
     phase: str | None = status.get("phase")
     if "waiting" in state:
         return str(state["waiting"]["reason"])
-    return None if "running" in state or phase == "Running" else phase or "no status yet"
+    if "running" in state or phase == "Running":
+        return None
+    return phase or "no status yet"
 
 
 def targets(node_lines: str, agents: Iterable[Agent]) -> list[Target]:
     """Combine `kubectl get nodes --no-headers` with the agents; the last of a node is used."""
     by_node = {agent.node: agent for agent in agents}
-    nodes = (line.split() for line in node_lines.splitlines())
-    return [Target(name, status, by_node.get(name)) for name, status, *_ in nodes]
+    nodes: list[Target] = []
+    for line in node_lines.splitlines():
+        name, status, *_ = line.split()
+        nodes.append(Target(name, status, by_node.get(name)))
+    return nodes
 
 
 def nodes_by_address(node_lines: str) -> dict[str, str]:
     """Read `kubectl get nodes --no-headers --output=wide`: the node of each internal address."""
-    nodes = [fields for line in node_lines.splitlines() if len(fields := line.split()) > _ADDRESS]
+    names: defaultdict[str, list[str]] = defaultdict(list)
+    for line in node_lines.splitlines():
+        fields = line.split()
+        if len(fields) > _ADDRESS:
+            names[fields[_ADDRESS]].append(fields[0])
     # The object of a node that was replaced may still exist, with the same address.
-    counts = Counter(fields[_ADDRESS] for fields in nodes)
-    return {fields[_ADDRESS]: fields[0] for fields in nodes if counts[fields[_ADDRESS]] == 1}
+    return {address: nodes[0] for address, nodes in names.items() if len(nodes) == 1}
 
 
 def natural_order(name: str) -> list[tuple[int, str]]:
@@ -144,7 +159,8 @@ class Answer:
         """The error on one line: the last of a traceback, or of kubectl's warnings."""
         if lines := [line for line in self.error.splitlines() if line.strip()]:
             # Of wrong usage, the first line is the mistake, and hints follow.
-            return truncate(lines[0 if self.exit_code == _USAGE else -1], _MAX_REASON)
+            line = lines[0] if self.exit_code == _USAGE else lines[-1]
+            return truncate(line, _MAX_REASON)
         if self.exit_code:
             return f"exit code {self.exit_code} without a message"
         return "its output is not the expected document"
@@ -157,7 +173,9 @@ class Answer:
             json.dumps(tree, allow_nan=False)  # Python reads NaN and 1e999, and nobody else does
         except (ValueError, RecursionError):
             return None
-        return tree if isinstance(tree, dict) and not is_deeper(tree, MAX_LEVELS) else None
+        if not isinstance(tree, dict) or is_deeper(tree, MAX_LEVELS):
+            return None
+        return tree
 
     def entry(self) -> dict[str, Any]:
         """Return its part of a merged document."""
@@ -178,7 +196,10 @@ def answer_of(node: str, code: int, output: str, errors: str) -> Answer:
     error = "\n".join(line for line in lines if line != last).strip()
     answer = Answer(node, code, output, error)
     # Every command prints something, and only a document begins with a brace.
-    if code or (answer.document is not None if output.startswith("{") else output.strip()):
+    is_whole = bool(output.strip())
+    if output.startswith("{"):
+        is_whole = answer.document is not None
+    if code or is_whole:
         return answer
     # kubectl ends with 0 if the connection breaks, and 1.30 to 1.33 can lose what arrives at once.
     error = (
@@ -188,4 +209,5 @@ def answer_of(node: str, code: int, output: str, errors: str) -> Answer:
 
 
 def merged(command: str, entries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the document of a command on several nodes. `entries`: their parts of it."""
     return {"schema": FLEET_SCHEMA, "command": command, "nodes": list(entries)}

@@ -15,7 +15,7 @@ from agent.exporters.json.status import SCHEMA, NodeState
 from agent.fleet.kubectl import Kubectl, KubectlError
 from agent.fleet.nodes import Target
 from agent.fleet.status import NodeStatus, status_of, unknown
-from agent.model.finding import Severity
+from agent.model.finding import WAITING_PODS, Severity
 from agent.model.text import rfc3339, truncate
 
 _PATH: Final = "/api/v1/query"
@@ -254,8 +254,11 @@ def document(agent: AgentSeries, node: str) -> dict[str, Any]:
         state = NodeState.STALLED
     elif is_halted or any(each["severity"] != Severity.INFO for each in findings):
         state = NodeState.FINDINGS
+    elif unavailable:
+        state = NodeState.INCOMPLETE
     else:
-        state = NodeState.INCOMPLETE if unavailable else NodeState.OK
+        waits = any(each["detector"] == WAITING_PODS for each in findings)
+        state = NodeState.WAITING if waits else NodeState.OK
     return {
         "schema": SCHEMA,
         "version": agent.label("build_info", "version"),

@@ -68,14 +68,17 @@ class Session:
         return self._arguments.context or self.kubectl.context()
 
     def targets(self) -> list[Target]:
-        """Return the chosen nodes with their agents."""
+        """Return the chosen nodes with their agents. Raises UsageError and KubectlError."""
         names: Sequence[str] = self._arguments.nodes
         requested = names if len(names) <= _MAX_NAMED else ()
         nodes = self._nodes(requested)
-        agents = [agent for node in requested or ("",) for agent in self._agents(node)]
+        agents: list[Agent] = []
+        for node in requested or ("",):
+            agents += self._agents(node)
 
         # Somebody may have created pods that could answer for any node.
-        if len(namespaces := sorted({agent.namespace for agent in agents})) > 1:
+        namespaces = sorted({agent.namespace for agent in agents})
+        if len(namespaces) > 1:
             raise UsageError(
                 "pods with the labels of the agent are in several namespaces: "
                 f"{', '.join(namespaces)}: choose with --namespace"
@@ -83,26 +86,36 @@ class Session:
         return _chosen(targets(nodes, agents), names)
 
     def nodes(self) -> tuple[list[Target], dict[str, str]]:
-        """Return the chosen nodes without their agents, and every node by name and address."""
+        """Return the chosen nodes without their agents, and every node by name and address.
+
+        Raises UsageError and KubectlError.
+        """
         names: Sequence[str] = self._arguments.nodes
         selected = "" if names else self._nodes((), "--output=wide")
         everything = selected
         if names or self._arguments.selector:
             everything = self.kubectl.get("nodes", "--no-headers", "--output=wide")
-        chosen = _chosen(targets(everything if names else selected, ()), names)
+        candidates = targets(everything if names else selected, ())
+        chosen = _chosen(candidates, names)
         by_name = {target.node: target.node for target in targets(everything, ())}
         return chosen, nodes_by_address(everything) | by_name
 
     def _nodes(self, names: Sequence[str], *options: str) -> str:
+        """Return the lines of `kubectl get nodes`. No names: of all that `--selector` matches."""
         if names:
             return self.kubectl.get("nodes", *names, "--no-headers", "--ignore-not-found", *options)
-        selector = ",".join(filter(None, [self._arguments.selector, CAN_RUN_AGENT]))
-        return self.kubectl.get("nodes", f"--selector={selector}", "--no-headers", *options)
+        selectors = [CAN_RUN_AGENT]
+        if self._arguments.selector:
+            selectors.insert(0, self._arguments.selector)
+        selector = f"--selector={','.join(selectors)}"
+        return self.kubectl.get("nodes", selector, "--no-headers", *options)
 
     def _agents(self, node: str) -> list[Agent]:
-        on_node = [f"--field-selector=spec.nodeName={node}"] if node else []
-        pods = self.kubectl.items("pods", *self.agents_in, f"--selector={LABELS}", *on_node)
-        return agents_in(pods)
+        """Return the agents on a node; on every node if its name is empty."""
+        options = [*self.agents_in, f"--selector={LABELS}"]
+        if node:
+            options.append(f"--field-selector=spec.nodeName={node}")
+        return agents_in(self.kubectl.items("pods", *options))
 
     def run(
         self,
@@ -121,17 +134,21 @@ class Session:
             if target.unreachable:
                 finished(answers[target.node])
 
-        agents = [target.agent for target in reachable(chosen) if target.agent]
         with ThreadPoolExecutor(self._arguments.parallel) as pool, self._canceling(pool):
-            futures = [pool.submit(self._execute, agent, command) for agent in agents]
+            futures = [
+                pool.submit(self._execute, target.agent, command)
+                for target in reachable(chosen)
+                if target.agent
+            ]
             for answer in _with_progress(futures):
                 answers[answer.node] = answer
                 finished(answer)
         return list(answers.values())
 
     def _execute(self, agent: Agent, command: Sequence[str]) -> Answer:
+        """Return the answer of one node. A command that only reads is repeated if it got lost."""
         answer = self.kubectl.execute(agent, command)
-        if answer.lost and "--apply" not in command:  # a command that only reads can be repeated
+        if answer.lost and "--apply" not in command:
             return self.kubectl.execute(agent, command)
         return answer
 
@@ -161,6 +178,7 @@ def _with_progress(futures: Sequence[Future[Answer]]) -> Iterator[Answer]:
 
 
 def _options(values: Mapping[str, str | None]) -> list[str]:
+    """Return the options of kubectl that have a value."""
     return [f"{name}={value}" for name, value in values.items() if value]
 
 
@@ -178,20 +196,24 @@ def cluster_options(arguments: argparse.Namespace) -> list[str]:
 def _chosen(nodes: Sequence[Target], names: Sequence[str]) -> list[Target]:
     """Return the nodes with these names, or all, each once and in order. Raises UsageError."""
     by_name = {target.node: target for target in nodes}
-    if unknown := [name for name in names if name not in by_name]:
+    unknown = [quote(name) for name in names if name not in by_name]
+    if unknown:
         hint = "run 'kubectl get nodes' for names"
-        raise UsageError(f"unknown node {', '.join(map(quote, unknown))}", hint)
+        raise UsageError(f"unknown node {', '.join(unknown)}", hint)
     if not nodes:
         hint = "run 'kubectl get nodes --show-labels' for names and labels"
         raise UsageError("no node matches", hint)
-    return [by_name[name] for name in sorted(dict.fromkeys(names or by_name), key=natural_order)]
+    chosen = sorted(dict.fromkeys(names or by_name), key=natural_order)
+    return [by_name[name] for name in chosen]
 
 
 def reachable(nodes: Iterable[Target]) -> list[Target]:
+    """Return the nodes on which a command can be run."""
     return [target for target in nodes if not target.unreachable]
 
 
 def show_status(arguments: argparse.Namespace) -> int:
+    """Print the status of the chosen nodes; return the exit code."""
     session = Session(arguments)
     if arguments.prometheus or arguments.prometheus_service:
         statuses = _from_prometheus(arguments, session)
@@ -219,7 +241,10 @@ def _from_prometheus(arguments: argparse.Namespace, session: Session) -> list[No
 
 
 def run_on_nodes(arguments: argparse.Namespace) -> int:
-    """Run the command of the same name on each node."""
+    """Run the command of the same name on each node; return the exit code.
+
+    It is the highest of the nodes, or `UNAVAILABLE` if any gave no answer.
+    """
     session = Session(arguments)
     chosen = session.targets()
     format_ = NODE_FORMATS[arguments.output]
@@ -239,7 +264,8 @@ def run_on_nodes(arguments: argparse.Namespace) -> int:
 def _print(answer: Answer, *, several: bool) -> None:
     """Print what a node answered. `several`: each line begins with the name of the node."""
     prefix = f"{answer.node}: " if several else ""
-    write("".join(f"{prefix}{escape(line)}\n" for line in answer.output.splitlines()))
+    lines = [f"{prefix}{escape(line)}\n" for line in answer.output.splitlines()]
+    write("".join(lines))
     errors = answer.error.splitlines()
     if not errors and answer.exit_code is None:
         errors = [answer.reason]

@@ -92,7 +92,8 @@ def status_of(target: Target, document: Mapping[str, Any], entry: Mapping[str, A
     if target.agent and not target.agent.ready:
         agent += " not ready"
 
-    is_complete = state in {NodeState.OK, NodeState.FINDINGS} and not document["unavailable"]
+    judged = {NodeState.OK, NodeState.WAITING, NodeState.FINDINGS}
+    is_complete = state in judged and not document["unavailable"]
     ranks = [_RANKS.get(finding["severity"], Rank.UNKNOWN) for finding in document["findings"]]
     if document["cleanup"]["halted"]:
         ranks.append(Rank.CRITICAL)

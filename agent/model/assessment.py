@@ -1,7 +1,7 @@
 """A snapshot in which every reservation has a state."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -12,6 +12,7 @@ from agent.model.memory import NO_MEMORY, Memory
 from agent.model.ranges import Range, RangeSets, free, subnet_range, usable
 from agent.model.runtime import KubeletRuntime, WrittenRange
 from agent.model.snapshot import (
+    Container,
     InsufficientData,
     NotRequested,
     Pod,
@@ -154,6 +155,30 @@ class Assessment:
             for reservation, entry in self.classified.items()
             if entry.state is State.LEAKED
         }
+
+    @cached_property
+    def primary_sandboxes(self) -> Mapping[str, Sequence[Container]]:
+        """The running sandboxes, by the network that they have the addresses of `eth0` from."""
+        sandboxes: defaultdict[str, list[Container]] = defaultdict(list)
+        for container_id in self.index.running_sandboxes:
+            for result in self.index.results.get(container_id, ()):
+                if result.ifname in PRIMARY:
+                    sandboxes[result.network].append(self.index.containers[container_id])
+        return dict(sandboxes)
+
+    @cached_property
+    def plugins(self) -> Mapping[str, tuple[str, ...]]:
+        """The types of the plugins of each network, as it is configured or was last used."""
+        results = sorted(
+            (result for result in known_or(self.snapshot.cni_results, ()) if result.plugin),
+            key=lambda result: result.mtime_ns,
+        )
+        types: dict[str, tuple[str, ...]] = {}
+        for result in results:
+            types[result.network] = (result.plugin,)
+        for network in known_or(self.snapshot.networks, ()):
+            types[network.name] = network.plugins
+        return types
 
     @cached_property
     def networks(self) -> tuple[str, ...]:

@@ -8,10 +8,13 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from agent.model import rejections
+from agent.model.remedy import Remedy
 from agent.model.snapshot import PortMapping, Unavailable
 from agent.model.volumes import Confidence
 from agent.model.word import Word
 
+WAITING_PODS: Final = "waiting_pods"
+"""The detector of pods that wait. While it finds something, whatever it is, no node is OK."""
 Key: TypeAlias = tuple[str | int, ...]  # what a finding is known by from snapshot to snapshot
 
 
@@ -22,6 +25,7 @@ class LeakCause(StrEnum):
     RUNTIME_RESTART = "runtime_restart"
     RUNTIME_STATE_LOST = "runtime_state_lost"
     NODE_REBOOT = "node_reboot"
+    SANDBOX_REPLACED = "sandbox_replaced"
     NETWORK_RENAMED = "network_renamed"
     TEARDOWN_SKIPPED = "teardown_skipped"
     SETUP_FAILED = "setup_failed"
@@ -35,7 +39,33 @@ RESTARTS: Final = {
     LeakCause.RUNTIME_STATE_LOST,
     LeakCause.NODE_REBOOT,
 }
-"""The causes with the time of a start; that of any other cause is the time of the file."""
+"""The causes with the time of a start.
+
+`SANDBOX_REPLACED` has that of the pod's next sandbox; any other has the time of the file.
+"""
+
+
+class WaitCause(Word):
+    """Why pods wait for their sandbox. The text of each is shown by `nodeleak explain`."""
+
+    NO_ADDRESS = (
+        "no_address",
+        """host-local has no address for them: its range is full, or the one address that they ask
+        for is reserved.""",
+    )
+    PLUGIN_FAILED = "plugin_failed", "A CNI plugin fails, or the daemon that it asks."
+    NETWORK_NOT_READY = (
+        "network_not_ready",
+        """The runtime has no usable CNI configuration, or the network says that it is not ready.
+        The kubelet then makes no sandbox that needs a network.""",
+    )
+    SANDBOX_FAILED = (
+        "sandbox_failed",
+        "The sandbox cannot be made, for another reason than its network.",
+    )
+    VOLUME_PENDING = "volume_pending", "They wait for a volume. That is no matter of addresses."
+    UNEXPLAINED = "unexplained", "No Event says why, or the account may not list Events."
+    NODE_NOT_READY = "node_not_ready", "The Node is not Ready, for another reason than its network."
 
 
 class Severity(Word):
@@ -66,7 +96,7 @@ class Finding:
     severity: Severity = Severity.WARNING
     network: str = ""
     pod: str = ""
-    cause: LeakCause | rejections.RejectionCause | None = None
+    cause: LeakCause | rejections.RejectionCause | WaitCause | None = None
     since: datetime | None = None
     """When the problem began, if the node's records say so."""
     cause_at: datetime | None = None
@@ -93,6 +123,14 @@ class Finding:
     """The ports of the node that are still forwarded to a leaked address."""
     count: int = 1
     """For how many problems it stands: more than 1 if there are too many to list each."""
+    headline: str = ""
+    """What the headline of a report says of it; empty: the number, and the detector's noun."""
+    steps: tuple[Remedy, ...] = ()
+    """What to do about this problem, in order, before what its detector advises."""
+    pods: tuple[str, ...] = ()
+    """The pods that it is about (`namespace/name`), if they are several or may be."""
+    kinds: tuple[str, ...] = ()
+    """Which of its detector's steps apply (`Step.kind`), beside those that always do."""
 
     @property
     def key(self) -> Key:

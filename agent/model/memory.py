@@ -31,8 +31,6 @@ class Memory:
 
     last_taken: Moment | None = None
     """When the last snapshot was taken; None: there was none."""
-    clock_stepped: bool = False
-    """The wall clock was set between the last two snapshots."""
     reservations: Mapping[Reservation, ReservationMemory] = field(default_factory=dict)
     pods_of_other_process: Mapping[str, str] = field(default_factory=dict)
     """The pods that another process remembered, by container ID."""

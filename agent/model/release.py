@@ -188,6 +188,8 @@ class Refusal:
     reason: Reason
     why: str
     setting: str = ""  # the option, with its value, that would lift it; empty if no option should
+    networks: tuple[str, ...] = ()  # that have to be allowed, where the option names networks
+    wait: timedelta | None = None  # until it passes by itself; None: that is not known, or it won't
     bug: Bug | None = None  # why the guard failed, if it did
 
 
@@ -370,6 +372,8 @@ class Cleaning:
     causes: Mapping[ReservationKey, LeakCause] = field(default_factory=dict)
     """The likely causes of leaks, where they are known."""
     warnings: tuple[str, ...] = ()  # other news for the operator, such as damage to the journal
+    docker: bool = False
+    """Whether the pods' runtime is docker."""
     bugs: tuple[Bug, ...] = ()
     """What failed in this cleanup because of a bug of the agent: guards, or the cleaner itself."""
 

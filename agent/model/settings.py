@@ -4,14 +4,17 @@ A module of its own: every command reads the settings, and few need the rest of 
 """
 
 import re
+from datetime import timedelta
 from enum import StrEnum
 from posixpath import normpath
 from typing import Final
 
 AUTO: Final = "auto"
 """In place of a network's name: the networks that pods of this node use."""
+GRACE: Final = timedelta(minutes=5)
+SETTLE: Final = timedelta(minutes=5)
 MAX_SHARE: Final = 0.5
-"""The default of `Limits.max_share`."""
+"""The defaults of `Limits`."""
 MAX_RESERVATIONS: Final = 65_536
 """Files in the directories of all networks: the maximum of the setting --max-reservations."""
 

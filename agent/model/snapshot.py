@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeAlias, TypeGua
 from agent.model.bug import Bug
 from agent.model.devices import DevicePlugins
 from agent.model.fields import NOT_RECORDED
+from agent.model.node_network import CniFiles, Disk, Link, RuntimeStatus
 from agent.model.ranges import RangeSets
 from agent.model.registration import Autoscaler, Registration, Taint
 from agent.model.rejections import Rejection
@@ -151,6 +152,16 @@ class Reservation:
         return posixpath.join(self.data_dir, self.network)
 
 
+class EntryKind(StrEnum):
+    """What an entry of a directory is, if it is no regular file."""
+
+    DIRECTORY = "a directory"
+    LINK = "a symbolic link"
+    FIFO = "a FIFO"
+    SOCKET = "a socket"
+    DEVICE = "a device"
+
+
 @dataclass(frozen=True, slots=True)
 class UnrecognizedEntry:
     """An entry in host-local's directory that is not a reservation: listed, never followed."""
@@ -161,17 +172,21 @@ class UnrecognizedEntry:
     blocks: bool  # its name is an address, so host-local will not give that address out
     program: str = ""
     """The program that writes such IDs, and is no runtime of pods; empty: none that is known."""
+    kind: EntryKind | None = None
+    """None: a regular file. host-local opens every entry of the directory, and waits for ever for
+    whoever writes to a FIFO."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOver:
-    """What an earlier setup of the node left in a directory that no pod uses."""
+    """What an earlier setup of the node left in a directory that no pod uses, or a backup."""
 
     directory: str
     files: int
     oldest_ns: int
     newest_ns: int
     pods: int  # how many of its IDs are those of pods, as far as libcni's cache knows
+    copy_of: str = ""  # the network of whose directory it is a copy; empty: it is none
 
 
 DEFAULT_DATA_DIR: Final = "/var/lib/cni/networks"
@@ -324,6 +339,8 @@ class Pod:
     finalizers: tuple[str, ...] = ()
     scheduled: datetime | None = None
     """When it was scheduled; None: not known, or it has an address."""
+    unready: datetime | None = None
+    """Since when it has not been Ready; None: not known, or it has an address."""
     claims: tuple[str, ...] = ()  # the names of its PersistentVolumeClaims
     volumes: tuple[str, ...] = ()
     """The volumes that it needs without a claim, as the node's status names them."""
@@ -351,19 +368,39 @@ class Pod:
         return self.phase == "Running" and bool(self.ips) and not self.deleting
 
 
+FAILED_SANDBOX: Final = "FailedCreatePodSandBox"
+NETWORK_NOT_READY: Final = "NetworkNotReady"
+FAILED_KILL: Final = "FailedKillPod"
+VOLUME_REASONS: Final = ("FailedAttachVolume", "FailedMount")
+CREATION_REASONS: Final = (
+    FAILED_SANDBOX, NETWORK_NOT_READY, "FailedCreatePodContainer", "NoNetworkFound",
+    "FailedPrepareDynamicResources", *VOLUME_REASONS,
+)  # fmt: skip
+"""The reasons of the Events that say why a pod has no sandbox.
+
+Of several that are recent, the first one here is the obstacle: the kubelet gets to it last.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class SandboxFailure:
-    """An Event that says, in the runtime's words, why the sandbox of a pod was not created."""
+    """An Event that says why the sandbox of a pod was not created, or cannot be removed."""
 
     pod: str  # `namespace/name`
-    at: datetime | None  # by the API server's clock; None: not known
-    message: str  # what the plugin said; the whole message if it names no plugin
+    at: datetime | None  # the last time, by the API server's clock; None: not known
+    message: str  # what failed says, without the words of those who pass it on
     plugin: str = ""
     """The type of the CNI plugin that failed, such as `portmap`; empty: the message names none."""
     network: str = ""  # empty: the message does not name it
     operation: str = ""  # `add` or `delete`; empty: not known
     exhausted: str = ""
     """The range set without a free address, as host-local names it; empty: not the cause."""
+    reason: str = FAILED_SANDBOX  # of the Event
+    count: int = 1
+    first: datetime | None = None  # the first time, as `at`
+    entry: str = ""  # the key of the message in the catalog; empty: it is not known
+    kind: str = ""  # the message without its variable parts: equal where the cause is equal
+    requested_ip: str = ""  # the one address that the pod asks for; empty: any will do
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,6 +428,8 @@ class Node:
     provider_id: str = ""  # the cloud's name of the instance that it is (`spec.providerID`)
     taints: tuple[Taint, ...] = ()  # only the taints that concern its registration
     ready: bool = False
+    not_ready: str = ""
+    """The message of its condition Ready where that is not True; empty: it is, or none is given."""
     controller_attach: bool = False  # the controller-manager attaches its volumes, not the kubelet
     volumes_in_use: tuple[str, ...] = ()  # the volumes that the kubelet uses or is about to use
     volumes_attached: tuple[str, ...] = ()  # the volumes that the controller reports as attached
@@ -405,6 +444,8 @@ class PluginProcess:
     pid: int
     command: str
     started: datetime  # to the second
+    parent: int = 0
+    """The ID of the process that started it; 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,6 +522,12 @@ class Snapshot:
     attachments: Reading[Attachments] = _added("attachments", _OTHER)
     sandbox_failures: Reading[tuple[SandboxFailure, ...]] = _added("sandbox_failures", _OTHER)
     """Of some pods that wait for their sandbox."""
+    runtime_status: Reading[RuntimeStatus] = _added("runtime_status", _OTHER)
+    """That of the kubelet's runtime."""
+    cni_files: Reading[CniFiles] = _added("cni_files", _OTHER)
+    links: Reading[tuple[Link, ...]] = _added("links", _OTHER)
+    """Read only while a pod waits or a sandbox is stuck, as are `disks`."""
+    disks: Reading[tuple[Disk, ...]] = _added("disks", _OTHER)
     state: Reading[bool] = _added("state", _OTHER)
     """True: the disk of the agent's own directory has space, and answers (daemon only)."""
     api_skew: timedelta | None = None

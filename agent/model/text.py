@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from math import log2
 from typing import Final, Literal
 
 LONGEST_LIST: Final = 40
@@ -71,7 +72,8 @@ def format_number(number: int | None) -> str:
     """Write a count; an IPv6 range has more addresses than anybody reads. None: not known."""
     if number is None:
         return "?"
-    return f"{number:,}" if number < _LEGIBLE else f"{number:.1e}"
+    # Only a prefix length gives out so many.
+    return f"{number:,}" if number < _LEGIBLE else f"~2^{round(log2(number))}"
 
 
 def join_names(names: Sequence[str], unlisted: int = 0) -> str:

@@ -19,17 +19,20 @@ from agent.model.snapshot import (
 from agent.sources.source import Source, Sources, WithFields
 from agent.sources.source_error import NotFound, SourceError
 
-# The networks come first, because they name directories.
+# The networks come first, because they name directories. What the runtime says of its network comes
+# with them, and so do the files of its configuration, which may change.
 #
 # A reservation is read before its owner. docker, containerd since 1.5.15 and 1.6.9, and CRI-O
 # record a sandbox before its address is reserved, so a race can hide a new reservation and never
 # orphan a live one. Checkpoints are written after the container is created and removed after it is
 # gone, so either order is safe for them; the containers show which directories are in use. The API
 # server comes after the runtimes: it can only prove that an address is in use, and the later it is
-# asked the more it knows. The watches have the clock and the version that come with its answers.
+# asked the more it knows. The watches have the clock and the version that come with its answers. A
+# failed ADD, which an Event tells, names the network that pods are given now.
 _ORDER: Final = (
-    "networks", "reservations", "containers", "runtimes", "checkpoints", "cni_results", "processes",
-    "device_plugins", "pods", "node", "registration", "watches", "state",
+    "networks", "runtime_status", "cni_files", "reservations", "containers", "runtimes",
+    "checkpoints", "cni_results", "processes", "device_plugins", "pods", "node",
+    "sandbox_failures", "registration", "watches", "state",
 )  # fmt: skip
 """What other sources depend on. All others are read afterwards, in the order of `sources`."""
 

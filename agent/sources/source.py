@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from agent.model.snapshot import Known, NotRequested, Snapshot, known_or
+from agent.checks.waiting_pods import waiting_pods
+from agent.model.snapshot import SANDBOX_NOT_READY, Known, NotRequested, Snapshot, known_or
 
 
 class Source(Protocol):
@@ -76,3 +77,21 @@ def unowned_ids(snapshot: Snapshot) -> frozenset[str]:
         for reservation in known_or(store.reading, ())
     }
     return frozenset(reserved - {container.id for container in snapshot.containers.value})
+
+
+def reason_nothing_is_stuck(snapshot: Snapshot) -> str | None:
+    """Return why a healthy node does not need a source; None: a pod waits, or a sandbox is stuck.
+
+    A sandbox is stuck that is not ready and still has its address.
+    """
+    if waiting_pods(snapshot):
+        return None
+    stuck = {
+        container.id
+        for container in known_or(snapshot.containers, ())
+        if container.sandbox and container.state == SANDBOX_NOT_READY
+    }
+    for store in snapshot.reservations:
+        if any(held.container_id in stuck for held in known_or(store.reading, ())):
+            return None
+    return "no pod waits for its sandbox, and no sandbox for its teardown"

@@ -324,6 +324,23 @@ def test_mounts_and_mounted_namespaces_are_those_of_the_first_process(
     assert read(sources, "mounted_namespaces").known() == ("/run/netns/cni-9",)
 
 
+def test_the_disks_of_the_node_are_those_that_settings_name_and_are_mounted_here(
+    wire: Wire, tmp_path: Path
+) -> None:
+    for directory in ("cni/networks", "kubelet/pods", "run", "proc/1/ns"):
+        (tmp_path / directory).mkdir(parents=True, exist_ok=True)
+    (tmp_path / "proc/1/mountinfo").touch()
+    options = {
+        "cni_networks_dir": f"{tmp_path}/cni/networks",
+        "kubelet_dir": f"{tmp_path}/kubelet",
+        "run_dir": f"{tmp_path}/run",
+    }
+    assert read(wire(**options).snapshot, "disks").known() == (), "this may be a pod without mounts"
+    (tmp_path / "proc/1/ns/mnt").symlink_to("/proc/self/ns/mnt")
+    disks = read(wire(**options).snapshot, "disks").known()
+    assert [disk.path for disk in disks] == [f"{tmp_path}/cni", "/run", f"{tmp_path}/kubelet"]
+
+
 def test_what_is_damaged_in_the_cache_is_read_with_it(wire: Wire, tmp_path: Path) -> None:
     sources = wire().snapshot
     (tmp_path / "cache").mkdir()

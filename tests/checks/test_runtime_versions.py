@@ -1,6 +1,6 @@
 """Which runtimes are known to record a sandbox before they request its address."""
 
-from agent.checks.runtime_versions import record_before_address
+from agent.checks.kubelet_runtime import record_before_address
 
 
 def test_only_versions_with_the_order_are_known_to_keep_it() -> None:

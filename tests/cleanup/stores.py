@@ -123,6 +123,9 @@ class Store:
         os.utime(file, ns=(MADE_NS, MADE_NS))
         return self.find(ip, network)
 
+    def set_time(self, file: Path, mtime_ns: int) -> None:
+        os.utime(file, ns=(mtime_ns, mtime_ns))
+
     def find(self, ip: str = "10.244.1.9", network: str = "kubenet") -> Reservation:
         """Read a reservation as a snapshot does."""
         found = read_reservations(self.networks, network).reading.known()

@@ -346,7 +346,14 @@ def test_a_recent_or_unknown_start_is_unsettled_and_the_runtime_that_was_asked_c
         snapshot = replace(
             snapshot, processes=Known(replace(snapshot.processes.known(), **started))
         )
-        assert refusals(snapshot) == ((Refusal(Reason.UNSETTLED, why),) if why else ())
+        found = refusals(snapshot)
+        assert [(refusal.reason, refusal.why) for refusal in found] == (
+            [(Reason.UNSETTLED, why)] if why else []
+        )
+        # It says for how long the next command would be refused too.
+        assert [refusal.wait for refusal in found] == (
+            [timedelta(seconds=280)] if "wait" in why else [None] * bool(why)
+        )
 
 
 def test_a_plugin_objects_if_it_may_have_made_the_reservation() -> None:

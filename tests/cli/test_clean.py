@@ -172,12 +172,15 @@ def test_nothing_is_released_while_no_network_is_named(incident: Incident, comma
     )
     assert incident.files() == before
     dry = nodeleak("clean", *incident.options())
-    assert dry.code == BLOCKED
-    assert dry.out.splitlines()[1:3] == [
-        "No release is possible here:",
-        f"  {done.err.splitlines()[0].removeprefix('nodeleak: ')}",
-    ]
-    assert "7 would be released (not possible here)" in dry.out
+    assert dry.code == DONE
+    first, _, step, advised, *_ = dry.out.splitlines()[1:]
+    assert first == (
+        "DRY RUN: nothing was changed. "
+        "7 addresses can be released (kubenet: 0 free now, 7 afterwards)."
+    )
+    assert step == "    1. Release 7 addresses:"
+    assert advised.split()[:4] == ["nodeleak", "clean", "--apply", "--cleanup-network=auto"]
+    assert "7 would be released" in dry.out.splitlines()[-2]
     named = nodeleak("clean", *incident.options(), "-o", "name")
     assert sorted(named.out.splitlines()) == sorted(f"kubenet/{ip}" for ip in incident.leaks)
     assert named.err == f"{done.err.splitlines()[0]}\n"
@@ -222,9 +225,9 @@ def test_apply_releases_once_what_a_dry_run_lists_and_nothing_else(
     done = incident.clean(api=api)
     assert (done.code, done.err) == (0, "")
     for text in (
-        "DRY RUN: nothing is changed",
+        "DRY RUN: nothing was changed",
         "7 would be released",
-        "Free addresses in kubenet: 0 before, 7 after",
+        "Free addresses in kubenet: 0 now, 7 afterwards",
     ):
         assert text in done.out
     assert (incident.files() == files, incident.state.exists()) == (True, False)
@@ -697,11 +700,12 @@ def test_a_network_that_cannot_be_changed_is_named_and_others_can_be_cleaned(
     )
     assert "--apply" not in dry.out
     pod: dict[str, Any] = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "NODELEAK_CLEANUP_NETWORK": ""}
-    where = "To release with a Job, from your machine (or deploy/clean-one-node.yaml; this pod only reads):\n  kubectl "
-    network = "  --cleanup-network (NODELEAK_CLEANUP_NETWORK) is not set\n"
-    mount = f"  cannot change {store}: read-only mount\n"
+    job = "\n         kubectl nodeleak clean-job vm --apply --run -- "
     incident.clean(prefix=prefix, **pod).shows(
-        BLOCKED, f"here:\n{network}{mount}{where}nodeleak clean-job "
+        BLOCKED,
+        "DRY RUN: nothing was changed. 7 addresses can be released",
+        "This pod only reads: run this on your machine:",
+        job,
     )
     assert [one["by"] for one in incident.document(code=BLOCKED, prefix=prefix)["blockers"]] == [
         "network_unwritable"
@@ -717,7 +721,7 @@ def test_a_network_that_cannot_be_changed_is_named_and_others_can_be_cleaned(
     ).shows(
         DONE,
         f"\nNo release is possible in network kubenet:\n  cannot change {store}: read-only mount: ",
-        "DRY RUN: nothing is changed; use --apply to release.",
+        "DRY RUN: nothing was changed.",
         "7 would be released (not possible in network kubenet)",
     )
     assert (

@@ -463,7 +463,39 @@ def test_without_the_configuration_nothing_is_called_unused(
         assert subjects(document) == []
 
 
-def test_the_first_file_that_libcni_accepts_is_the_default_network_but_podmans_is_never_judged(
+LOADED_NONE: Final = json.dumps({"Networks": [], "PluginConfDir": "/etc/cni/net.d"})
+
+
+@pytest.mark.parametrize("runtime", [CRI_O, CONTAINERD])
+def test_a_runtime_without_a_configuration_is_no_fault_of_a_mount_and_hides_no_leak(
+    tmp_path: Path, runtime: str
+) -> None:
+    loaded = LOADED_NONE if runtime == CONTAINERD else ""
+    not_ready = "cni plugin not initialized"
+    for name, changes in (("a", {}), ("b", {"running": ()})):
+        node = on(runtime, **changes)
+        with standing(tmp_path / name, node, loaded, not_ready=not_ready) as stand:
+            (stand.host.proc / "1/ns").mkdir()
+            (stand.host.proc / "1/ns/mnt").symlink_to("/proc/self/ns/mnt")
+            leave_over(stand.host.networks / "cbr0", every_address()[20:52])
+            if runtime == CONTAINERD:  # a damaged file comes first, and it loads all or nothing
+                (stand.host.net_d / "05-mesh.conflist").touch()
+            else:
+                reconfigure(stand, "cbr0")
+            if node.running:
+                document = stand.scan()
+                assert document["unavailable"] == []
+                assert judged(document) == {"cbr0"}
+                assert len(leaks(document)) == 32
+            else:
+                (missing,) = stand.scan(code=3)["unavailable"]
+                assert missing["source"] == "reservations"
+                reason = "the container runtime has loaded no CNI configuration"
+                assert missing["why"].endswith(reason)
+            assert verdicts(stand)["would_release"] == 0, "no configuration names its network"
+
+
+def test_the_first_file_that_libcni_accepts_is_the_default_network_and_podmans_is_not_released(
     tmp_path: Path,
 ) -> None:
     with standing(tmp_path, on(CRI_O, running=())) as stand:
@@ -485,7 +517,9 @@ def test_the_first_file_that_libcni_accepts_is_the_default_network_but_podmans_i
         assert len(leaks(document)) == 3
         (stand.host.net_d / "87-podman.conflist").rename(stand.host.net_d / "05-podman.conflist")
         document = stand.scan()
-        assert (subjects(document), judged(document)) == (["left_over_network cbr0"], set())
+        assert (subjects(document), judged(document)) == (["left_over_network cbr0"], {"podman"})
+        assert [one["state"] for one in document["reservations"]] == ["unknown"]
+        assert verdicts(stand)["refused"] == 1
         for name in ("05-podman", "10-cbr0", "nerdctl-bridge"):
             (stand.host.net_d / f"{name}.conflist").unlink()
         why = {one["source"]: one["why"] for one in stand.scan(code=3)["unavailable"]}

@@ -71,19 +71,21 @@ class Stand:
 
 
 @contextmanager
-def standing(directory: Path, node: FakeNode, networks: str = "") -> Iterator[Stand]:
-    """`networks`: `cniconfig` of containerd; empty: it names none, as CRI-O."""
+def standing(
+    directory: Path, node: FakeNode, networks: str = "", *, not_ready: str = ""
+) -> Iterator[Stand]:
+    """`networks`: `cniconfig` of containerd; empty: it names none, as CRI-O.
+
+    `not_ready`: why the runtime's network is not ready; empty: it is.
+    """
     host = build(directory / "node", node)
     with ExitStack() as stack:
         if node.uses_docker:
             stack.enter_context(engine(host.docker_socket, node))
         else:
-            stack.enter_context(
-                FakeGrpcServer(
-                    host.containerd_socket,
-                    cri.of_node(node, {"cniconfig": networks} if networks else {}).answer,
-                )
-            )
+            runtime = cri.of_node(node, {"cniconfig": networks} if networks else {})
+            runtime.network_not_ready = not_ready
+            stack.enter_context(FakeGrpcServer(host.containerd_socket, runtime.answer))
         write_kubeconfig(host, stack.enter_context(apiserver(node)))
         yield Stand(node, host)
 
@@ -553,7 +555,8 @@ FULL: Final = 61  # What that range can give to pods
 def printed(text: str) -> list[list[str]]:
     """Return the commands of nodeleak that a page prints to be copied, in their order."""
     lines = (line.strip() for line in text.splitlines())
-    return [line.split()[1:] for line in lines if line.startswith("nodeleak clean")]
+    commands = [line for line in lines if line.startswith("nodeleak clean") and "|" not in line]
+    return [line.split()[1:] for line in commands]
 
 
 @pytest.mark.parametrize("api", ["on", "off"])
@@ -577,8 +580,9 @@ def test_a_range_full_of_leaks_is_released_by_the_commands_that_scan_prints(
         dry = nodeleak(*shown, *quick).out
         assert f"{FULL - running} would be released" in dry
         plain = nodeleak("clean", "--cleanup-network=auto", *quick).out
-        advised = "then use --apply --max-share=100% to release"
-        assert (advised in plain) is not confirmed
+        advised = "nodeleak clean --apply --cleanup-network=auto"
+        assert advised in plain
+        assert (f"{advised} --max-share=100%" in plain) is not confirmed
         refused = (
             f"0 would be released, {FULL - running} refused ({FULL - running} implausible_share)"
         )

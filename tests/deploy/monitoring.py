@@ -12,7 +12,7 @@ import yaml  # type: ignore[import-untyped]
 from agent.checks.registry import DETECTORS
 from agent.exporters.metrics import INTERNAL_ERRORS
 from agent.model.assessment import State
-from agent.model.finding import LeakCause, Severity
+from agent.model.finding import LeakCause, Severity, WaitCause
 from agent.model.rejections import PodOutcome, RejectionCause
 from agent.model.release import Reason, Verdict
 from agent.model.snapshot import SOURCES
@@ -26,7 +26,7 @@ _TARGET: Final = frozenset({"cluster", "job", "instance", "node"})
 _OTHERS: Final = {"up": _TARGET, "kube_node_info": frozenset({"node", "os_image"})}
 """Metrics that are not the agent's: Prometheus' own, and one of kube-state-metrics."""
 _VALUES: Final[Mapping[str, set[str]]] = {
-    "cause": {one.value for kind in (LeakCause, RejectionCause) for one in kind},
+    "cause": {one.value for kind in (LeakCause, RejectionCause, WaitCause) for one in kind},
     "detector": {one.NAME for one in DETECTORS},
     "pod_outcome": {one.value for one in PodOutcome},
     "mode": {"observe", "dry-run", "clean"},

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -244,15 +245,22 @@ def filled(name: str, pattern: str, **variables: str) -> Any:
         line.removeprefix("#   ") for line in (DEPLOY / name).read_text().splitlines()
     )
     (command,) = re.findall(pattern, shown, re.MULTILINE)
+    command = command.replace("JOB=$(", "")
     assigned = " ".join(f"{key}={value}" for key, value in variables.items())
     return yaml.safe_load(run("bash", "-euc", f"cd {ROOT}; {assigned}\n{command}"))
 
 
 def test_the_commands_of_the_job_and_of_the_pod_of_one_node_fill_in_node_mode_and_image() -> None:
-    pattern = r"^JOB=\$\((sed .*) \|\n +kubectl create -f - -o name\)$"
+    pattern = r"^(BREAK=.*\nJOB=\$\(sed [^|]*) \|\n +kubectl create -f - -o name\)$"
+    options = "'--cleanup-network=auto,devnet --max-share=100% --ip=10.9.9.4,10.9.9.5'"
     for mode in ("--dry-run", "--apply"):
         job = filled(
-            JOB, pattern, NODE="worker-1", MODE=mode, SHARE="100%", IMAGE="your.registry/nodeleak:1"
+            JOB,
+            pattern,
+            NODE="worker-1",
+            MODE=mode,
+            OPTIONS=options,
+            IMAGE="your.registry/nodeleak:1",
         )
         assert (job["spec"]["backoffLimit"], job["spec"]["template"]["spec"]["restartPolicy"]) == (
             0,
@@ -262,7 +270,7 @@ def test_the_commands_of_the_job_and_of_the_pod_of_one_node_fill_in_node_mode_an
         assert job["spec"]["template"]["spec"]["nodeName"] == "worker-1"
         assert agent["image"] == "your.registry/nodeleak:1"
         assert parse_arguments(agent["args"]).apply == (mode == "--apply")
-        assert {"name": "NODELEAK_MAX_SHARE", "value": "100%"} in agent["env"]
+        assert agent["args"][2:] == shlex.split(options.strip("'"))
     pod = filled(ONE_NODE, r"^(sed .*) \| kubectl apply", NODE="worker-1", IMAGE="nodeleak:1")
     (daemonset,) = of_kind("base", "DaemonSet")
     template = daemonset["spec"]["template"]

@@ -41,7 +41,11 @@ PROTO: Final = messages(
         "SandboxStatus": _STATUS,
         "PodSandboxStatus": {"status": (1, "SandboxStatus"), "info": (2, "map")},
         "ContainerStatus": {"status": (1, "Container")},
-        "Status": {"info": (2, "map")},
+        "Condition": {
+            "type": (1, "string"), "status": (2, "bool"), "reason": (3, "string"), "message": (4, "string"),
+        },
+        "Conditions": {"conditions": (1, "*Condition")},
+        "Status": {"status": (1, "Conditions"), "info": (2, "map")},
         "Namespace": {"name": (1, "string"), "labels": (2, "map")},
         "Namespaces": {"namespaces": (1, "*Namespace")},
         "Timestamp": {"seconds": (1, "int64"), "nanos": (2, "int32")},
@@ -77,6 +81,7 @@ class FakeRuntime:
     has_store: bool = True
     unborn: set[str] = field(default_factory=set)  # CRI-O's sandboxes that are being created
     info: dict[str, str] = field(default_factory=dict)
+    network_not_ready: str = ""  # why; empty: it is
     instead: dict[str, Answers] = field(default_factory=dict)
     """Other answers, by the method's name with or without its service."""
 
@@ -124,7 +129,8 @@ class FakeRuntime:
                 self._container_status(call, asked)
             case "Status":
                 assert PROTO["Verbose"].FromString(call.request).verbose
-                _send(call, "Status", info=self.info)
+                conditions = PROTO["Conditions"](conditions=_conditions(self.network_not_ready))
+                _send(call, "Status", status=conditions, info=self.info)
             case _:
                 call.fail(
                     UNIMPLEMENTED, f"unknown method {method} for service runtime.v1.RuntimeService"
@@ -151,6 +157,18 @@ class FakeRuntime:
         else:
             missing = f"container with ID starting with {asked} not found: ID does not exist"
             call.fail(NOT_FOUND, f'could not find container "{asked}": {missing}')
+
+
+def _conditions(network_not_ready: str) -> list[Any]:
+    """Return the conditions of a runtime whose network may not be ready."""
+    network: dict[str, Any] = {"status": True}
+    if network_not_ready:
+        message = f"Network plugin returns error: {network_not_ready}"
+        network = {"reason": "NetworkPluginNotReady", "message": message}
+    return [
+        PROTO["Condition"](type="RuntimeReady", status=True),
+        PROTO["Condition"](type="NetworkReady", **network),
+    ]
 
 
 def _named(listed: list[Any], container_id: str) -> Any:

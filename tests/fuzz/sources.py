@@ -36,6 +36,7 @@ from tests.fakes.grpc_server import Call, FakeGrpcServer
 from tests.fuzz.fuzzer import SAMPLES, Fuzzer, Opening, Parse
 from tests.sources.reading import named
 from tests.wire import CHUNKED, ID, LAST_CHUNK, FakeServer, Request, chunk, http, kubeconfig
+from tests.wired import of_config
 
 _DOCKERS: Final = replace(nodes.healthy(NOW, 2, "10.0.0.0/29"), ownerless=1)
 _CONTAINERDS: Final = replace(_DOCKERS, runtime="containerd://1.7.24")
@@ -166,6 +167,7 @@ _FILES: Final = (
         "cni-conflist",
         "etc/cni/net.d/10-cbr0.conflist",
         "networks",
+        "cni_files",
         "reservations",
         others=_WITH_CNI,
     ),
@@ -190,7 +192,7 @@ _FILES: Final = (
         others={_CMDLINE: "/usr/bin/kubelet\0--config=/config.yaml\0"},
     ),
     _file(
-        *("flannel", "run/flannel/subnet.env", "networks"),
+        *("flannel", "run/flannel/subnet.env", "networks", "cni_files"),
         as_json=False,
         others={**_WITH_CNI, "etc/cni/net.d/10-cbr0.conflist": _FLANNEL},
     ),
@@ -230,8 +232,9 @@ def _containerd(method: str, answer: Callable[[Call, bytes], None] = Call.answer
 
         def read() -> None:
             server.calls.clear()
+            read_node.read("networks", "runtime_status", "cni_files")
             read_node.read("networks", "reservations", "containers", "runtimes")
-            recheck = for_command(load("clean", read_node.options, {})).recheck
+            recheck = of_config(load("clean", read_node.options, {})).recheck
             assert recheck.has_container(ID) in {True, False}
 
         with FakeGrpcServer(read_node.host.containerd_socket, runtime.answer) as server:
@@ -274,6 +277,7 @@ _RUNTIMES: Final = (
     Fuzzer("cri-sandboxes", _containerd("ListPodSandbox"), as_json=False),
     Fuzzer("cri-containers", _containerd("ListContainers"), as_json=False),
     Fuzzer("cri-status", _containerd("PodSandboxStatus"), as_json=False),
+    Fuzzer("cri-runtime-status", _containerd("Status"), as_json=False),
     Fuzzer("cri-networks", _containerd("Status", _with_networks), in_thread=True),
     Fuzzer("cri-plugin", _containerd("Status", _with_plugin), in_thread=True),
     Fuzzer(

@@ -10,6 +10,8 @@ from agent.model.clocks import Moment
 from agent.model.snapshot import SOURCES, Snapshot
 from agent.sources.collector import take_snapshot
 from agent.sources.host.addresses import AddressesSource
+from agent.sources.host.disks import DisksSource
+from agent.sources.host.links import LinksSource
 from agent.sources.host.mounted_namespaces import MountedNamespacesSource
 from agent.sources.host.mounts import MountsSource
 from agent.sources.host.processes import ProcessTable
@@ -33,6 +35,8 @@ _NOT_ALWAYS_NEEDED: Final[dict[str, Source]] = {
         AddressesSource(_NOWHERE),
         MountedNamespacesSource(_NOWHERE, ProcessTable(_NOWHERE)),
         MountsSource(_NOWHERE, None),
+        LinksSource(_NOWHERE),
+        DisksSource((), lambda: None, lambda path: path, _NOWHERE),
         AttachmentsSource(_SILENT, "worker-1", lambda: 0.0),
         SandboxFailuresSource(_SILENT, lambda: 0.0),
     )

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
+from agent.checks.readings.attribution import may_be_of_podman
 from agent.model.assessment import KUBENET, Assessment, ClassifiedReservation, State
 from agent.model.clocks import FILE_AHEAD
 from agent.model.index import SnapshotIndex
@@ -29,6 +30,12 @@ that.
 """
 
 StateAndReason: TypeAlias = tuple[State, str]
+
+_PODMANS: Final = (
+    "no record says whether it is a pod's or podman's, and pods here use podman's network: give "
+    "them another one, in CRI-O's cni_default_network or in a file of the CNI configuration that "
+    "sorts before podman's (87-podman-bridge.conflist)"
+)
 
 _PROTECTING: Final = (State.CANDIDATE, State.UNKNOWN, State.UNMANAGED)
 """A state that protects one address of a sandbox protects all of them; the strongest comes last."""
@@ -105,6 +112,8 @@ def _in_use(reservation: Reservation, index: SnapshotIndex) -> StateAndReason | 
     if reservation.container_id:
         # A sandbox is classified whole, and it may be in use in a network that could not be read.
         require_available(*(store.reading for store in snapshot.reservations))
+    if may_be_of_podman(reservation, index):
+        return State.UNKNOWN, _PODMANS
     if reservation.network == KUBENET:
         return None  # which gives libcni no names of pods
     for result in index.results.get(reservation.container_id, ()):

@@ -36,8 +36,14 @@ SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
 NOUN: Final = Noun("range with too few free addresses", "ranges with too few free addresses")
 ADVICE: Final = Advice(
     steps=(
-        Step("While no address is free, keep new pods away:", commands=("kubectl cordon NODE",)),
-        Step("Release what is leaked:", commands=("nodeleak clean",)),
+        Step(
+            "Release what is leaked. A dry run prints the command for this node:",
+            commands=("nodeleak clean",),
+        ),
+        Step(
+            "If nothing can be released at once, keep new pods away:",
+            commands=("kubectl cordon NODE",),
+        ),
         Step("Where nothing is leaked, the states of the reservations show what fills the range."),
         Step(
             "Where pods fill it, lower the kubelet's `--max-pods`, or give the node a larger pod "

@@ -1,4 +1,4 @@
-"""A CNI plugin fails, and each retry of a pod takes an address that nothing releases; or it hangs.
+"""A CNI plugin fails, and each retry of a pod takes an address that nothing releases.
 
 host-local reserves the address first. If a later plugin of the chain fails in ADD, the runtime
 calls DEL for the plugins in reverse order: the same plugin fails again, and host-local is never
@@ -9,8 +9,6 @@ reserved in the last ten minutes (of a full range: the ten minutes before the la
 because no retry finds an address since then), after the runtime's last start, for sandboxes of
 which there is neither a record nor a result in libcni's cache.
 Severity critical: at this rate no address is left within the hour.
-Or a plugin has been running for a minute or more: its pod waits for it, and other pods may wait for
-a lock that it has.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,19 +20,18 @@ from agent.checks.detector import Advice, Noun, Step
 from agent.checks.waiting_pods import waiting_pods
 from agent.model.assessment import Assessment, State, or_none
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import SandboxFailure, Snapshot, known_or
+from agent.model.snapshot import known_or
 from agent.model.text import count_of, format_time
 
 NAME = "failing_plugin"
 SEVERITIES: Final = (Severity.WARNING, Severity.CRITICAL)
-NOUN: Final = Noun("CNI plugin that fails or hangs", "CNI plugins that fail or hang")
+NOUN: Final = Noun("CNI plugin that fails", "CNI plugins that fail")
 ADVICE: Final = Advice(
     steps=(
         Step("Repair the plugin first: what is released before is taken again."),
         Step(
-            "The pods' Events name it (`kubectl describe pod`, or apply "
-            "deploy/overlays/volume-attachments, so that nodeleak may list events), and so does "
-            "the runtime's log:",
+            "waiting_pods names it, if the account may list Events (apply "
+            "deploy/overlays/volume-attachments), and so does the runtime's log:",
             commands=(
                 (
                     "journalctl -u containerd -u crio -u k3s -u rke2-agent | "
@@ -48,11 +45,6 @@ ADVICE: Final = Advice(
             "`--cleanup=auto` waits until no such address was reserved for ten minutes; while the "
             "range is full it waits for you."
         ),
-        Step(
-            "Of a plugin that hangs: see what it waits for (`cat /proc/PID/stack`), and its log. "
-            "host-local waits for whoever holds `/var/lib/cni/networks/NETWORK/lock`: `fuser -v` "
-            "on that file and on its directory, or `/proc/locks`, names the process."
-        ),
     ),
     runbook="FailingPlugin.md#nodeleakfailingplugin",
 )
@@ -60,11 +52,8 @@ ADVICE: Final = Advice(
 WINDOW: Final = timedelta(minutes=10)
 MIN_LOST: Final = 5
 """Addresses in the window. One pod that is retried takes about five a minute."""
-PLUGIN_TIMEOUT: Final = timedelta(minutes=1)
-"""No plugin that works takes longer."""
 _MINUTE: Final = timedelta(minutes=1)
 _SOON: Final = timedelta(hours=1)
-_OPERATIONS: Final = {"add": "ADD", "delete": "DEL", "": "ADD"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,41 +71,22 @@ class RetryLeak:
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
-    yield from _hanging(assessment.snapshot)
     for network, leak in retry_leaks(assessment).items():
-        problem = "a CNI plugin fails in ADD and DEL"
-        if failure := _failure(assessment.snapshot, network):
-            operation = _OPERATIONS[failure.operation]
-            problem = f"plugin {failure.plugin} fails in {operation}: {failure.message}"
         free = or_none(assessment.free, network)
         ends_soon = free is not None and free <= leak.per_minute * (_SOON / _MINUTE)
         yield Finding(
             NAME,
             network,
-            f"{network}: {problem}; {leak}: repair the plugin first, then release",
+            f"{network}: a CNI plugin fails in ADD and DEL; {leak}: repair the plugin first, then "
+            "release",
             severity=Severity.CRITICAL if ends_soon else Severity.WARNING,
             network=network,
             since=leak.since,
             identity=("treadmill",),
         )
+    assessment.snapshot.processes.known()
     assessment.snapshot.containers.known()
     assessment.require_reservations()
-
-
-def _hanging(snapshot: Snapshot) -> Iterator[Finding]:
-    processes = snapshot.processes.known()
-    for plugin in processes.plugins:
-        age = snapshot.taken_at - plugin.started
-        if age >= PLUGIN_TIMEOUT:
-            seconds_after_boot = int((plugin.started - processes.booted).total_seconds())
-            yield Finding(
-                NAME,
-                f"process {plugin.pid}",
-                f"CNI plugin {plugin.command} (process {plugin.pid}) has been running for "
-                f"{age.total_seconds():.0f} s: new pods may wait for it",
-                since=plugin.started,
-                identity=(seconds_after_boot,),  # stays when the clock is set
-            )
 
 
 def retry_leaks(assessment: Assessment) -> Mapping[str, RetryLeak]:
@@ -184,13 +154,3 @@ def _last_start(assessment: Assessment) -> datetime | None:
             return None
         starts.append(start)
     return max(starts, default=None)
-
-
-def _failure(snapshot: Snapshot, network: str) -> SandboxFailure | None:
-    """Return what a waiting pod says about the network, or about one that it does not name."""
-    failures = [
-        failure
-        for failure in known_or(snapshot.sandbox_failures, ())
-        if failure.network in {network, ""} and failure.plugin and not failure.exhausted
-    ]
-    return max(failures, key=lambda failure: failure.network, default=None)

@@ -1,5 +1,8 @@
 """Why a leak most likely happened, and when. Where two causes fit, it is the less specific one."""
 
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -7,12 +10,16 @@ from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment
 from agent.model.finding import RESTARTS, LeakCause
 from agent.model.runtime import CRI_O
 from agent.model.snapshot import Known, Reservation, known_or
-from agent.model.text import format_time
+from agent.model.text import format_time, join_names
 
 _DURING_ADD: Final = LONGEST_ADD + timedelta(minutes=1)
 """A runtime that starts so soon after a reservation was made died while the network plugin ran."""
 _AFTER_START: Final = timedelta(minutes=15)
 """What a start makes the kubelet or the runtime forget has leaked by then, with some to spare."""
+_GENERATION: Final = timedelta(hours=1)
+"""Sandboxes that were lost together have their successors within this time of each other."""
+_MAX_GENERATIONS: Final = 8
+_NAMED_PODS: Final = 5
 _MIN_LOST: Final = 2
 """Sandboxes: a single one may have been removed by hand."""
 
@@ -23,15 +30,18 @@ _CAUSES: Final = {
         "likely cause: {runtime} started at {time} without a record of earlier sandboxes"
     ),
     LeakCause.NODE_REBOOT: "likely cause: node reboot at {time} or earlier",
+    LeakCause.SANDBOX_REPLACED: (
+        "likely cause: the sandbox was lost before a newer one of its pod was created at {time}"
+    ),
     LeakCause.NETWORK_RENAMED: (
         "likely cause: the CNI configuration was replaced by that of another network while the pod "
         "ran; reserved at {time}"
     ),
     LeakCause.TEARDOWN_SKIPPED: (
-        "likely cause: sandbox removed without a completed CNI DEL; reserved at {time}"
+        "likely cause: sandbox removed without a completed CNI DEL{calls}{fails}; reserved at {time}"
     ),
     LeakCause.SETUP_FAILED: (
-        "likely cause: its CNI ADD was not completed, or DEL failed; reserved at {time}"
+        "likely cause: its CNI ADD was not completed, or DEL failed{fails}; reserved at {time}"
     ),
     LeakCause.EMPTY_FILE: (
         "likely cause: a crash at {time}, or somebody keeps it free: released only with --ip"
@@ -43,28 +53,68 @@ _CAUSES: Final = {
 class Cause(NamedTuple):
     kind: LeakCause
     at: datetime
-    """The last start that can have been it; if it is no start, when the address was reserved."""
+    """The last start that can have been it, or the pod's next sandbox; else the reservation."""
 
-    def describe(self, runtime: str, remark: str = "") -> str:
-        return _CAUSES[self.kind].format(time=f"{format_time(self.at)}{remark}", runtime=runtime)
+    def describe(self, network: str, assessment: Assessment, remark: str = "") -> str:
+        types = ", ".join(assessment.plugins.get(network, ()))
+        return _CAUSES[self.kind].format(
+            time=f"{format_time(self.at)}{remark}",
+            runtime=assessment.runtime.name,
+            calls=f" (which calls {types})" if types else "",
+            fails=_failing_plugin(network, assessment),
+        )
+
+    def describe_remaining(self, network: str, assessment: Assessment) -> str:
+        """Name the running pods that still have an address of a network that was replaced."""
+        sandboxes = assessment.primary_sandboxes.get(network, ())
+        pods = sorted({sandbox.pod for sandbox in sandboxes if sandbox.pod})
+        if self.kind is not LeakCause.NETWORK_RENAMED or not pods:
+            return ""
+        names = join_names(pods[:_NAMED_PODS], len(pods[_NAMED_PODS:]))
+        return f"; delete the pods that still have an address of {network}, too: {names}"
+
+
+def _failing_plugin(network: str, assessment: Assessment) -> str:
+    """Return which plugin fails in DEL according to an Event; empty: none says so."""
+    types = assessment.plugins.get(network, ())
+    for failure in known_or(assessment.snapshot.sandbox_failures, ()):
+        is_of_network = failure.network == network
+        if not failure.network:
+            is_of_network = failure.plugin in types
+        if failure.operation == "delete" and is_of_network:
+            return f"; plugin {failure.plugin} fails in it: {failure.message}"
+    return ""
 
 
 class Evidence(NamedTuple):
     """What all leaks of a snapshot share."""
 
     runtime_started: datetime | None
-    current_networks: set[str]
-    """The networks from which running sandboxes have their address."""
     has_older_record: bool
     """The runtime has a container from before its start."""
     lost_sandboxes: int
-    """Leaked sandboxes with a result of ADD that are older than the runtime's start."""
+    """Leaked sandboxes with a result of ADD that the runtime's start may have lost."""
+    newer: Mapping[Reservation, datetime]
+    """When the pod of a leak got its next sandbox, if the node still has that reservation."""
+
+    generations: Sequence[datetime]
+    """When pods began to get these next sandboxes: those of one generation come together."""
+
+    def generation(self, cause: Cause) -> object:
+        """Return what leaks of one network and kind have in common that were lost together."""
+        if cause.kind in RESTARTS:
+            return cause.at
+        # Sandboxes that are lost one by one are no generations.
+        if cause.kind is LeakCause.SANDBOX_REPLACED and len(self.generations) <= _MAX_GENERATIONS:
+            return bisect_right(self.generations, cause.at)
+        return None
 
 
 def gather_evidence(assessment: Assessment) -> Evidence:
     index = assessment.index
     processes = known_or(assessment.snapshot.processes, None)
     started = processes.start_of(assessment.runtime.name) if processes else None
+    newer = _newer_sandboxes(assessment)
     older: set[str] = set()
     lost: set[str] = set()
     if started is not None:
@@ -76,17 +126,49 @@ def gather_evidence(assessment: Assessment) -> Evidence:
         lost = {
             leak.container_id
             for leak in assessment.leaked
-            if leak.container_id in index.cached_networks and leak.mtime < started
+            if leak.container_id in index.cached_networks
+            and leak.mtime < started <= newer.get(leak, started)
         }
-    current: set[str] = set()
-    for container_id in index.running_sandboxes:
-        results = index.results.get(container_id, ())
-        current |= {result.network for result in results if result.ifname in PRIMARY}
-    return Evidence(started, current, bool(older), len(lost))
+    return Evidence(started, bool(older), len(lost), newer, _generations(newer.values()))
+
+
+def _newer_sandboxes(assessment: Assessment) -> dict[Reservation, datetime]:
+    """Return when the pod of each leak got its next sandbox."""
+    of_pod: defaultdict[tuple[str, str, str], list[Reservation]] = defaultdict(list)
+    for reservation, entry in assessment.classified.items():
+        if entry.pod:
+            of_pod[reservation.network, reservation.ifname, entry.pod].append(reservation)
+    newer: dict[Reservation, datetime] = {}
+    for reservations in of_pod.values():
+        sandbox_id = ""
+        created: datetime | None = None
+        next_created: datetime | None = None
+        for reservation in sorted(reservations, key=lambda one: one.mtime_ns, reverse=True):
+            # A sandbox has an address of each family.
+            if reservation.container_id != sandbox_id:
+                sandbox_id = reservation.container_id
+                next_created = created
+            created = reservation.mtime
+            if next_created is not None and reservation in assessment.leaked:
+                newer[reservation] = next_created
+    return newer
+
+
+def _generations(times: Iterable[datetime]) -> list[datetime]:
+    starts: list[datetime] = []
+    before: datetime | None = None
+    for at in sorted(set(times)):
+        if before is None or at - before > _GENERATION:
+            starts.append(at)
+        before = at
+    return starts
 
 
 def likely_cause(leak: Reservation, assessment: Assessment, evidence: Evidence) -> Cause:
     cause = _cause_by_records(leak, assessment, evidence)
+    newer = evidence.newer.get(leak)
+    if cause.kind in RESTARTS and newer is not None and newer < cause.at:
+        return Cause(LeakCause.SANDBOX_REPLACED, newer)  # that start was too late
     owned_at = assessment.memory.get(leak).owned_at
     if owned_at and cause.at != leak.mtime and cause.at < owned_at - _AFTER_START:
         return Cause(LeakCause.UNKNOWN, leak.mtime)  # that start is too early to be the cause
@@ -98,7 +180,8 @@ def began_at(leak: Reservation, cause: Cause, assessment: Assessment) -> datetim
     if owned_at := assessment.memory.get(leak).owned_at:
         return max(cause.at, owned_at)
     # Only the last start is known; an earlier one may be the cause.
-    dated = cause.kind not in RESTARTS or cause.at - leak.mtime <= _DURING_ADD
+    is_latest = cause.kind in RESTARTS or cause.kind is LeakCause.SANDBOX_REPLACED
+    dated = not is_latest or cause.at - leak.mtime <= _DURING_ADD
     return cause.at if dated else None
 
 
@@ -142,7 +225,7 @@ def _cause_without_result(leak: Reservation, assessment: Assessment, evidence: E
     if started is not None and timedelta(0) < started - leak.mtime <= _DURING_ADD:
         return Cause(LeakCause.RUNTIME_RESTART, started)
     # A cache without a single result of this network is not that of the runtime.
-    if leak.network in evidence.current_networks:
+    if leak.network in assessment.primary_sandboxes:
         return Cause(LeakCause.SETUP_FAILED, leak.mtime)
     return _restart(leak, None, started)
 
@@ -153,10 +236,26 @@ def _cause_with_result(leak: Reservation, assessment: Assessment, evidence: Evid
     if started is None or len(assessment.runtime.asked) != 1:  # not all records are its own
         return Cause(LeakCause.TEARDOWN_SKIPPED, leak.mtime)
     survived = started <= leak.mtime or evidence.has_older_record
-    current = evidence.current_networks
-    replaced = leak.ifname in PRIMARY and bool(current) and leak.network not in current
+    replaced = leak.ifname in PRIMARY and _is_replaced(leak.network, assessment)
     if replaced and survived:
         return Cause(LeakCause.NETWORK_RENAMED, leak.mtime)
     if not replaced and not survived and evidence.lost_sandboxes >= _MIN_LOST:
         return Cause(LeakCause.RUNTIME_STATE_LOST, started)
     return Cause(LeakCause.TEARDOWN_SKIPPED, leak.mtime)
+
+
+def _is_replaced(network: str, assessment: Assessment) -> bool:
+    """Return whether pods got another network in its place.
+
+    Running pods have their addresses from others only; or those that still have one from it are all
+    older, and the configuration no longer names it.
+    """
+    remaining: list[int] = []
+    others: list[int] = []
+    for name, sandboxes in assessment.primary_sandboxes.items():
+        created = remaining if name == network else others
+        created += [sandbox.created for sandbox in sandboxes]
+    if not others or not remaining:
+        return bool(others)
+    configured = {one.name for one in known_or(assessment.snapshot.networks, ())}
+    return bool(configured) and network not in configured and max(remaining) < min(others)

@@ -11,7 +11,6 @@ namespace that libcni's cache names, and no live pod has the address.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 from agent.checks.addresses import host_ports
@@ -22,15 +21,11 @@ from agent.checks.addresses.leak_cause import (
     likely_cause,
 )
 from agent.checks.detector import Advice, Noun, Step
-from agent.checks.memory import networks_read
-from agent.model.assessment import Assessment, State
+from agent.model.assessment import Assessment
 from agent.model.clocks import FILE_AHEAD
 from agent.model.finding import (
-    RESTARTS,
     Finding,
-    Key,
     LeakCause,
-    Observations,
     Severity,
     TrackedFinding,
 )
@@ -38,7 +33,6 @@ from agent.model.ranges import numbered, runs
 from agent.model.snapshot import (
     InsufficientData,
     NotRequested,
-    Reservation,
     ReservationKey,
     require_available,
 )
@@ -50,8 +44,10 @@ NOUN: Final = Noun("leaked pod address", "leaked pod addresses")
 ADVICE: Final = Advice(
     steps=(
         Step(
-            "Release the address with `nodeleak clean`; afterwards find out what restarted or "
-            "removed containers at the time shown, or addresses will leak again."
+            "Release the address with the command that `nodeleak scan` prints for this node, or "
+            "`nodeleak clean`; afterwards find out what restarted or removed containers at the "
+            "time shown (`nodeleak timeline`, the logs of the kubelet and the runtime), or "
+            "addresses will leak again."
         ),
         Step(
             "CRI-O since 1.32 releases a leak that has a result in libcni's cache when it starts: "
@@ -68,8 +64,6 @@ ADVICE: Final = Advice(
 
 MAX_LISTED: Final = 512
 """Leaks of a node with a finding each; the others share one for each network and cause."""
-_SEEN_ONCE: Final = "no owner of any kind, but seen in one snapshot only"
-"""Why a leak is not confirmed: between two reads of one snapshot a pod can vanish."""
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -83,31 +77,22 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             if leak.container_id:
                 owner = f"container {entry.container}, which no longer exists"
             cause = likely_cause(leak, assessment, evidence)
-            reason = cause.describe(assessment.runtime.name)
+            reason = cause.describe(leak.network, assessment)
+            remaining = cause.describe_remaining(leak.network, assessment)
             yield Finding(
                 NAME,
                 str(leak.key),
-                f"{leak.ip} is reserved for {owner}; {reason}{rules}",
+                f"{leak.ip} is reserved for {owner}; {reason}{rules}{remaining}",
                 network=leak.network,
                 pod=entry.pod,
                 cause=cause.kind,
                 since=began_at(leak, cause, assessment),
                 cause_at=cause.at,
-                identity=_identity(leak),
-                group=_group(leak.network, cause),
+                identity=(leak.container_id, leak.inode, leak.size, leak.mtime_ns),
+                group=(leak.network, cause.kind, evidence.generation(cause)),
                 port_mappings=forwarded,
             )
     _check_sources(assessment)
-
-
-def key(reservation: Reservation) -> Key:
-    """Return the key of its finding."""
-    return NAME, str(reservation.key), *_identity(reservation)
-
-
-def _identity(reservation: Reservation) -> tuple[str | int, ...]:
-    """Return what another file of the same address does not have."""
-    return reservation.container_id, reservation.inode, reservation.size, reservation.mtime_ns
 
 
 def _check_sources(assessment: Assessment) -> None:
@@ -134,40 +119,6 @@ def _check_sources(assessment: Assessment) -> None:
         snapshot.cni_results.known()
 
 
-# Confirmation
-
-
-def without_ended(observations: Observations, suspected: Assessment) -> Observations:
-    """Return the observations without leaks that have ended: the file is gone, or has an owner.
-
-    Those of other detectors are of no use here: any may be missing.
-    """
-    read = networks_read(suspected.snapshot)
-    lasting = {
-        key(reservation)
-        for reservation, entry in suspected.classified.items()
-        if entry.state in {State.UNKNOWN, State.LEAKED}
-    }
-    return {
-        its_key: tracked
-        for its_key, tracked in observations.items()
-        if its_key in lasting or tracked.finding.network not in read
-    }
-
-
-def with_confirmed(suspected: Assessment, leaks: Iterable[TrackedFinding]) -> Assessment:
-    """Make every reservation without an owner a candidate, unless it is a confirmed leak."""
-    confirmed = {leak.finding.key for leak in leaks}
-    seen_once = {leak for leak in suspected.leaked if key(leak) not in confirmed}
-    if not seen_once:
-        return suspected
-    reservations = (
-        replace(entry, state=State.CANDIDATE, why=_SEEN_ONCE) if entry.entry in seen_once else entry
-        for entry in suspected.reservations
-    )
-    return replace(suspected, reservations=tuple(reservations))
-
-
 def known_causes(leaks: Iterable[TrackedFinding]) -> dict[ReservationKey, LeakCause]:
     causes: dict[ReservationKey, LeakCause] = {}
     for leak in leaks:
@@ -181,7 +132,7 @@ def known_causes(leaks: Iterable[TrackedFinding]) -> dict[ReservationKey, LeakCa
 # Several leaks in one finding, or in one line
 
 
-def summarized(leaks: Sequence[TrackedFinding], runtime: str) -> list[TrackedFinding]:
+def summarized(leaks: Sequence[TrackedFinding], assessment: Assessment) -> list[TrackedFinding]:
     """Return the leaks that are listed, and one finding for the others of each network and cause.
 
     Those seen first are listed.
@@ -196,7 +147,7 @@ def summarized(leaks: Sequence[TrackedFinding], runtime: str) -> list[TrackedFin
     for (network, cause), group in unlisted.items():
         noun = "more address" if network in networks else "address"
         count = count_of(len(group), noun, f"{noun}es")
-        finding = _summary([leak.finding for leak in group], cause, count, runtime)
+        finding = _summary([leak.finding for leak in group], cause, count, assessment)
         first_seen = min(leak.first_seen for leak in group)
         findings.append(TrackedFinding(finding, first_seen, confirmed=True))
     return findings
@@ -207,11 +158,13 @@ def _age(leak: TrackedFinding) -> tuple[object, ...]:
     return leak.first_seen, numbered(ip), network
 
 
-def _summary(leaks: Sequence[Finding], kind: LeakCause, count: str, runtime: str) -> Finding:
+def _summary(
+    leaks: Sequence[Finding], kind: LeakCause, count: str, assessment: Assessment
+) -> Finding:
     network = leaks[0].network
     cause = Cause(kind, min(leak.cause_at for leak in leaks if leak.cause_at))
     began = [leak.since for leak in leaks if leak.since]
-    reason = cause.describe(runtime, " (the oldest)")
+    reason = cause.describe(network, assessment, " (the oldest)")
     return Finding(
         NAME,
         network,
@@ -221,14 +174,9 @@ def _summary(leaks: Sequence[Finding], kind: LeakCause, count: str, runtime: str
         since=min(began) if len(began) == len(leaks) else None,
         cause_at=cause.at,
         identity=(kind.value,),
-        group=_group(network, cause),
+        group=leaks[0].group,
         count=len(leaks),
     )
-
-
-def _group(network: str, cause: Cause) -> tuple[object, ...]:
-    # A restart has one time; without one, each leak has the time of its file.
-    return network, cause.kind, cause.at if cause.kind in RESTARTS else None
 
 
 def describe_group(findings: Sequence[Finding], assessment: Assessment) -> str:
@@ -236,7 +184,8 @@ def describe_group(findings: Sequence[Finding], assessment: Assessment) -> str:
     network = findings[0].network
     times = {finding.cause_at for finding in findings if finding.cause_at}
     cause = Cause(LeakCause(str(findings[0].cause)), min(times))
-    reason = cause.describe(assessment.runtime.name, " (the oldest)" if len(times) > 1 else "")
+    remark = " (the oldest)" if len(times) > 1 else ""
+    reason = cause.describe(network, assessment, remark)
 
     ips: list[str] = []
     ports: list[str] = []
@@ -253,4 +202,6 @@ def describe_group(findings: Sequence[Finding], assessment: Assessment) -> str:
         shown = consecutive if len(consecutive) <= LONGEST_LIST else ips
         addresses = f": {join_names(shown, count - len(ips))}"
     leaked = f"{count_of(count, 'address', 'addresses')} in {network} leaked"
-    return f"{leaked}, {reason}{addresses}{host_ports.describe(join_names(ports))}"
+    rules = host_ports.describe(join_names(ports))
+    remaining = cause.describe_remaining(network, assessment)
+    return f"{leaked}, {reason}{addresses}{rules}{remaining}"

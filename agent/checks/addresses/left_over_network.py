@@ -2,11 +2,13 @@
 
 A node that moved from docker to containerd, or from kubenet to another network, keeps the old
 directory. Nothing releases its files. They take no addresses from the network in use, but would if
-a network of that name returned.
+a network of that name returned. Or it is a backup: a copy of a network's directory, which no program
+reads.
 
 Means: the CNI configuration does not name the network, no pod here uses the directory or waits for
 an address, its newest file is older than every running pod or than the node's start, and no runtime
-lists a container with its IDs.
+lists a container with its IDs. Of a copy: nothing names the directory, and it has the reservations
+of another network's, or its name with such as `.bak`.
 """
 
 from collections.abc import Iterator
@@ -23,9 +25,13 @@ SEVERITIES: Final = (Severity.INFO,)
 NOUN: Final = Noun("left-over network directory", "left-over network directories")
 ADVICE: Final = Advice(
     steps=(
-        Step("Nothing is urgent."),
+        Step("Nothing is urgent: no program reads it, and nothing in it counts as leaked."),
         Step(
-            "Check on the node that no other program uses the directory (podman, a CNI "
+            "If it is a copy, remove it when you no longer need it, and keep copies elsewhere, "
+            "such as in /var/tmp."
+        ),
+        Step(
+            "Otherwise check on the node that no other program uses the directory (podman, a CNI "
             "configuration of that name), and that no process has any of its addresses."
         ),
         Step(
@@ -53,7 +59,8 @@ def _describe(left: LeftOver) -> str:
     files = count_of(left.files, "reservation", "reservations")
     oldest = format_time(from_mtime(left.oldest_ns))
     newest = format_time(from_mtime(left.newest_ns))
-    text = f"{left.directory} has {files} of an earlier setup, from {oldest} to {newest}"
+    origin = "" if left.copy_of else " of an earlier setup"
+    text = f"{left.directory} has {files}{origin}, from {oldest} to {newest}"
     if left.pods:
         text += f", {left.pods} of them for pods according to libcni's cache"
     return text

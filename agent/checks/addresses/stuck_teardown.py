@@ -1,30 +1,40 @@
 """The kubelet does not complete the teardown of a sandbox, and its address stays reserved.
 
 The kubelet retries a teardown until it succeeds. It fails every time if the network plugin fails: a
-CNI configuration or plugin binary was removed, or kubenet has no pod CIDR. After a power cut,
-libcni's cached result of a sandbox may be empty: containerd before 2.0 then cannot stop the
-sandbox. With cri-dockerd, kubelets from 1.36 do not see a sandbox whose container was removed
-(`docker rm -f`), and never tear it down.
+CNI configuration or plugin binary was removed, or kubenet has no pod CIDR. If libcni's cached
+result of a sandbox is empty, as after a power cut or on a full disk, containerd before 2.0 and
+CRI-O before 1.31 cannot stop the sandbox. A process that does not end keeps its sandbox running.
+With cri-dockerd, kubelets from 1.36 do not see a sandbox whose container was removed (`docker rm
+-f`), and never tear it down.
 
-Means: with docker, the reservation has had a checkpoint and no container for 15 minutes (severity
-info) or an hour (warning). One scan knows it if a kubelet from 1.36 has run so long with it, or if
-its pod has had a newer sandbox for so long. Or the runtime has had its sandbox for an hour (info)
-or a day (warning), and it does not run: it has ended, its creation or removal hangs, or the runtime
-has only its record. A container in another namespace of containerd, that of docker or nerdctl, may
-run: it stays info.
+Means: the teardown of a sandbox has been due for 5 minutes (severity info) or 15 (warning), and the
+kubelet and the runtime have run for so long. It is due when its pod should be gone (the grace
+period included), whether the sandbox runs or not; when its pod has had a newer sandbox; or as long
+as snapshots show that the sandbox does not run, or that only a checkpoint of it is left. A damaged
+cached result is a warning at once if the runtime cannot tear such a sandbox down. A container in
+another namespace of containerd, that of docker or nerdctl, may run: it stays info.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Final
 
+from agent.checks.addresses.teardown_due import Due, Evidence, teardown_due
 from agent.checks.detector import Advice, Noun, Step
+from agent.checks.runtime_versions import forgives_damaged_result
 from agent.model.assessment import Assessment, ClassifiedReservation, State
-from agent.model.clocks import Moment
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import ENDED, SANDBOX_OF_ANOTHER_CLIENT, Reservation, Snapshot, known_or
-from agent.model.text import format_time
-from agent.model.versions import version_numbers
+from agent.model.ranges import runs
+from agent.model.snapshot import (
+    ENDED,
+    SANDBOX_OF_ANOTHER_CLIENT,
+    SANDBOX_RECORDED,
+    DamagedResult,
+    Reservation,
+    SandboxFailure,
+    known_or,
+)
+from agent.model.text import LONGEST_LIST, count_of, format_time, join_names
 
 NAME = "stuck_teardown"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
@@ -32,38 +42,70 @@ NOUN: Final = Noun(
     "address of a sandbox whose teardown does not complete",
     "addresses of sandboxes whose teardown does not complete",
 )
+_DAMAGED: Final = "damaged"
+_RUNS: Final = "runs"
+_REPLACED: Final = "replaced"
+_RECORDED: Final = "recorded"
+_HANGS: Final = "hangs"
+_FOREIGN: Final = "foreign"
+_FORGOTTEN: Final = "forgotten"
+_FAILS: Final = "fails"
+"""The kinds of findings, which have steps of their own."""
 ADVICE: Final = Advice(
     steps=(
         Step(
-            "Find the sandbox's ID in the kubelet's log (`journalctl -u kubelet | grep ID`), and "
-            "repair what its teardown fails on."
+            "If libcni's cached result is damaged, remove the named file. If the disk is full, free "
+            "space first. The kubelet then releases the address within a minute.",
+            kind=_DAMAGED,
         ),
-        Step("If libcni's cached result is damaged, remove that file."),
-        Step("The kubelet then releases the address itself."),
-        Step("Never remove the sandbox with `ctr`: its address would leak."),
+        Step(
+            "See why the attempts fail, and repair that: the pod's Events, and the logs of the "
+            "kubelet and the runtime with the sandbox's ID. The kubelet then releases the address:",
+            commands=(
+                "kubectl get events -A --field-selector reason=FailedKillPod",
+                "journalctl -u kubelet -u containerd -u crio | grep ID",
+            ),
+            kind=_FAILS,
+        ),
+        Step(
+            "If the sandbox still runs, its processes may not end. See what they wait for, such as "
+            "a file server (state D). Continue a shim that is stopped (`kill -CONT PID`, state T):",
+            commands=("ps -eo pid,ppid,stat,wchan:30,args | awk '$3 ~ /^[DT]/'",),
+            kind=_RUNS,
+        ),
+        Step(
+            "A sandbox that its pod has replaced is torn down once more when the pod is deleted: "
+            "delete the pod, then scan again.",
+            kind=_REPLACED,
+        ),
         Step(
             "One that the runtime has recorded but does not list is unknown to the kubelet: "
-            "restart the runtime, which loads its records again."
+            "restart the runtime, which loads its records again.",
+            kind=_RECORDED,
         ),
-        Step("If its creation or removal hangs, the runtime's log has the ID and the cause."),
-        Step("If docker or nerdctl has the container, look there whether it is needed."),
+        Step(
+            "If its creation or removal hangs, the runtime's log has the ID and the cause.",
+            kind=_HANGS,
+        ),
+        Step(
+            "If docker or nerdctl has the container, look there whether it is needed.",
+            kind=_FOREIGN,
+        ),
         Step(
             "With cri-dockerd and Kubernetes 1.36 or newer, check that no process has the address, "
             "move the checkpoint `/var/lib/cri-dockerd/sandbox/ID` to another directory, then "
             "release it:",
             commands=("nodeleak clean",),
+            kind=_FORGOTTEN,
         ),
+        Step("Never remove the sandbox with `ctr`: its address would leak."),
     ),
     runbook="StuckTeardown.md#nodeleakstuckteardown",
 )
 
-_HOUR: Final = timedelta(hours=1)
-_LIMITS: Final = {State.TEARDOWN_PENDING: (_HOUR / 4, _HOUR), State.NOT_READY: (_HOUR, 24 * _HOUR)}
-"""When a teardown is late, and when it is stuck. It takes up to 4 minutes; it is tried each minute.
-
-A sandbox that does not run is torn down by a kubelet that is up: an hour leaves time to restart it,
-and is far longer than the creation of one takes.
-"""
+_LATE: Final = timedelta(minutes=5)
+"""A teardown takes up to 4 minutes, and is tried each minute."""
+_STUCK: Final = timedelta(minutes=15)
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -72,81 +114,186 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     if assessment.runtime.keeps_checkpoints:
         assessment.snapshot.checkpoints.known()
     for reservation, entry in assessment.classified.items():
-        since = assessment.memory.get(reservation).pending_since
-        if since is not None and entry.state in _LIMITS:
-            yield from _late(entry, reservation, since, assessment)
+        if entry.state in {State.TEARDOWN_PENDING, State.NOT_READY, State.IN_USE}:
+            due = teardown_due(reservation, entry, assessment)
+            if due is not None:
+                yield from _late(reservation, entry, due, assessment)
 
 
 def _late(
-    entry: ClassifiedReservation, reservation: Reservation, since: Moment, assessment: Assessment
+    reservation: Reservation, entry: ClassifiedReservation, due: Due, assessment: Assessment
 ) -> Iterator[Finding]:
-    snapshot = assessment.snapshot
-    late, stuck = _LIMITS[entry.state]
-    container = assessment.index.containers.get(reservation.container_id)
-    forgotten = entry.state is State.TEARDOWN_PENDING and _forgets_checkpoints(snapshot)
-    lasted = snapshot.uptime - since.uptime
-    processes = known_or(snapshot.processes, None)
-    if forgotten and processes and processes.kubelet:
-        # For so long the kubelet has run with the reservation.
-        lasted = max(lasted, snapshot.taken_at - max(processes.kubelet, reservation.mtime))
-    if lasted < late:
+    is_impossible = bool(_damage(entry, assessment)) and _forgives(assessment) is False
+    if due.lasted < _LATE and not (is_impossible and _is_old(entry, assessment)):
         return
+    is_stuck = due.lasted >= _STUCK or is_impossible
+    foreign = _state(entry, assessment) == SANDBOX_OF_ANOTHER_CLIENT
+    severity = Severity.WARNING if is_stuck and not foreign else Severity.INFO
+    reasons = (_owner(entry, due, assessment), *_reasons([entry], assessment))
+    yield Finding(
+        NAME,
+        str(reservation.key),
+        f"{entry.name} is reserved for {'; '.join(reasons)}",
+        severity=severity,
+        network=entry.network,
+        pod=entry.pod,
+        since=due.since,
+        identity=(entry.container_id, severity),
+        group=(entry.pod, severity) if entry.pod else None,
+        kinds=tuple(_kinds(entry, due, assessment)),
+    )
 
-    foreign = container is not None and container.state == SANDBOX_OF_ANOTHER_CLIENT
-    severity = Severity.WARNING if lasted >= stuck and not foreign else Severity.INFO
-    time = format_time(since.wall)
-    if forgotten:
-        owner = (
+
+def _state(entry: ClassifiedReservation, assessment: Assessment) -> str:
+    """Return what the runtime calls the state; empty: it has no such container."""
+    container = assessment.index.containers.get(entry.container_id)
+    return container.state if container else ""
+
+
+def _is_old(entry: ClassifiedReservation, assessment: Assessment) -> bool:
+    """Return whether its creation is over: until then, its cached result may be half written."""
+    container = assessment.index.containers.get(entry.container_id)
+    age = assessment.snapshot.taken_at.timestamp() - (container.created if container else 0)
+    return container is not None and not container.running and age >= _LATE.total_seconds()
+
+
+def _damage(entry: ClassifiedReservation, assessment: Assessment) -> list[DamagedResult]:
+    """Return the damaged results of its sandbox: one prevents the teardown in all its networks."""
+    if entry.state is State.IN_USE or _forgives(assessment):
+        return []
+    damaged = assessment.index.damaged_results
+    return [result for (_, sandbox), result in damaged.items() if sandbox == entry.container_id]
+
+
+def _forgives(assessment: Assessment) -> bool | None:
+    """Return whether the runtime tears a sandbox down without its cached result; None: unknown."""
+    answers = {forgives_damaged_result(runtime) for runtime in assessment.runtime.used}
+    return answers.pop() if len(answers) == 1 else None
+
+
+def _kinds(entry: ClassifiedReservation, due: Due, assessment: Assessment) -> Iterator[str]:
+    """Yield what has steps of its own."""
+    state = _state(entry, assessment)
+    if _damage(entry, assessment):
+        yield _DAMAGED
+    elif state == SANDBOX_OF_ANOTHER_CLIENT:
+        yield _FOREIGN
+    elif entry.state is State.IN_USE:
+        yield _RUNS
+        yield _FAILS
+    elif due.evidence is Evidence.FORGOTTEN:
+        yield _FORGOTTEN
+    elif due.evidence is Evidence.REPLACED:
+        yield _REPLACED
+    elif state == SANDBOX_RECORDED:
+        yield _RECORDED
+    elif state and state not in ENDED:
+        yield _HANGS
+    else:
+        yield _FAILS
+
+
+def _owner(entry: ClassifiedReservation, due: Due, assessment: Assessment) -> str:
+    """Say whom the address is reserved for, and since when nothing tears it down."""
+    since = format_time(due.since)
+    if due.evidence is Evidence.FORGOTTEN:
+        return (
             f"container {entry.container}, which no longer exists; kubelets from 1.36 never tear "
             "it down: check that no process has the address, move the checkpoint "
             f"/var/lib/cri-dockerd/sandbox/{entry.container_id} to another directory, then run "
             "nodeleak clean"
         )
-    elif entry.state is State.NOT_READY:
-        owner = _not_running(entry, container.state if container else "", time)
-    else:
-        owner = (
+    if entry.state is State.TEARDOWN_PENDING:
+        return (
             f"container {entry.container}, which no longer exists; the kubelet has not completed "
-            f"its teardown since {time}"
+            f"its teardown since {since}"
         )
-    if damaged := assessment.index.damaged_results.get((entry.network, entry.container_id)):
-        owner += (
-            f"; likely cause: libcni's cached result {damaged.file} is damaged ({damaged.damage}); "
-            "remove this file below /var/lib/cni/results or /var/lib/cni/cache"
+    state = _state(entry, assessment)
+    if state == SANDBOX_OF_ANOTHER_CLIENT:
+        return (
+            f"container {entry.container}, which is {state}, seen since {since}: docker or nerdctl "
+            "has it, and the kubelet does not tear it down"
         )
-    yield Finding(
-        NAME,
-        str(reservation.key),
-        f"{entry.name} is reserved for {owner}",
-        severity=severity,
-        network=entry.network,
-        pod=entry.pod,
-        since=since.wall,
-        identity=(entry.container_id, severity),
+    return f"sandbox {entry.container}, {_delay(entry, due, state)}"
+
+
+def _delay(entry: ClassifiedReservation, due: Due, state: str) -> str:
+    """Describe a sandbox that is not torn down. `state`: what the runtime calls it."""
+    since = format_time(due.since)
+    called = "which is not ready"
+    if entry.state is State.IN_USE:
+        called = "which still runs"
+    elif state not in ENDED:
+        called = f"which the runtime calls `{state or 'unnamed'}`"
+    if due.evidence is Evidence.POD_DELETED:
+        return f"{called}, although its pod should have been gone since {since}"
+    if due.evidence is Evidence.REPLACED:
+        return (
+            f"{called}, and its pod has had a newer sandbox since {since}: nothing tears the old "
+            "one down before the pod is deleted"
+        )
+    if state in ENDED:
+        return f"which has not been ready since {since} and is not torn down"
+    return (
+        f"which the runtime has called `{state or 'unnamed'}` since {since}: it does not run, and "
+        "it is not torn down"
     )
 
 
-def _forgets_checkpoints(snapshot: Snapshot) -> bool:
-    """Return whether the kubelet leaves a sandbox alone of which only a checkpoint is left.
-
-    From 1.36 it lists sandboxes with an empty filter, and cri-dockerd then omits these (0.4.3).
-    """
-    node = known_or(snapshot.node, None)
-    return node is not None and (version_numbers(node.kubelet) or ()) >= (1, 36)
-
-
-def _not_running(entry: ClassifiedReservation, state: str, time: str) -> str:
-    """Describe a sandbox that does not run. `state`: what the runtime calls it, since `time`."""
-    if state in ENDED:
-        return (
-            f"sandbox {entry.container}, which has not been ready since {time} and is not torn down"
+def _reasons(entries: Sequence[ClassifiedReservation], assessment: Assessment) -> Iterator[str]:
+    """Yield why the teardown of these entries fails, as far as the node shows it."""
+    damaged = {result.file: result for entry in entries for result in _damage(entry, assessment)}
+    if damaged:
+        first = next(iter(damaged.values()))
+        file = f"libcni's cached result {first.file} is damaged ({first.damage})"
+        if len(damaged) > 1:
+            file = (
+                f"{len(damaged)} of libcni's cached results are damaged, such as {first.file} "
+                "(`nodeleak scan --output=wide` names all)"
+            )
+        runtimes = " or ".join(map(str, assessment.runtime.used)) or "the runtime"
+        object_ = "it" if len(damaged) == 1 else "them"
+        cannot = f"{runtimes} cannot tear {object_} down"
+        if _forgives(assessment) is None:
+            cannot = f"possible cause: {runtimes} may be too old to tear {object_} down"
+        remove = "remove this file" if len(damaged) == 1 else "remove these files"
+        yield (
+            f"{cannot}, because {file}; {remove} below /var/lib/cni/results or /var/lib/cni/cache"
         )
-    if state == SANDBOX_OF_ANOTHER_CLIENT:
-        return (
-            f"container {entry.container}, which is {state}, seen since {time}: docker or nerdctl "
-            "has it, and the kubelet does not tear it down"
-        )
+    if failure := _last_failure({entry.pod for entry in entries}, assessment):
+        problem = failure.message
+        if failure.plugin:
+            problem = f"plugin {failure.plugin} fails: {failure.message}"
+        yield f"the runtime says: {problem}"
+
+
+def _last_failure(pods: set[str], assessment: Assessment) -> SandboxFailure | None:
+    """Return the last Event by which the sandbox of one of these pods could not be removed."""
+    failures = [
+        failure
+        for failure in known_or(assessment.snapshot.sandbox_failures, ())
+        if failure.pod in pods and getattr(failure, "reason", "") == "FailedKillPod"
+    ]
+    return max(
+        failures, key=lambda failure: failure.at.timestamp() if failure.at else 0.0, default=None
+    )
+
+
+def describe_group(findings: Sequence[Finding], assessment: Assessment) -> str:
+    """Describe several addresses of one pod."""
+    subjects = {finding.subject for finding in findings}
+    entries = [
+        entry
+        for reservation, entry in assessment.classified.items()
+        if str(reservation.key) in subjects
+    ]
+    ips = [entry.name for entry in entries]
+    consecutive = runs(ips)
+    shown = join_names(consecutive if len(consecutive) <= LONGEST_LIST else ips)
+    sandboxes = count_of(len({entry.container_id for entry in entries}), "sandbox", "sandboxes")
+    oldest = min(finding.since for finding in findings if finding.since)
+    reasons = "".join(f"; {reason}" for reason in _reasons(entries, assessment))
     return (
-        f"sandbox {entry.container}, which the runtime has called `{state or 'unnamed'}` since "
-        f"{time}: it does not run, and it is not torn down"
+        f"{count_of(len(ips), 'address', 'addresses')} of {sandboxes} of pod {findings[0].pod} "
+        f"should have been released since {format_time(oldest)}: {shown}{reasons}"
     )

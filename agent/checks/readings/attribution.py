@@ -1,8 +1,8 @@
 """Whose a network's directory is: the pods', an earlier setup's, or another program's. Pure.
 
-The CNI configuration decides, and running sandboxes with reservations in the directory. Nothing is
-concluded from any other directory: no runtime lists its containers, so that all of its reservations
-would look leaked.
+The CNI configuration decides, the last failed ADD, and running sandboxes with reservations in the
+directory. Nothing is concluded from any other directory: no runtime lists its containers, so that
+all of its reservations would look leaked.
 """
 
 import re
@@ -12,9 +12,11 @@ from datetime import timedelta
 from posixpath import normpath
 from typing import Final, TypeAlias
 
+from agent.checks.readings.copies import configured_networks
 from agent.checks.waiting_pods import may_wait
 from agent.model.assessment import KUBENET, PRIMARY
 from agent.model.index import SnapshotIndex
+from agent.model.ranges import covers, subnet_range
 from agent.model.runtime import RuntimeNetwork
 from agent.model.snapshot import (
     CniResult,
@@ -35,19 +37,15 @@ _Reservations: TypeAlias = Reading[tuple[Reservation, ...]]
 
 _RELOADED: Final = timedelta(minutes=1)
 """Until then every runtime has read a changed configuration."""
-
-
-def cleanable(snapshot: Snapshot) -> frozenset[str]:
-    """Return the networks that the configuration names as those of the pods."""
-    networks = known_or(snapshot.networks, ())
-    return frozenset(network.name for network in networks if network.may_use_host_local)
+_RETRIED: Final = timedelta(minutes=6)
+"""While an ADD fails, the kubelet tells so in an Event at least every 5 minutes."""
 
 
 def pod_networks(index: SnapshotIndex) -> Reading[tuple[RuntimeNetwork, ...]]:
     """Return the networks of the pods, unless running sandboxes show that they use another file.
 
     A runtime uses the first file of the CNI configuration; CRI-O and docker use a later one if a
-    plugin of the first is not installed.
+    plugin of the first is not installed. An ADD that fails now says which one it is, too.
     """
     snapshot = index.snapshot
     networks = known_or(snapshot.networks, ())
@@ -58,21 +56,66 @@ def pod_networks(index: SnapshotIndex) -> Reading[tuple[RuntimeNetwork, ...]]:
     recent = _networks_in_use(names, index, created_after=reloaded)
     used = recent or _networks_in_use(names, index)
     settings_name_all = not any(store.discovered for store in snapshot.reservations)
-    if used & names or settings_name_all:
+    adding = _networks_of_failed_adds(snapshot)
+    if (used | adding) & names or settings_name_all:
         return snapshot.networks
 
     first = networks[0]
     later = tuple(network for network in first.later if network.name in used)
-    if recent and later and len(used) == 1:
+    if (recent or used <= adding) and later and len(used) == 1:
         return Known(later)
     if not recent and not (later and first.may_use_host_local):
         return snapshot.networks
-    reason = (
-        f"running pods have their addresses from network {', '.join(sorted(used))}, and none from "
-        f"{first.name}, which is first in the CNI configuration: a plugin may be missing "
-        "(remove its file, or set --cni-config-dir or --network)"
-    )
+    reason = _why_not_first(first.name, used, since_change=bool(recent), snapshot=snapshot)
     return Unavailable("networks", reason)
+
+
+def _why_not_first(
+    first: str, used: Collection[str], *, since_change: bool, snapshot: Snapshot
+) -> str:
+    """`since_change`: whether sandboxes that use others are newer than the first file."""
+    others = f"have their addresses from network {', '.join(sorted(used))}"
+    if not since_change:
+        return (
+            f"running pods {others}, and no pod has started since {first} came first in the CNI "
+            "configuration: it is unknown which of them new pods get (the next pod that starts "
+            "shows it; or set --network)"
+        )
+    # The file may be that of the network that a waiting pod is given.
+    remedy = "the Events of a pod that waits name the network that it is given"
+    if isinstance(snapshot.pods, Known) and not may_wait(snapshot):
+        remedy = "install it, or remove its file if nothing needs it"
+    return (
+        f"pods that started since {first} came first in the CNI configuration {others}: a plugin "
+        f"of {first} may be missing ({remedy}; or set --cni-config-dir or --network)"
+    )
+
+
+def _networks_of_failed_adds(snapshot: Snapshot) -> frozenset[str]:
+    """Return the networks that pods are given now: an ADD for one that waits has just failed."""
+    names: set[str] = set()
+    for failure in known_or(snapshot.sandbox_failures, ()):
+        is_add = failure.operation == "add" or failure.exhausted
+        if is_add and failure.at and snapshot.api_time - failure.at <= _RETRIED:
+            names.add(failure.network)
+            first_address = failure.exhausted.partition("-")[0]
+            names |= {
+                network.name
+                for network in configured_networks(snapshot)
+                if first_address and _gives_out(network, first_address)
+            }
+    return frozenset(names - {""})
+
+
+def _gives_out(network: RuntimeNetwork, ip: str) -> bool:
+    try:
+        sets = tuple(
+            tuple(subnet_range(one.subnet, one.first, one.last, one.gateway) for one in ranges)
+            for ranges in network.ranges
+        )
+        return covers(sets, ip)
+    except ValueError:  # the node's pod CIDR in place of a subnet, or no address
+        return False
 
 
 def _networks_in_use(
@@ -109,16 +152,30 @@ def attributed(store: NetworkStore, index: SnapshotIndex) -> NetworkStore:
 
 
 def _believed(store: NetworkStore, index: SnapshotIndex) -> _Reservations:
-    has_pods = not _container_ids(store).isdisjoint(index.running_sandboxes)
-    if _PODMAN.fullmatch(store.network):
-        reason = "its addresses are those of podman"
-        return _doubt(store, f"{reason}, and of pods") if has_pods else _not_used(reason)
-    if has_pods:
+    if not _container_ids(store).isdisjoint(index.running_sandboxes):
         return store.reading
     for network in known_or(index.snapshot.networks, ()):
         if network.name == store.network:
             return _configured(store, network, index)
+    if _PODMAN.fullmatch(store.network):
+        return _not_used("its addresses are those of podman")
     return _not_configured(store, index)
+
+
+def may_be_of_podman(reservation: Reservation, index: SnapshotIndex) -> bool:
+    """Return whether podman may have made it, for a container of its own that may return.
+
+    Pods may have podman's network, too: a runtime uses any file that is the first. Their results in
+    libcni's cache name a pod in a namespace. podman names its container, as the namespace too
+    (before 4.0), or none.
+    """
+    if not _PODMAN.fullmatch(reservation.network):
+        return False
+    results = index.results.get(reservation.container_id, ())
+    names = [result.pod or "" for result in results if result.network == reservation.network]
+    return not any(
+        namespace != pod for namespace, _, pod in (name.partition("/") for name in names)
+    )
 
 
 def _doubt(store: NetworkStore, reason: str) -> Unavailable:
@@ -172,12 +229,11 @@ def _not_configured(store: NetworkStore, index: SnapshotIndex) -> _Reservations:
 def _unnamed(store: NetworkStore, index: SnapshotIndex) -> _Reservations:
     """Return what to believe if neither a setting nor the configuration names the network."""
     snapshot = index.snapshot
-    for reading in (snapshot.networks, snapshot.containers, snapshot.cni_results):
-        if isinstance(reading, Unavailable):
-            results = _results(store, index)
-            if store.network == KUBENET or (results and all(result.pod for result in results)):
-                return store.reading  # each of its reservations is unknown
-            return _doubt(store, f"{reading.source}: {reading.why}")
+    if reason := _why_unknown(snapshot):
+        results = _results(store, index)
+        if store.network == KUBENET or (results and all(result.pod for result in results)):
+            return store.reading
+        return _doubt(store, reason)
     if isinstance(snapshot.networks, NotRequested):
         return store.reading if store.network == KUBENET else _not_used(snapshot.networks.why)
     if _is_failing(store, index):
@@ -191,6 +247,17 @@ def _unnamed(store: NetworkStore, index: SnapshotIndex) -> _Reservations:
     names = ", ".join(network.name for network in known_or(snapshot.networks, ()))
     reason = f"the pods of this node get their addresses from network {names}"
     return _not_used(reason if names else "the kubelet uses no CNI network")
+
+
+def _why_unknown(snapshot: Snapshot) -> str | None:
+    """Return why it is unknown which networks are those of pods; None: it is known."""
+    for reading in (snapshot.networks, snapshot.containers, snapshot.cni_results):
+        if isinstance(reading, Unavailable):
+            return f"{reading.source}: {reading.why}"
+    status = known_or(snapshot.runtime_status, None)
+    if snapshot.networks == Known(()) and status and status.network_ready is False:
+        return "the container runtime has loaded no CNI configuration"
+    return None
 
 
 def _pod_lacks_address(store: NetworkStore, index: SnapshotIndex) -> bool:
@@ -250,7 +317,9 @@ def _last_reserved_ns(store: NetworkStore) -> int:
 
 
 def _is_in_use(store: NetworkStore, index: SnapshotIndex) -> bool:
-    """Return whether running pods use it, or it is a secondary network in libcni's cache."""
+    """Return whether pods use it: running ones, one that waits, or as a secondary network."""
+    if store.network in _networks_of_failed_adds(index.snapshot):
+        return True
     if not _allocated(store, index).isdisjoint(index.running_sandboxes):
         return True
     return any(

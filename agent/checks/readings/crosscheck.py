@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 from agent.checks.cluster.registration import evidence_of_node
 from agent.checks.devices.view import DeviceView
 from agent.checks.kubelet_runtime import has_docker, kubelet_runtime
+from agent.checks.readings import copies
 from agent.checks.readings.attribution import attributed, pod_networks
 from agent.model.bug import Bug, bug_of
 from agent.model.devices import DevicePlugins
@@ -55,12 +56,11 @@ def all_sources(snapshot: Snapshot) -> Snapshot:
         checkpoints=_judged("checkpoints", bugs, _checkpoints_of_docker, index),
         networks=_judged("networks", bugs, _networks, index),
     )
-    index = SnapshotIndex(believed)
+    believed = _judged_stores(copies.set_apart, believed, bugs)
     if not isinstance(believed.networks, Unavailable):
-        believed = replace(believed, networks=_judged("networks", bugs, pod_networks, index))
         index = SnapshotIndex(believed)
-    stores = tuple(_judged_store(store, bugs, index) for store in snapshot.reservations)
-    compared = replace(believed, reservations=stores)
+        believed = replace(believed, networks=_judged("networks", bugs, pod_networks, index))
+    compared = _judged_stores(attributed, believed, bugs)
     index = SnapshotIndex(compared)
     return replace(
         compared,
@@ -85,10 +85,26 @@ def _judged(
         return Unavailable(source, bugs[-1].reason)
 
 
-def _judged_store(store: NetworkStore, bugs: list[Bug], index: SnapshotIndex) -> NetworkStore:
-    """Return what the check makes of a network's directory, like `_judged`."""
+def _judged_stores(
+    judge: Callable[[NetworkStore, SnapshotIndex], NetworkStore],
+    snapshot: Snapshot,
+    bugs: list[Bug],
+) -> Snapshot:
+    """Return the snapshot with what a check makes of each network's directory."""
+    index = SnapshotIndex(snapshot)
+    stores = tuple(_judged_store(judge, store, bugs, index) for store in snapshot.reservations)
+    return replace(snapshot, reservations=stores)
+
+
+def _judged_store(
+    judge: Callable[[NetworkStore, SnapshotIndex], NetworkStore],
+    store: NetworkStore,
+    bugs: list[Bug],
+    index: SnapshotIndex,
+) -> NetworkStore:
+    """Return what a check makes of a network's directory, like `_judged`."""
     try:
-        return attributed(store, index)
+        return judge(store, index)
     except Exception as error:  # noqa: BLE001 (as above)
         bugs.append(bug_of("source", "reservations", error))
         unread = Unavailable("reservations", bugs[-1].reason)

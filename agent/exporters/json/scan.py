@@ -144,12 +144,14 @@ def _finding(tracked: TrackedFinding) -> dict[str, Any]:
         "cause": finding.cause.value if finding.cause else None,
         "network": finding.network or None,
         "pod": finding.pod or None,
+        "pods": list(finding.pods),
         "resource": finding.resource or None,
         "pod_outcome": finding.pod_outcome.value if finding.pod_outcome else None,
         "host_ports": [
             {"port": port.host_port, "protocol": port.protocol} for port in finding.port_mappings
         ],
         "strength": finding.confidence.value if finding.confidence else None,
+        "steps": [{"text": step.text, "command": step.command} for step in finding.steps],
     }
 
 

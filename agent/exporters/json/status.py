@@ -47,7 +47,14 @@ class NodeState(Word):
     OK = (
         "ok",
         """The daemon has no confirmed finding, except informational ones, and every source is
-        available.""",
+        available. No pod waits.""",
+    )
+    WAITING = (
+        "waiting",
+        """No warning is confirmed and every source is available, but pods wait for their sandbox,
+        or the network is not ready yet: not long enough for a warning, or for something else than
+        addresses. It is not OK.
+        Run: nodeleak scan""",
     )
     FINDINGS = (
         "findings",

@@ -2,19 +2,21 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from agent.checks.detector import Step
 from agent.cleanup.journal import Entry, Journal
+from agent.cleanup.plan import Plan, make_plan
 from agent.cleanup.restore import Restoration
 from agent.exporters.json.clean import clean_document
 from agent.exporters.json.scan import address_order
-from agent.exporters.release_commands import ANY_SHARE, BY_JOB
+from agent.exporters.release_steps import release_steps
 from agent.exporters.rows import WHEN_HALTED
 from agent.exporters.text import layout
 from agent.exporters.text.layout import AddressRow, TableView
 from agent.model.ranges import runs
-from agent.model.release import BlockedBy, Cleaning, Reason, Verdict
+from agent.model.release import BlockedBy, Blocker, Cleaning, Reason, Verdict
 from agent.model.text import count_of, format_number, rfc3339
 
 _COLUMNS: Final = (
@@ -30,8 +32,6 @@ _COLUMNS: Final = (
 _GROUPED: Final = ("network", "ip", "age_seconds", "cause", "verdict", "container_id", "pod")
 _DEFAULT: Final = TableView()
 _RELEASED: Final = {"released", "would release"}
-_BY_MANIFEST: Final = {BlockedBy.NO_CLEANUP_NETWORK, BlockedBy.NETWORK_UNWRITABLE}
-"""What the manifests of a pod, and nobody in it, can change."""
 _SCREENFUL: Final = 15
 """How many addresses have a row each. Of more, those that are alike share one."""
 _MAX_NAMED: Final = 3
@@ -70,7 +70,7 @@ def clean_table(
     warnings = (f"warning: {warning}" for warning in document["warnings"])
     yield from layout.section(layout.fill_each(warnings, columns, indent=""))
     yield ""
-    yield from _totals(document)
+    yield from _totals(cleaning, document)
 
 
 def _table(document: dict[str, Any], view: TableView, *, whole: bool) -> Iterator[str]:
@@ -89,44 +89,56 @@ def _table(document: dict[str, Any], view: TableView, *, whole: bool) -> Iterato
 
 
 def _dry_run(cleaning: Cleaning, document: dict[str, Any], view: TableView) -> Iterator[str]:
-    """Say whether what follows can be done here, and otherwise where."""
-    blockers = cleaning.blockers
-    scope = _scope(document["blockers"])
-    if blockers:
-        yield f"No release is possible {scope}:"
-    by_job = view.release.by_job and any(blocker.by in _BY_MANIFEST for blocker in blockers)
-    for blocker in blockers:
-        reason = blocker.why
-        if blocker.by is BlockedBy.HALTED:
-            reason = "cleanup halted: see below"
-        elif by_job and blocker.by in _BY_MANIFEST:
-            reason = blocker.problem  # the command below is the remedy
-        yield from layout.fill_each([reason], view.columns)
-    is_doubted = _is_share_doubted(document)
-    if by_job:
-        yield from layout.fill(f"To release{BY_JOB}:", view.columns, rest="  ")
-        release = view.release.with_share() if is_doubted else view.release
-        yield f"  {release.apply_on(document['node'])}"
-    if scope == "here":
-        hint = ""
-    elif is_doubted:
-        hint = f"; make the check below, then use --apply {ANY_SHARE} to release"
-    else:
-        hint = "; use --apply to release"
-    yield f"DRY RUN: nothing is changed{hint}."
-
-
-def _is_share_doubted(document: dict[str, Any]) -> bool:
-    """Return whether nothing is released only because so much looks leaked."""
-    return not document["verdicts"][Verdict.WOULD_RELEASE] and any(
-        {refusal["reason"] for refusal in row["refusals"]} == {Reason.IMPLAUSIBLE_SHARE}
-        for row in document["addresses"]
+    """Say that nothing was changed, and which commands release what follows, or why none does."""
+    release = view.release
+    unwritable = any(
+        blocker.by is BlockedBy.NETWORK_UNWRITABLE and not blocker.network
+        for blocker in cleaning.blockers
     )
+    if release.in_pod and unwritable:
+        release = replace(release, by_job=True)
+    blockers = [
+        blocker
+        for blocker in cleaning.blockers
+        if blocker.by is not BlockedBy.NO_CLEANUP_NETWORK
+        and not (release.by_job and blocker.by is BlockedBy.NETWORK_UNWRITABLE)
+    ]
+    plan = make_plan((outcome.request, outcome.refusals) for outcome in cleaning.outcomes)
+    is_blocked = any(not blocker.network for blocker in blockers)
+    text = "DRY RUN: nothing was changed."
+    if plan.batches and not is_blocked:
+        text += f" {_outlook(plan, document)}"
+    elif cleaning.outcomes and not is_blocked:
+        text += " No command can release an address now: see below."
+    yield from layout.fill(text, view.columns, rest="  ")
+    if blockers:
+        yield f"No release is possible {_scope(blockers)}:"
+    for blocker in blockers:
+        halted = blocker.by is BlockedBy.HALTED
+        reason = "cleanup halted: see below" if halted else blocker.why
+        yield from layout.fill_each([reason], view.columns)
+    if not is_blocked:
+        steps = release_steps(
+            plan, release, document["node"], preview=False, docker=cleaning.docker
+        )
+        yield from layout.numbered_steps(steps, view.columns)
 
 
-def _scope(blockers: Sequence[dict[str, Any]]) -> str:
-    networks = [blocker["network"] for blocker in blockers]
-    return "here" if None in networks else f"in network {', '.join(networks)}"
+def _outlook(plan: Plan, document: dict[str, Any]) -> str:
+    """Say how many addresses can be released, and of the networks how many are free then."""
+    text = f"{count_of(plan.count, 'address', 'addresses')} can be released"
+    changes = [
+        f"{network['network']}: {format_number(network['free_before'])} free now, "
+        f"{format_number(network['free_after'])} afterwards"
+        for network in document["networks"]
+        if network["free_before"] != network["free_after"]
+    ]
+    return f"{text} ({'; '.join(changes)})." if changes else f"{text}."
+
+
+def _scope(blockers: Sequence[Blocker]) -> str:
+    networks = [blocker.network for blocker in blockers]
+    return "here" if None in networks else f"in network {', '.join(filter(None, networks))}"
 
 
 def _rows(document: dict[str, Any], view: TableView) -> list[AddressRow]:
@@ -191,34 +203,42 @@ def _reason(why: _Why, ips: Sequence[str], *, verbose: bool) -> str:
     return f"{why.label} ({listed}): {why.text}{override}"
 
 
-def _totals(document: dict[str, Any]) -> Iterator[str]:
+def _totals(cleaning: Cleaning, document: dict[str, Any]) -> Iterator[str]:
     if document["addresses"]:
-        yield ", ".join(_counts(document))
+        yield ", ".join(_counts(cleaning, document))
     elif not (document["unavailable"] or document["passed_over"]):
         yield "Nothing to release."
+    now, then = ("now", "afterwards") if cleaning.dry_run else ("before", "after")
     for network in document["networks"]:
         before = network["free_before"]
         after = network["free_after"]
         if before is not None or after is not None:
-            free = f"{format_number(before)} before, {format_number(after)} after"
+            free = f"{format_number(before)} {now}, {format_number(after)} {then}"
             yield f"Free addresses in {network['network']}: {free}"
 
 
-def _counts(document: dict[str, Any]) -> Iterator[str]:
+def _counts(cleaning: Cleaning, document: dict[str, Any]) -> Iterator[str]:
     """Count the requested verdict even where it is 0, and the others where there are any."""
-    blockers = document["blockers"]
-    requested = Verdict.RELEASED if document["applied"] else Verdict.WOULD_RELEASE
+    blockers = [
+        blocker for blocker in cleaning.blockers if blocker.by is not BlockedBy.NO_CLEANUP_NETWORK
+    ]
+    requested = Verdict.WOULD_RELEASE if cleaning.dry_run else Verdict.RELEASED
+    reasons = Counter(row["reason"] for row in document["addresses"] if row["reason"])
+    left = reasons.pop(Reason.OVER_BUDGET, 0)
     for verdict, count in document["verdicts"].items():
-        text = f"{count} {verdict}"
+        number = count
+        text = f"{number} {verdict}"
         if verdict == Verdict.WOULD_RELEASE:
             impossible = f" (not possible {_scope(blockers)})" if blockers else ""
-            text = f"{count} would be released{impossible}"
+            text = f"{number} would be released{impossible}"
         elif verdict == Verdict.REFUSED:
-            reasons = Counter(row["reason"] for row in document["addresses"] if row["reason"])
+            number -= left
             counts = (f"{number} {reason}" for reason, number in reasons.most_common())
-            text += f" ({', '.join(counts)})"
-        if count or verdict == requested:
+            text = f"{number} refused ({', '.join(counts)})"
+        if number or verdict == requested:
             yield text
+    if left:
+        yield f"{left} left for later (over_budget)"
 
 
 @layout.as_text

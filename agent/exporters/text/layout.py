@@ -77,6 +77,7 @@ def fill(text: str, columns: int | None = None, *, first: str = "", rest: str = 
 def fill_each(
     texts: Iterable[str], columns: int | None = None, *, indent: str = "  "
 ) -> Iterator[str]:
+    """Yield each text below an indentation, which grows after its first line."""
     for text in texts:
         yield from fill(text, columns, first=indent, rest=f"{indent}  ")
 
@@ -127,8 +128,14 @@ def table(
 ) -> Iterator[str]:
     """Align a table, without the columns that have no value in any row."""
     kept = [n for n in range(len(heads)) if any(row[n] for row in rows)]
-    filled = ([row[n] or ("-" if n != kept[-1] else "") for n in kept] for row in rows)
-    return grid([[heads[n] for n in kept], *filled], columns)
+    aligned = [[heads[n] for n in kept]]
+    for row in rows:
+        cells = [row[n] or "-" for n in kept]
+        # Nothing has to be aligned behind the last column.
+        if kept and not row[kept[-1]]:
+            cells[-1] = ""
+        aligned.append(cells)
+    return grid(aligned, columns)
 
 
 def grid(rows: Sequence[Sequence[str]], columns: int | None = None) -> Iterator[str]:
@@ -146,15 +153,23 @@ def grid(rows: Sequence[Sequence[str]], columns: int | None = None) -> Iterator[
 def _shrink(widths: list[int], flexible: Sequence[int], columns: int) -> None:
     """Take characters from the widest flexible columns until the row fits the terminal."""
     spaces = 2 * (len(widths) - 1)
-    while sum(widths) + spaces > columns and any(widths[n] > _MIN_WIDTH for n in flexible):
-        widths[max(flexible, key=widths.__getitem__)] -= 1
+    while sum(widths) + spaces > columns:
+        widest = max(flexible, key=widths.__getitem__, default=None)
+        if widest is None or widths[widest] <= _MIN_WIDTH:
+            return
+        widths[widest] -= 1
 
 
 def _cut(text: str, width: int | None) -> str:
-    return text if width is None or len(text) <= width else f"{text[: width - 1]}…"
+    """Return a text within a number of characters; None: any number."""
+    if width is None or len(text) <= width:
+        return text
+    return f"{text[: width - 1]}…"
 
 
 class TableView(NamedTuple):
+    """How a table of addresses is printed."""
+
     sort_by: str = "ip"
     wide: bool = False
     """Every row and column, and IDs in full."""
@@ -171,10 +186,13 @@ def sorted_rows(rows: Iterable[AddressRow], sort_by: str) -> list[AddressRow]:
     if sort_by == "ip":
         return list(rows)
     if sort_by == "age":
-        return sorted(
-            rows, key=lambda row: (row["age_seconds"] is None, -(row["age_seconds"] or 0))
-        )
+        return sorted(rows, key=_by_age)
     return sorted(rows, key=lambda row: (not row[sort_by], row[sort_by] or ""))
+
+
+def _by_age(row: AddressRow) -> tuple[bool, float]:
+    seconds = row["age_seconds"]
+    return seconds is None, -(seconds or 0)
 
 
 def grouped(rows: Iterable[AddressRow]) -> list[AddressRow]:
@@ -185,10 +203,12 @@ def grouped(rows: Iterable[AddressRow]) -> list[AddressRow]:
         index, row = item
         return numbered(row["ip"])[1] - index, row["network"], row["cause"], row["verdict"]
 
-    return [_as_one([row for _, row in group]) for _, group in groupby(enumerate(rows), group_key)]
+    groups = groupby(enumerate(rows), group_key)
+    return [_as_one([row for _, row in group]) for _, group in groups]
 
 
 def _as_one(rows: Sequence[AddressRow]) -> AddressRow:
+    """Return a row for several; "…" stands for values that differ."""
     row = {
         key: value if all(other[key] == value for other in rows) else "…"
         for key, value in rows[0].items()
@@ -203,7 +223,8 @@ def address_table(
     keys: Sequence[str], rows: Iterable[AddressRow], columns: int | None
 ) -> Iterator[str]:
     heads = [_HEADS.get(key, key.upper()) for key in keys]
-    return table(heads, [[_cell(key, row[key]) for key in keys] for row in rows], columns)
+    cells = [[_cell(key, row[key]) for key in keys] for row in rows]
+    return table(heads, cells, columns)
 
 
 def _cell(key: str, value: Any) -> str:
@@ -213,4 +234,5 @@ def _cell(key: str, value: Any) -> str:
 
 
 def name_lines(rows: Iterable[AddressRow]) -> str:
+    """Return a line `network/address` for each row, for scripts."""
     return "".join(f"{escape(row['network'])}/{escape(row['ip'])}\n" for row in rows)

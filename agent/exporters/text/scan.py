@@ -14,9 +14,9 @@ from agent.exporters.text import layout
 from agent.exporters.text.layout import AddressRow, TableView
 from agent.model.assessment import State
 from agent.model.finding import Severity
-from agent.model.report import Report
+from agent.model.report import NetworkSummary, Report
 from agent.model.snapshot import InsufficientData, NotRequested
-from agent.model.text import LONGEST_LIST, format_number, rfc3339
+from agent.model.text import LONGEST_LIST, count_of, format_number, rfc3339
 
 _LISTED: Final = {
     State.UNMANAGED,
@@ -41,8 +41,10 @@ def scan_table(
     document = scan_document(report)
     yield from header(report, view.columns)
     yield ""
-    heads = ["NETWORK", "RANGE", "USABLE", "RESERVED", "FREE", "STATES"]
+    heads = ["NETWORK", "RANGE", "USABLE", "FREE", "FILES", "STATES"]
     yield from layout.grid([heads, *map(_network_row, document["networks"])], view.columns)
+    for note in _notes_on_counts(report.networks):
+        yield from layout.fill(note, view.columns, rest="  ")
     yield from _reservations(document, view, whole=verbose or view.wide)
     yield from _devices(report, view.columns, verbose=verbose)
     yield from _findings(report, view, verbose=verbose)
@@ -72,8 +74,24 @@ def _network_row(network: dict[str, Any]) -> list[str]:
     else:
         counts = [f"{count} {state}" for state, count in network["states"].items() if count]
         states = ", ".join(counts) or "no reservation"
-    numbers = (format_number(network[key]) for key in ("usable", "reserved", "free"))
+    numbers = (format_number(network[key]) for key in ("usable", "free", "reserved"))
     return [network["name"], ranges, *numbers, states]
+
+
+def _notes_on_counts(networks: Iterable[NetworkSummary]) -> Iterator[str]:
+    """Yield why there are not as many files as addresses are missing from the free ones."""
+    for network in networks:
+        if network.usable is None or network.free is None or network.reserved is None:
+            continue
+        unexplained = network.reserved - (network.usable - network.free)
+        if len(network.ranges or ()) > 1 and network.reserved:
+            yield (
+                f"{network.name}: each pod has an address of each range. USABLE and FREE count "
+                "pods, FILES and STATES count addresses."
+            )
+        elif unexplained:
+            files = count_of(unexplained, "file is", "files are")
+            yield f"{network.name}: {files} outside of the range."
 
 
 def _reservations(document: dict[str, Any], view: TableView, *, whole: bool) -> Iterator[str]:

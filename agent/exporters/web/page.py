@@ -4,6 +4,7 @@ import os
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from functools import cache
 from hashlib import sha256
@@ -11,11 +12,12 @@ from importlib.resources import files
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, Final
 
+from agent.cleanup.journal import Entry, Journal
 from agent.exporters.advice import advice, description, runbook
 from agent.exporters.json.scan import scan_document
 from agent.exporters.json.status import NodeState
 from agent.exporters.range_map import LOOKS, by_severity, network_maps
-from agent.exporters.release_commands import release_here
+from agent.exporters.release_here import release_here
 from agent.exporters.rows import DEVICE_HEADS, WHEN_HALTED, device_rows, event_time
 from agent.exporters.summary import finding_lines, headline, incomplete, state_of
 from agent.exporters.timeline import timeline_document
@@ -34,8 +36,6 @@ from agent.model.text import LONGEST_LIST, count_of, escape, format_age, format_
 if TYPE_CHECKING:
     from jinja2 import Template
 
-    from agent.cleanup.journal import Entry
-
 MAX_LISTED: Final = 1000
 """Rows of the tables of all networks, of each kind: the page is bounded, `-o json` is not."""
 _EVENTS: Final = 60
@@ -47,7 +47,11 @@ _LETTERS: Final = {mark: look.letter for mark, look in LOOKS.items()} | {
     "unavailable": "",
 }
 """On the squares; these two are a plain and a hatched one."""
-_STATUS: Final = {NodeState.FINDINGS: "problem", NodeState.INCOMPLETE: "incomplete"}
+_STATUS: Final = {
+    NodeState.FINDINGS: "problem",
+    NodeState.INCOMPLETE: "incomplete",
+    NodeState.WAITING: "unconfirmed",
+}
 """The color; otherwise that of a problem that has not lasted yet, or of a healthy node."""
 _STYLE: Final = files("agent.exporters.web").joinpath("templates/page.css").read_text()
 _STYLE_SHA256: Final = b64encode(sha256(_STYLE.encode()).digest()).decode()
@@ -97,7 +101,7 @@ def _view(report: Report, releases: Releases, *, alive: bool) -> dict[str, Any]:
         "details": list(_details(report, alive=alive)),
         "not_evaluated": [gap for gap in report.gaps if not gap.chosen],
         "api_disabled": pods.why if isinstance(pods, NotRequested) else "",
-        "findings": _findings(report),
+        "findings": _findings(report, releases[0]),
         "networks": list(_networks(report, document)),
         "most": max(1, MAX_LISTED // max(1, len(report.networks))),
         "devices": _devices(report.assessment.snapshot),
@@ -126,9 +130,10 @@ def _free_addresses(network: NetworkSummary) -> str:
     return f"{network.name}: {format_number(network.free)} of {usable} free."
 
 
-def _findings(report: Report) -> list[dict[str, Any]]:
+def _findings(report: Report, entries: "Iterable[Entry] | Unavailable") -> list[dict[str, Any]]:
     """Group the findings by detector; the group with the most urgent finding comes first."""
-    release = release_here(os.environ)
+    journal = Journal() if isinstance(entries, Unavailable) else Journal(tuple(entries))
+    release = replace(release_here(os.environ), journal=journal)
     groups = []
     for detector, lines in finding_lines(report).items():
         findings = [each for each in report.findings if each.finding.detector == detector]

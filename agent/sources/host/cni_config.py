@@ -9,12 +9,12 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from agent.model.remedy import Remedy
+from agent.model.node_network import RuntimeStatus
 from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.text import escape, truncate
 from agent.sources.host.files import names_in, open_directory, read_file
@@ -22,14 +22,19 @@ from agent.sources.source_error import NotFound, SourceError, read_error
 
 DEFAULT_DIRECTORY: Final = Path("/etc/cni/net.d")
 _MAX_DELEGATION: Final = 3  # delegates of delegates: a configuration of Multus may name itself
-_FLANNEL: Final = "flannel"
-_FLANNEL_SUBNET: Final = re.compile(
+FLANNEL: Final = "flannel"
+_ANTREA: Final = "antrea"
+_ANTREA_DIR: Final = "/run/antrea/cni/networks"
+"""Antrea's agent runs host-local in its own container, where this is /var/lib/cni/networks (in
+build/charts/antrea/templates/agent/daemonset.yaml of Antrea)."""
+FLANNEL_SUBNET: Final = re.compile(
     r"^FLANNEL_(?:IPV6_)?SUBNET=([0-9a-fA-F:.]+/\d{1,3})$", re.MULTILINE
 )
 """The node's subnet in the file that flannel's daemon writes (its `WriteSubnetFile`)."""
 _KEYS: Final = (
     "name", "type", "plugins", "enabled", "capabilities", "ipam", "dataDir", "ranges", "subnet",
     "rangeStart", "rangeEnd", "gateway", "delegates", "clusterNetwork", "defaultNetworks",
+    "delegate", "subnetFile",
 )  # fmt: skip
 _SPELLING: Final = {key.casefold(): key for key in _KEYS}
 _SUFFIXES: Final = frozenset({".conf", ".conflist", ".json"})
@@ -37,74 +42,126 @@ _LIST: Final = ".conflist"
 _PLUGIN: Final = ".conf"  # of a plugin in a file of its own
 PLUGIN_FILES: Final = "nodeleak/plugin-files"
 """A key beside those of the file: whether plugins were in files of their own."""
-_REMEDY: Final = Remedy(
-    "it must be mounted; if the runtime reads another directory, set --cni-config-dir"
-)
+_JSON_ERRORS: Final = {
+    "Expecting value": "expected a value",
+    "Expecting ',' delimiter": "expected ',' between values",
+    "Expecting ':' delimiter": "expected ':' after a key",
+    "Expecting property name enclosed in double quotes": "expected a key in double quotes",
+    "Extra data": "expected nothing after the end of the object",
+    "Unterminated string starting at": "a text has no closing quote",
+    "Invalid control character at": "a text has a line break or a control character",
+}
+"""Words for those of Python's parser that say how it works."""
+_TYPES: Final = {"cniVersion": str, "name": str, "type": str, "capabilities": dict, "ipam": dict}
+"""The keys that libcni itself decodes (its `types.NetConf`)."""
+_SWITCHES: Final = ("disableCheck", "loadOnlyInlinedPlugins")
 
 Configuration: TypeAlias = Mapping[str, Any]  # a network's `name` and `plugins`
 Files: TypeAlias = Callable[[], Mapping[str, Configuration]]
 """Returns the configurations of a directory by file name; only some plugins need it."""
 
 
-class CniStatus(NamedTuple):
-    """What a runtime says about its CNI configuration."""
+@dataclass(frozen=True)
+class CniStatus:
+    """What a runtime says about its network, and where its CNI configuration is."""
 
+    status: RuntimeStatus | None = None  # None: it was not asked
     loaded: tuple[Configuration, ...] | None = None  # None: it does not say
     directory: Path | None = None  # None: it does not say
     default: str = ""  # the network that it is configured to use; empty: that of the first file
     class_directories: tuple[Path, ...] = ()  # of runtime classes that have their own
+    plugin_directories: tuple[Path, ...] = ()  # empty: it does not say
+    root: Path | None = None  # where it keeps images and containers; None: it does not say
 
 
 class NotConfigured(SourceError):
-    """The directory does not exist, or has no configuration."""
+    """The directory does not exist, or has no configuration that libcni accepts."""
+
+
+class _Refused(Exception):
+    """libcni refuses a file. The text says why, in words about the file."""
+
+
+class ConfigFile(NamedTuple):
+    """One file of the directory."""
+
+    name: str
+    configuration: Configuration | None  # None: libcni refuses it
+    problem: str = ""  # why, in words about the file
+
+
+def read_files(directory: Path) -> list[ConfigFile]:
+    """Return the files that libcni looks at, in the order of the runtimes.
+
+    Raises NotFound if there is no directory, and SourceError.
+    """
+    files: list[ConfigFile] = []
+    with open_directory(directory) as handle:
+        for name in sorted(names_in(handle, directory)):
+            is_directory = stat.S_ISDIR(os.lstat(name, dir_fd=handle).st_mode)
+            if is_directory or Path(name).suffix not in _SUFFIXES:
+                continue
+            try:
+                files.append(ConfigFile(name, _read(name, handle, directory)))
+            except _Refused as error:
+                files.append(ConfigFile(name, None, truncate(error)))
+            except RecursionError:
+                files.append(ConfigFile(name, None, "is nested too deeply"))
+    return files
+
+
+def accepted(files: Iterable[ConfigFile]) -> dict[str, Configuration]:
+    """Return the configurations by file name."""
+    return {file.name: file.configuration for file in files if file.configuration is not None}
 
 
 def read_directory(directory: Path) -> dict[str, Configuration]:
     """Return the configurations by file name, in the order of the runtimes.
 
-    Raises NotConfigured if there is no file, SourceError if libcni accepts none.
+    Raises NotConfigured if libcni accepts none, SourceError if a file cannot be read.
     """
-    accepted: dict[str, Configuration] = {}
-    refused: list[str] = []
     try:
-        with open_directory(directory) as handle:
-            for name in sorted(names_in(handle, directory)):
-                if Path(name).suffix in _SUFFIXES:
-                    try:
-                        accepted[name] = _read(name, handle, directory)
-                    except (ValueError, RecursionError) as error:
-                        refused.append(f"{escape(name)}: {truncate(error)}")
+        files = read_files(directory)
     except NotFound as error:
-        raise NotConfigured(f"{error} ({_REMEDY})", _REMEDY) from error
-    if refused and not accepted:
-        raise SourceError(f"no file in {directory} is a CNI configuration: {refused[0]}")
-    if not accepted:
-        raise NotConfigured(f"{directory} has no CNI configuration ({_REMEDY})", _REMEDY)
-    return accepted
+        raise NotConfigured(error) from error
+    if configurations := accepted(files):
+        return configurations
+    if not files:
+        raise NotConfigured(f"{directory} has no CNI configuration")
+    reason = f"{escape(files[0].name)}: {files[0].problem}"
+    raise NotConfigured(f"no file in {directory} is a CNI configuration: {reason}")
 
 
 def _read(name: str, handle: int, directory: Path) -> Configuration:
     """Return what libcni accepts of a file in an open directory.
 
-    Raises ValueError for anything else, and SourceError if the file cannot be read.
+    Raises _Refused for anything else, and SourceError if the file cannot be read.
     """
     tree = _read_object(name, handle, directory)
     if not name.endswith(_LIST):  # it is for a single plugin
-        plugin = _checked_plugin(tree)
+        if "plugins" in tree and "type" not in tree:
+            raise _Refused("is a list of plugins: its name must end with .conflist")
+        plugin = _checked_plugin(tree, "")
         return {"name": plugin.get("name") or name, "plugins": [plugin], PLUGIN_FILES: False}
     # The keys of the list itself count as they are.
     network = tree.get("name")
     if not isinstance(network, str):
-        raise ValueError("it has no name")  # noqa: TRY004 (one kind for all that libcni refuses)
+        raise _Refused(f"its network has {'a name that is no text' if network else 'no name'}")
+    if not isinstance(tree.get("cniVersion", ""), str):
+        raise _Refused("its cniVersion is no text")
+    switches = {key: _is_true(tree, key) for key in _SWITCHES}
     inlined = tree.get("plugins")
     if "plugins" in tree and not (isinstance(inlined, list) and inlined):
-        raise ValueError("its plugins are no list, or an empty one")
-    plugins = [_checked_plugin(plugin) for plugin in inlined or ()]
+        raise _Refused("has no plugins")
+    plugins = [
+        _checked_plugin(plugin, f"plugin {number} ")
+        for number, plugin in enumerate(inlined or (), 1)
+    ]
     separate: list[Configuration] = []
-    if not _is_true(tree, "loadOnlyInlinedPlugins"):
+    if not switches["loadOnlyInlinedPlugins"]:
         separate = _read_plugins(directory, network)
     if not plugins and not separate:
-        raise ValueError("it has no plugins")
+        raise _Refused("has no plugins")
     return {**tree, "plugins": [*plugins, *separate], PLUGIN_FILES: bool(separate)}
 
 
@@ -122,38 +179,74 @@ def _read_plugins(directory: Path, network: str) -> list[Configuration]:
             for name in sorted(names_in(handle, path)):
                 is_plugin = Path(name).suffix == _PLUGIN
                 if is_plugin and not stat.S_ISDIR(os.lstat(name, dir_fd=handle).st_mode):
-                    plugins.append(_checked_plugin(_read_object(name, handle, path)))
+                    plugins.append(_read_plugin(name, handle, path))
     except NotFound:
         return []
     return plugins
 
 
+def _read_plugin(name: str, handle: int, directory: Path) -> Configuration:
+    """Return the plugin of a file of its own; raises as `_read`."""
+    try:
+        return _checked_plugin(_read_object(name, handle, directory), "")
+    except _Refused as error:
+        raise _Refused(f"its {directory.name}/{escape(name)} {error}") from error
+
+
 def _read_object(name: str, handle: int, directory: Path) -> Configuration:
-    """Return a file of an open directory; raises SourceError, and ValueError for no JSON object."""
+    """Return a file of an open directory; raises SourceError, and _Refused for no JSON object."""
     try:
         content, _ = read_file(name, handle, follow=True)  # as libcni follows links
     except OSError as error:
         raise read_error(directory / escape(name), error) from error
     except SourceError as error:
-        raise ValueError(error) from error
-    tree = json.loads(content)
+        raise _Refused("is not a regular file, or is larger than 1 MiB") from error
+    tree = _parse(content.decode(errors="replace"))  # as Go's parser does
     if not isinstance(tree, dict):
-        raise ValueError("not a JSON object")  # noqa: TRY004 (one kind for all that libcni refuses)
+        raise _Refused("is not a JSON object")
     return tree
 
 
-def _checked_plugin(tree: Any) -> Configuration:
+def _parse(text: str) -> Any:
+    """Return what JSON says; raises _Refused in words about the file."""
+    if not text.strip():
+        raise _Refused("is empty" if not text else "has nothing but blank space")
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except json.JSONDecodeError as error:
+        content = text.rstrip()
+        if error.pos >= len(content):
+            line = content.count("\n") + 1
+            raise _Refused(f"line {line}: the file ends too early") from error
+        reason = _JSON_ERRORS.get(error.msg, error.msg)
+        raise _Refused(f"line {error.lineno}, column {error.colno}: {reason}") from error
+
+
+def _refuse(constant: str) -> None:
+    raise _Refused(f"{constant} is no value of JSON")
+
+
+def _checked_plugin(tree: Any, which: str) -> Configuration:
+    """Return a plugin that libcni accepts; raises _Refused.
+
+    `which`: the begin of the reason; empty: it is the only one of its file.
+    """
     plugin = respelled(tree)
-    if not isinstance(plugin, dict) or not plugin.get("type"):
-        raise ValueError("a plugin has no type")
+    if not isinstance(plugin, dict):
+        raise _Refused(f"{which}is not an object")
+    for key, kind in _TYPES.items():
+        if not isinstance(plugin.get(key) or kind(), kind):
+            raise _Refused(f"{which}has a wrong value of {key}")
+    if not plugin.get("type"):
+        raise _Refused(f"{which}has no type")
     return plugin
 
 
 def _is_true(tree: Configuration, key: str) -> bool:
-    """Return a switch of a list, which libcni also takes as text; raises ValueError."""
+    """Return a switch of a list, which libcni also takes as text; raises _Refused."""
     text = str(tree.get(key, False)).lower()
     if text not in {"true", "false"}:
-        raise ValueError(f"{key} is neither true nor false")
+        raise _Refused(f"{key} is neither true nor false")
     return text == "true"
 
 
@@ -169,19 +262,25 @@ def respelled(tree: Any) -> Any:
     return {_SPELLING.get(key.casefold(), key): respelled(tree[key]) for key in sorted(tree)}
 
 
-def default_networks(directory: Path, default: str = "") -> tuple[RuntimeNetwork, ...]:
-    """Return the networks of the configuration of that name, or in the first file.
+def default_networks(
+    directory: Path, default: str = "", is_usable: Callable[[Configuration], bool] = bool
+) -> tuple[RuntimeNetwork, ...]:
+    """Return the networks of the configuration of that name, or in the first file that is usable.
 
-    Raises SourceError. `default`: empty for the first file.
+    Raises NotConfigured if there is none, and SourceError. `default`: empty for the first file.
+    `is_usable`: returns whether the runtime does not skip it for want of a plugin.
     """
     files = read_directory(directory)
+    usable = {name: file for name, file in files.items() if is_usable(file)}
     if default:
-        configuration = _find(default, files)
+        configuration = _find(default, usable)
         if configuration is None:
             network = f"the default network of the runtime, {escape(default)}"
-            raise SourceError(f"{network}, is in no file of {directory}")
+            raise NotConfigured(f"{network}, is in no file of {directory}")
         return tuple(networks_of(configuration, lambda: files))
-    (name, first), *remaining = files.items()
+    if not usable:
+        raise NotConfigured(f"each file in {directory} names a plugin that is not installed")
+    (name, first), *remaining = usable.items()
     networks = tuple(networks_of(first, lambda: files))
     later: list[RuntimeNetwork] = []
     for _, configuration in remaining:
@@ -217,7 +316,7 @@ def loaded_networks(loaded: Iterable[Configuration], directory: Path) -> tuple[R
     networks: list[RuntimeNetwork] = []
     for configuration in loaded:
         networks += networks_of(configuration, partial(read_directory, directory))
-    return tuple(networks) or default_networks(directory)  # it may be unable to read the first file
+    return tuple(networks)
 
 
 def networks_of(configuration: Configuration, files: Files) -> Iterator[RuntimeNetwork]:
@@ -256,6 +355,20 @@ def _delegated_networks(
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         where = f"the CNI configuration of network {truncate(repr(name))}"
         raise SourceError(f"cannot parse {where}: {truncate(repr(error))}") from error
+
+
+def all_plugins(
+    configuration: Configuration, files: Files, depth: int = 0
+) -> Iterator[Configuration]:
+    """Yield the plugins of a configuration, and those of its delegates.
+
+    Raises ValueError, KeyError, TypeError and AttributeError. `depth`: of the delegation.
+    """
+    for plugin in configuration.get("plugins") or [configuration]:
+        if not is_disabled(plugin):
+            yield plugin
+            for delegate in _delegates(plugin, files) if depth < _MAX_DELEGATION else ():
+                yield from all_plugins(delegate, files, depth + 1)
 
 
 def is_disabled(plugin: Configuration) -> bool:
@@ -313,7 +426,9 @@ def _own_networks(
 
 def _ipam(plugin: Configuration) -> Configuration:
     ipam: Configuration = plugin.get("ipam") or {}
-    if plugin["type"] != _FLANNEL:
+    if plugin["type"] == _ANTREA and ipam:
+        return {"dataDir": _ANTREA_DIR, **ipam}
+    if plugin["type"] != FLANNEL:
         return ipam
     # Whatever ranges are written, flannel puts the node's subnet in their place.
     return {"type": ipam.get("type") or "host-local", "dataDir": ipam.get("dataDir")}
@@ -355,11 +470,17 @@ def with_subnet(networks: Iterable[RuntimeNetwork], run_dir: Path) -> tuple[Runt
         content, _ = read_file(run_dir / "flannel/subnet.env")
     except (OSError, SourceError):
         return tuple(networks)
-    subnets = _FLANNEL_SUBNET.findall(content.decode(errors="replace"))
+    return with_subnets(networks, FLANNEL_SUBNET.findall(content.decode(errors="replace")))
+
+
+def with_subnets(
+    networks: Iterable[RuntimeNetwork], subnets: Iterable[str]
+) -> tuple[RuntimeNetwork, ...]:
+    """Return the networks with the node's subnets as the ranges of flannel."""
     ranges = tuple((WrittenRange(subnet),) for subnet in subnets)
     completed: list[RuntimeNetwork] = []
     for network in networks:
-        if _FLANNEL in network.plugins and not network.ranges:
+        if FLANNEL in network.plugins and not network.ranges:
             network = replace(network, ranges=ranges)  # noqa: PLW2901
         completed.append(network)
     return tuple(completed)

@@ -9,7 +9,8 @@ from agent.sources.host.files import TABLE_LIMIT, read_file
 from agent.sources.source_error import SourceError, read_error
 
 _LINE: Final = re.compile(
-    r"[^ ]+ [^ ]+ (?P<device>[^ ]+) (?P<root>[^ ]+) (?P<point>[^ ]+) .* - (?P<kind>[^ ]+) .*"
+    r"[^ ]+ [^ ]+ (?P<device>[^ ]+) (?P<root>[^ ]+) (?P<point>[^ ]+) (?P<options>[^ ]+) (?:.* )?"
+    r"- (?P<kind>[^ ]+) (?:[^ ]* )?(?P<of_all>[^ ]*)"
 )
 """A line of proc_pid_mountinfo(5)."""
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")  # how the kernel writes a space, or a line's end
@@ -23,6 +24,7 @@ class MountEntry(NamedTuple):
     point: str  # the mount point, without symbolic links
     kind: str  # the type of the file system
     device: str  # of its file system: `major:minor`
+    read_only: bool = False  # the mount, or its file system
 
 
 def read_mount_table(proc: Path, process: int | str = 1) -> tuple[MountEntry, ...]:
@@ -37,14 +39,23 @@ def read_mount_table(proc: Path, process: int | str = 1) -> tuple[MountEntry, ..
         point = _OCTAL.sub(lambda code: chr(int(code[1], 8)), line["point"])
         # A mount outlives the file below it, which then is marked so.
         point = point.removesuffix(_DELETED)
-        entries.append(MountEntry(line["root"], point, line["kind"], line["device"]))
+        options = (line["options"], line["of_all"])
+        entries.append(
+            MountEntry(
+                root=line["root"],
+                point=point,
+                kind=line["kind"],
+                device=line["device"],
+                read_only=any(option.split(",")[0] == "ro" for option in options),
+            )
+        )
     return tuple(entries)
 
 
-def is_missing_on_node(path: Path, proc: Path) -> bool:
-    """Return whether a path that is missing here is known to be missing on the node too.
+def is_on_node(path: Path, proc: Path) -> bool:
+    """Return whether a path is that of the node for this process, whether it exists or not.
 
-    It could also be a path that is not mounted here.
+    In a pod, it could also be one of the container's own, where the node's is not mounted.
     """
     # It is known if this process has the mounts of the node's first process, or if a directory
     # above is mounted, and the node has not removed that directory since.
@@ -55,5 +66,5 @@ def is_missing_on_node(path: Path, proc: Path) -> bool:
         roots = {entry.point: entry.root for entry in read_mount_table(OWN_PROC, "self")}
     except SourceError:
         return False
-    nearest = next((str(parent) for parent in path.parents if str(parent) in roots), "/")
+    nearest = next((str(at) for at in (path, *path.parents) if str(at) in roots), "/")
     return nearest != "/" and not roots[nearest].endswith(_DELETED)

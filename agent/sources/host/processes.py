@@ -46,6 +46,7 @@ _COMMAND_LENGTH: Final = 15  # the kernel cuts the name of a process (TASK_COMM_
 _BOOTED: Final = re.compile(r"^btime (\d+)$", re.MULTILINE)
 _ENDED: Final = frozenset({"Z", "X"})  # states of proc_pid_stat(5): zombie, dead
 _SEARCH_INTERVAL: Final = timedelta(minutes=1)  # the search for plugins reads all command lines
+_PARENT: Final = 0  # field 4
 _START: Final = 18  # field 22 of `/proc/<pid>/stat` (proc_pid_stat(5)), from 0 after the state
 
 
@@ -55,6 +56,7 @@ class _Process(NamedTuple):
     pid: int
     command: str
     start: int  # clock ticks after boot
+    parent: int
 
 
 @dataclass
@@ -103,7 +105,7 @@ class ProcessTable:
             containerd=self._start(RUNTIMES[CONTAINERD], booted),
             crio=self._start(RUNTIMES[CRI_O], booted),
             plugins=tuple(
-                PluginProcess(plugin.pid, plugin.command, _started(plugin, booted))
+                PluginProcess(plugin.pid, plugin.command, _started(plugin, booted), plugin.parent)
                 for plugin in self._plugins
             ),
         )
@@ -315,7 +317,8 @@ def _process(proc: Path, pid: int) -> _Process | None:
         state, *fields = after.split()
         if state in _ENDED:  # a zombie would hide its successor, and a restart of the kubelet
             return None
-        return _Process(pid, before.partition("(")[2], int(fields[_START]))
+        command = before.partition("(")[2]
+        return _Process(pid, command, int(fields[_START]), int(fields[_PARENT]))
     except (ValueError, IndexError):
         return None
 

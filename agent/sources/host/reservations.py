@@ -19,6 +19,7 @@ from typing import Final
 from agent.model.remedy import Remedy
 from agent.model.settings import MAX_RESERVATIONS
 from agent.model.snapshot import (
+    EntryKind,
     Known,
     NetworkStore,
     Reservation,
@@ -36,11 +37,15 @@ _SHOWN_CHARACTERS: Final = 24  # of a content: enough to recognize it
 
 _OWN: Final = re.compile(r"lock|last_reserved_ip(\.\d{1,3})?")
 _CONTENT: Final = re.compile(rb"\s*([0-9a-f]{64})(?:\r?\n([^\s/]{1,15}))?\s*")
-_NOT_OPENED: Final = {
-    errno.ELOOP: "it is a symbolic link",
-    errno.ENXIO: "it is a socket or a device",
-    errno.ENODEV: "it is a socket or a device",
+_KINDS: Final = {
+    stat.S_IFDIR: EntryKind.DIRECTORY,
+    stat.S_IFLNK: EntryKind.LINK,
+    stat.S_IFIFO: EntryKind.FIFO,
+    stat.S_IFSOCK: EntryKind.SOCKET,
+    stat.S_IFCHR: EntryKind.DEVICE,
+    stat.S_IFBLK: EntryKind.DEVICE,
 }
+_NOT_OPENED: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV})
 """Why an entry cannot be opened that is no file; a file without permission is unavailable."""
 _IDS_OF_PROGRAMS: Final = {
     "nerdctl": re.compile(r"[\w.-]+-[0-9a-f]{64}", re.ASCII),
@@ -72,8 +77,6 @@ def read_reservations(
             if len(names) > limit - already_read:
                 return NetworkStore(network, _too_many(directory, limit, already_read))
             for name in names:
-                if _OWN.fullmatch(name):
-                    continue
                 entry = read_one(network, name, handle)
                 if isinstance(entry, Reservation):
                     reservations.append(entry)
@@ -87,9 +90,21 @@ def read_reservations(
         absent = is_directory(networks_dir) or is_directory(networks_dir.parent)
         return NetworkStore(network, reading, absent=absent)
     except SourceError as error:
-        reading = Unavailable("reservations", str(error), remedy=error.remedy)
-        return NetworkStore(network, reading)
+        return NetworkStore(network, _unreadable(directory, error))
     return NetworkStore(network, Known(tuple(reservations)), tuple(unrecognized))
+
+
+def _unreadable(directory: Path, error: SourceError) -> Unavailable:
+    try:
+        target = escape(str(directory.readlink()))
+    except OSError:  # it is no link
+        return Unavailable("reservations", str(error), remedy=error.remedy)
+    remedy = Remedy(
+        f"put a directory in its place and mount {target} on it (`mount --bind`, and a line in "
+        "/etc/fstab), or name the directory above that as host-local's `dataDir`"
+    )
+    why = f"{directory} is a symbolic link, which nodeleak does not follow: {remedy}"
+    return Unavailable("reservations", why, remedy=remedy)
 
 
 def _too_many(directory: Path, limit: int, already_read: int) -> Unavailable:
@@ -136,27 +151,49 @@ def is_directory(path: Path) -> bool:
 
 
 def read_one(network: str, name: str, directory: int) -> Reservation | UnrecognizedEntry | None:
-    """Return one entry of an open directory; None: it no longer exists. Raises OSError."""
+    """Return one entry of an open directory; raises OSError.
+
+    None: it is one of host-local's own, or no longer exists.
+    """
     if not _is_canonical(name):
-        reason = "its name is not an address as host-local writes it"
-        return UnrecognizedEntry(network, escape(name), reason, blocks=False)
+        return _other_entry(network, name, directory)
     try:
         handle = os.open(name, _OPEN, dir_fd=directory)
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno not in _NOT_OPENED:
+        kind = _kind(name, directory)
+        if error.errno not in _NOT_OPENED or kind is None:
             raise
-        return UnrecognizedEntry(network, name, _NOT_OPENED[error.errno], blocks=True)
+        return UnrecognizedEntry(network, name, f"it is {kind}", blocks=True, kind=kind)
     try:
         status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-            return UnrecognizedEntry(network, name, f"it is {kind}", blocks=True)
+        if kind := _KINDS.get(stat.S_IFMT(status.st_mode)):
+            return UnrecognizedEntry(network, name, f"it is {kind}", blocks=True, kind=kind)
         content = os.read(handle, MAX_RESERVATION_BYTES + 1)
     finally:
         os.close(handle)
     return _parse(network, name, content, status)
+
+
+def _other_entry(network: str, name: str, directory: int) -> UnrecognizedEntry | None:
+    """Return an entry that is not named as an address; None: it is one of host-local's own."""
+    kind = _kind(name, directory)
+    if _OWN.fullmatch(name) and kind is not EntryKind.FIFO:
+        return None
+    reason = "its name is not an address as host-local writes it"
+    if kind:
+        reason = f"it is {kind}"
+    return UnrecognizedEntry(network, escape(name), reason, blocks=False, kind=kind)
+
+
+def _kind(name: str, directory: int) -> EntryKind | None:
+    """Return what an entry is; None: a regular file, or it no longer exists. Raises OSError."""
+    try:
+        mode = os.lstat(name, dir_fd=directory).st_mode
+    except FileNotFoundError:
+        return None
+    return _KINDS.get(stat.S_IFMT(mode))
 
 
 def _parse(
@@ -194,6 +231,8 @@ def _unparsable(network: str, name: str, content: bytes, size: int) -> Unrecogni
         shown = line if len(line) <= _SHOWN_CHARACTERS else f"{line[: _SHOWN_CHARACTERS - 3]}..."
         form = "64 hex digits, optionally CR LF and an interface"
         reason = f"{shown!r} is not a container id: {form}"
+        if program:
+            reason = f"{shown!r} is an ID of {program}, which has a network of this name, too"
     return UnrecognizedEntry(network, name, reason, blocks=True, program=program)
 
 

@@ -18,7 +18,7 @@ from agent.sources.kube.cached_request import CachedRequest, Get, OpenSession
 from agent.sources.kube.connection import Query
 from agent.sources.kube.errors import FORBIDDEN, NOT_FOUND, ApiError
 from agent.sources.kube.fields import Object
-from agent.sources.kube.objects import unique_volume_name
+from agent.sources.kube.volume_names import unique_volume_name
 from agent.sources.source import Source
 
 MAX_REQUESTS: Final = 64

@@ -17,7 +17,7 @@ from agent.model.snapshot import Known, Node, NotRequested, Reading, Snapshot
 from agent.model.text import truncate
 from agent.sources.kube.cached_request import CachedRequest, Get, OpenSession
 from agent.sources.kube.errors import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, ApiError
-from agent.sources.kube.objects import NODES_PATH
+from agent.sources.kube.node_object import NODES_PATH
 from agent.sources.source import Source
 from agent.sources.source_error import SourceError
 

@@ -1,46 +1,38 @@
-"""Why sandboxes of this node's pods could not be created, from Events.
+"""Why sandboxes of this node's pods could not be created or removed, from Events.
 
-They are requested only while pods wait.
+They are requested only while pods wait, or should be gone.
 """
 
 import json
-import re
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
-from agent.checks.waiting_pods import waiting_pods
-from agent.model.snapshot import NotRequested, Pod, SandboxFailure, Snapshot
+from agent.checks.waiting.causes import RANGE_FULL
+from agent.checks.waiting_pods import pods_to_list
+from agent.model import catalog
+from agent.model.snapshot import (
+    CREATION_REASONS,
+    FAILED_KILL,
+    NotRequested,
+    Pod,
+    SandboxFailure,
+    Snapshot,
+)
 from agent.model.text import escape, truncate
 from agent.sources.kube.cached_request import CachedRequest, Get, OpenSession
 from agent.sources.kube.errors import FORBIDDEN, ApiError
 from agent.sources.kube.fields import Object, moment
 from agent.sources.source import Source
 
-MAX_PODS: Final = 4
-"""Pods whose Events are listed, once a minute: those of one node fail for the same reason."""
 CACHED_FOR: Final = 60.0
 """Seconds."""
-_LONGEST_READ: Final = 4096
-"""Characters; the kubelet cuts at 1,024."""
-
-# libcni since 1.0, in the Events of kubelets with containerd, CRI-O and cri-dockerd alike.
-_PLUGIN: Final = re.compile(
-    r'plugin type="(?P<plugin>[^"\s]{1,100})"(?: name="(?P<network>[^"\s]{1,253})")? '
-    r"failed \((?P<operation>add|delete)\): (?P<message>.+)",
-    re.DOTALL,
-)
-# Before 1.0, libcni names a plugin only if it has no binary.
-_NO_BINARY: Final = re.compile(
-    r'(?P<message>failed to find plugin "(?P<plugin>[^"\s]{1,100})" in path .+)', re.DOTALL
-)
-# In the words of CRI-O and of Multus.
-_NETWORK: Final = re.compile(r'(?:to|from) (?:CNI )?network "([^"\s]{1,253})"')
-_EXHAUSTED: Final = re.compile(r"no IP addresses available in range set: ([0-9A-Fa-f.:,-]{1,400})")
+_LONGEST_KIND: Final = 200
+_REASONS: Final = (*CREATION_REASONS, FAILED_KILL)
 
 
 class SandboxFailuresSource(Source):
-    """Lists the Events of some waiting pods, at most once a minute."""
+    """Lists the Events of some pods, at most once a minute."""
 
     def __init__(self, open_session: OpenSession, clock: Callable[[], float]) -> None:
         self._cached = CachedRequest[tuple[SandboxFailure, ...]](open_session, clock, CACHED_FOR)
@@ -48,11 +40,11 @@ class SandboxFailuresSource(Source):
     name = "sandbox_failures"
 
     def reason_not_needed(self, snapshot: Snapshot) -> str | None:
-        return None if waiting_pods(snapshot) else "no pod waits for its sandbox"
+        return None if pods_to_list(snapshot) else "no pod waits for its sandbox, or should be gone"
 
     def read(self, snapshot: Snapshot) -> tuple[SandboxFailure, ...] | NotRequested:
         """Raises SourceError. Without the right to list events they are not requested."""
-        pods = waiting_pods(snapshot)[:MAX_PODS]
+        pods = pods_to_list(snapshot)
         try:
             return self._cached.get(
                 lambda get: tuple(failure for pod in pods for failure in _last_failures(get, pod))
@@ -64,44 +56,57 @@ class SandboxFailuresSource(Source):
 
 
 def _last_failures(get: Get, pod: Pod) -> Iterator[SandboxFailure]:
-    """Yield the last failure, after the last with another cause if it is that the range is full."""
+    """Yield the last failure of each reason, in the order of their times.
+
+    If the range is full now, what failed before is yielded too: it may have filled it.
+    """
     path = f"/api/v1/namespaces/{quote(pod.name.partition('/')[0], safe='')}/events"
-    selector = f"involvedObject.uid={pod.uid},reason=FailedCreatePodSandBox"
-    tree = json.loads(get(path, (("fieldSelector", selector), ("limit", "500"))))
-    failures = sorted(
-        (_failure(pod.name, item) for item in tree.get("items") or []),
-        key=lambda failure: failure.at.timestamp() if failure.at else 0.0,
-    )
-    if failures and failures[-1].exhausted:
-        yield from [failure for failure in failures if not failure.exhausted][-1:]
-    yield from failures[-1:]
+    query = (("fieldSelector", f"involvedObject.uid={pod.uid}"), ("limit", "500"))
+    tree = json.loads(get(path, query))
+    events = [event for event in tree.get("items") or [] if event.get("reason") in _REASONS]
+    failures = sorted((_failure(pod.name, event) for event in events), key=_time)
+    kept = []
+    for reason in _REASONS:
+        of_reason = [failure for failure in failures if failure.reason == reason]
+        kept += of_reason[-1:]
+        if of_reason and of_reason[-1].exhausted:
+            kept += [failure for failure in of_reason if not failure.exhausted][-1:]
+    yield from sorted(kept, key=_time)
+
+
+def _time(failure: SandboxFailure) -> float:
+    return failure.at.timestamp() if failure.at else 0.0
 
 
 def _failure(pod: str, event: Object) -> SandboxFailure:
+    series = event.get("series") or {}
     times = (
         event.get("lastTimestamp"),
         event.get("eventTime"),
-        (event.get("series") or {}).get("lastObservedTime"),
+        series.get("lastObservedTime"),
     )
-    text = str(event.get("message") or "")[:_LONGEST_READ]
-    exhausted = _EXHAUSTED.search(text)
-    failed = _failed_plugin(text) or _NO_BINARY.search(text)
-    groups = failed.groupdict("") if failed else {}
-    network = _NETWORK.search(failed.string if failed else text)
+    first = filter(None, map(moment, (event.get("firstTimestamp"), event.get("eventTime"))))
+    text = str(event.get("message") or "")
+    peeled = catalog.peel(text)
+    entry = catalog.find(text)
+    key = entry.key if entry else ""
+    count = max(_count(event.get("count")), _count(series.get("count")))
     return SandboxFailure(
         pod=pod,
         at=max(filter(None, map(moment, times)), default=None),
-        message=escape(truncate(groups.get("message", text), 300)),
-        plugin=escape(groups.get("plugin", "")),
-        network=escape(groups.get("network") or (network[1] if network else "")),
-        operation=groups.get("operation", ""),
-        exhausted=exhausted[1].rstrip(".:,-") if exhausted else "",
+        message=escape(truncate(peeled.words, 300)),
+        plugin=escape(peeled.plugin or ""),
+        network=escape(peeled.network or ""),
+        operation=peeled.operation or "",
+        exhausted=escape(peeled.range_set or "") if key == RANGE_FULL else "",
+        reason=str(event.get("reason")),
+        count=count,
+        first=min(first, default=None),
+        entry=key,
+        kind=escape(truncate(catalog.without_variable_parts(text), _LONGEST_KIND)),
+        requested_ip=escape(peeled.requested_ip or ""),
     )
 
 
-def _failed_plugin(text: str) -> re.Match[str] | None:
-    """Return the match of the plugin that failed: of Multus, the plugin that it called."""
-    found = _PLUGIN.search(text)
-    if found and found["plugin"].startswith("multus"):
-        return _failed_plugin(found["message"]) or found
-    return found
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and 0 < value < 2**31 else 1

@@ -18,6 +18,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from agent.model.node_network import RuntimeStatus
 from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime
 from agent.model.snapshot import (
     SANDBOX_NOT_READY,
@@ -25,7 +26,7 @@ from agent.model.snapshot import (
     SANDBOX_RECORDED,
     Container,
 )
-from agent.model.text import truncate
+from agent.model.text import escape, truncate
 from agent.model.versions import version_numbers
 from agent.sources.host.cni_config import (
     DEFAULT_DIRECTORY,
@@ -54,6 +55,9 @@ _KUBERNETES: Final = "k8s.io"  # containerd's namespace of everything that is cr
 _FIRST_WITH_SANDBOXES: Final = (1, 7, 0)  # the first containerd that has a store of sandboxes
 
 _VERBOSE: Final = b"\x08\x01"  # a StatusRequest with `verbose` (1)
+_LAST_LOAD: Final = "lastCNILoadStatus"  # containerd >= 1.4: `OK`, or an error
+_LOADED: Final = "OK"
+_LONGEST_MESSAGE: Final = 500  # characters of a runtime's own words
 _ID: Final = re.compile("[0-9a-f]{64}")
 _CONFIGURATION_LIMIT: Final = 1024 * 1024  # bytes of CRI-O's: it has some thousand
 _BATCH: Final = 32
@@ -132,14 +136,18 @@ class Cri(Runtime):
             return runtime.name == CONTAINERD and bool(session.records(runtime, [container_id]))
 
     def networks(self) -> CniStatus:
-        """Return what containerd has loaded, without its loopback, or CRI-O is to use."""
+        """Return its status; of containerd what it has loaded, of CRI-O what it is to use."""
         with self._session() as session:
-            info = session.call("Status", _VERBOSE).text_map(2)
+            response = session.call("Status", _VERBOSE)
+            info = response.text_map(2)
+            status = _runtime_status(response.message(1), info.get(_LAST_LOAD, ""))
             if "cniconfig" in info:
-                return _cni_status(info["cniconfig"], info.get("config") or "{}")
-            return self._configured() if session.identify().name == CRI_O else CniStatus()
+                return _cni_status(status, info["cniconfig"], info.get("config") or "{}")
+            if session.identify().name != CRI_O:
+                return CniStatus(status)
+            return self._configured(status)
 
-    def _configured(self) -> CniStatus:
+    def _configured(self, status: RuntimeStatus) -> CniStatus:
         """Return what CRI-O's configuration says, which it serves in HTTP at the same socket.
 
         An old one does not. Raises SourceError.
@@ -155,12 +163,16 @@ class Cri(Runtime):
         except (OSError, HTTPException) as error:
             raise SourceError(f"{self.endpoint}: GET /config: {truncate(repr(error))}") from error
         if response.status == HTTPStatus.NOT_FOUND:
-            return CniStatus()
-        network = tomllib.loads(content)["crio"]["network"]
+            return CniStatus(status)
+        tree = tomllib.loads(content)["crio"]
+        network = tree["network"]
         directory = network.get("network_dir")
         return CniStatus(
+            status,
             directory=Path(directory) if directory else None,
             default=network.get("cni_default_network", ""),
+            plugin_directories=tuple(map(Path, network.get("plugin_dirs") or ())),
+            root=Path(tree["root"]) if tree.get("root") else None,
         )
 
     @contextmanager
@@ -283,22 +295,49 @@ class _Session:
             yield self._connection.call(method, request, metadata)
 
 
-def _cni_status(cniconfig: str, config: str) -> CniStatus:
+def _runtime_status(status: DecodedMessage, last_load: str) -> RuntimeStatus:
+    """Return what a RuntimeStatus says of the network; older runtimes send no other condition.
+
+    `last_load`: what containerd says of the last time that it loaded the CNI configuration.
+    """
+    load_error = "" if last_load == _LOADED else escape(truncate(last_load, _LONGEST_MESSAGE))
+    for condition in status.messages(1):
+        if condition.text(1) == "NetworkReady":
+            is_ready = bool(condition.integer(2))
+            return RuntimeStatus(
+                network_ready=is_ready,
+                reason="" if is_ready else escape(truncate(condition.text(3))),
+                message="" if is_ready else escape(truncate(condition.text(4), _LONGEST_MESSAGE)),
+                load_error=load_error,
+            )
+    return RuntimeStatus(network_ready=None, load_error=load_error)
+
+
+def _cni_status(status: RuntimeStatus, cniconfig: str, config: str) -> CniStatus:
     """Return what containerd says: its loaded networks, and its configuration."""
-    status = json.loads(cniconfig)
+    cni = json.loads(cniconfig)
     loaded: list[Configuration] = []
-    for network in status["Networks"] or ():
+    for network in cni["Networks"] or ():
         configured = network["Config"]
         if configured["Name"] != "cni-loopback":
             loaded.append(_loaded(configured))
 
-    directory = Path(status.get("PluginConfDir") or DEFAULT_DIRECTORY)
-    classes = json.loads(config).get("containerd", {}).get("runtimes") or {}
+    directory = Path(cni.get("PluginConfDir") or DEFAULT_DIRECTORY)
+    configured_runtime = json.loads(config)
+    root = configured_runtime.get("containerdRootDir")
+    classes = configured_runtime.get("containerd", {}).get("runtimes") or {}
     directories = {
         Path(runtime["cniConfDir"]) for runtime in classes.values() if runtime.get("cniConfDir")
     }
     other_directories = tuple(sorted(directories - {directory}))
-    return CniStatus(tuple(loaded), directory, class_directories=other_directories)
+    return CniStatus(
+        status,
+        loaded=tuple(loaded),
+        directory=directory,
+        class_directories=other_directories,
+        plugin_directories=tuple(map(Path, cni.get("PluginDirs") or ())),
+        root=Path(root) if root else None,
+    )
 
 
 def _loaded(network: Mapping[str, Any]) -> Configuration:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from agent.model.assessment import KUBENET
+from agent.model.node_network import RuntimeStatus
 from agent.model.remedy import Remedy
 from agent.model.runtime import DOCKER, ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import Container, Snapshot, known_or
@@ -19,16 +20,18 @@ from agent.sources.deadline import Late
 from agent.sources.host.cni_config import (
     DEFAULT_DIRECTORY,
     CniStatus,
+    Configuration,
     NotConfigured,
     default_networks,
     loaded_networks,
+    read_files,
 )
-from agent.sources.host.mount_table import is_missing_on_node
+from agent.sources.host.cni_plugins import PluginPrograms
+from agent.sources.host.mount_table import is_on_node
 from agent.sources.host.processes import RUNTIMES, ProcessTable
-from agent.sources.host.reservations import is_directory
 from agent.sources.host.unix_sockets import read_sockets
 from agent.sources.runtime.runtime import RUNTIME_OF_SOCKET, NoCri, Runtime
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import NotFound, SourceError
 
 _T = TypeVar("_T")
 
@@ -41,6 +44,16 @@ ENDPOINTS: Final = (
     "/var/snap/microk8s/common/run/containerd.sock",
     "/run/crio/crio.sock",
 )
+CRI_DOCKERD_SOCKETS: Final = (
+    Path("/run/cri-dockerd.sock"),
+    Path("/run/k3s/cri-dockerd/cri-dockerd.sock"),
+)
+DEFAULT_PLUGIN_DIRECTORY: Final = "/opt/cni/bin"
+"""Of the kubelet and cri-dockerd, where no flag names another one."""
+_DOCKER_ROOT: Final = Path("/var/lib/docker")
+_OTHER_DIRECTORY: Final = Remedy("if the runtime reads another directory, set --cni-config-dir")
+_NOT_MOUNTED: Final = Remedy(f"it must be mounted; {_OTHER_DIRECTORY}")
+_UNKNOWN: Final = CniStatus()
 _KUBENET: Final = RuntimeNetwork(KUBENET, plugins=("bridge",), ipam="host-local")
 """Its range is the node's pod CIDR."""
 
@@ -54,16 +67,21 @@ class NodeRuntimes:
 
     docker: Callable[[], Runtime]
     connect: Callable[[Path], Runtime]  # to an endpoint
+    programs: PluginPrograms
     processes: ProcessTable
     proc: Path
     choice: str  # `auto`, `docker` or `cri`
     docker_socket: Path | None  # None: docker is asked elsewhere
     endpoint: Path | None  # as settings name it
     config_dir: Path | None  # of CNI, in place of the directory that the runtime names
+    cni: CniStatus = _UNKNOWN
+    """Of the last `networks`: what the kubelet's runtime says. Without a directory, it is unknown
+    which runtime that is, or it needs no CNI configuration."""
     asked: tuple[ContainerRuntime, ...] = ()  # for the last list, whether they answered or not
     _found: Sequence[Runtime] = ()  # for this snapshot's networks; their containers come next
     _cri: Sequence[Runtime] = ()  # those of the last search that are asked by CRI
     _served: Collection[Path] = ()  # the sockets that are listened on, by a runtime that runs
+    _is_docker: bool = False  # the kubelet's runtime, at the last `networks`
     _late: Late | None = None
     """Set when `networks` timed out: `containers` of this snapshot fails without a second wait."""
 
@@ -119,58 +137,105 @@ class NodeRuntimes:
         """Return the networks that give pods their addresses; raises SourceError.
 
         The word of the kubelet's runtime comes first, then the kubelet's flag, then the CNI
-        configuration.
+        configuration. None if the runtime says that it has none.
         """
         self._late = None
         self._found = ()
+        self.cni = _UNKNOWN
+        self._is_docker = False
         runtimes = self._found = self._runtimes()
         is_certain = len(runtimes) == 1 or bool(self._named())
-        status = self._status(runtimes[0]) if is_certain else CniStatus()
-        directory = self.config_dir or status.directory or DEFAULT_DIRECTORY
-        if status.loaded is not None:
-            networks = loaded_networks(status.loaded, directory)
-            for class_directory in status.class_directories:
-                networks += self._class_networks(class_directory)
-            return networks
         candidates = runtimes[:1] if is_certain else runtimes
+        status = self._status(runtimes[0]) if is_certain else _UNKNOWN
         if any(runtime.expected.name == DOCKER for runtime in candidates):
             return self._docker_networks(is_certain=is_certain)
-        return default_networks(directory, status.default)
+        directory = self.config_dir or status.directory or DEFAULT_DIRECTORY
+        self.cni = replace(status, directory=directory)
+        if status.loaded is None:
+            return self._configured_networks()
+        networks = loaded_networks(status.loaded, directory)
+        for class_directory in status.class_directories:
+            networks += self._class_networks(class_directory)
+        return networks
+
+    def _configured_networks(self) -> tuple[RuntimeNetwork, ...]:
+        """Return the networks of the directory by the rule of CRI-O and docker.
+
+        These skip a file that libcni refuses, and one that names a plugin without a program. None
+        if there is no other, and the runtime says so too.
+        """
+        directory = self.cni.directory or DEFAULT_DIRECTORY
+        try:
+            return default_networks(directory, self.cni.default, self._is_usable)
+        except NotConfigured as error:
+            is_of_node = is_on_node(directory, self.proc)
+            status = self.runtime_status() if is_of_node else None
+            if status and status.network_ready is False:
+                return ()
+            remedy = _OTHER_DIRECTORY if is_of_node else _NOT_MOUNTED
+            raise NotConfigured(f"{error} ({remedy})", remedy) from error
+
+    def _is_usable(self, configuration: Configuration) -> bool:
+        """Return whether the plugins of a chain are installed, as far as that is known."""
+        # libcni's ValidateNetworkList looks for no program of `ipam` and of delegates.
+        types = {str(plugin["type"]) for plugin in configuration["plugins"]}
+        return not self.programs.missing(types, self.cni.plugin_directories)
 
     def _status(self, runtime: Runtime) -> CniStatus:
         try:
-            return self._call(runtime, runtime.networks) or CniStatus()
+            return self._call(runtime, runtime.networks) or _UNKNOWN
         except Late as late:
             self._late = late
             self._found = ()
             raise
 
-    def _class_networks(self, directory: Path) -> tuple[RuntimeNetwork, ...]:
-        """Return the networks of a runtime class with a directory of its own.
+    def runtime_status(self) -> RuntimeStatus | None:
+        """Return what the kubelet's runtime says of its network; raises SourceError.
 
-        Without a file there, it can start no pod.
+        None: it is unknown which runtime that is. It is that of the last `networks`. cri-dockerd,
+        which serves CRI for docker, is asked when this is called.
+        """
+        if self.cni.status is None and self._is_docker:
+            status = RuntimeStatus(network_ready=None)
+            for socket in CRI_DOCKERD_SOCKETS:
+                if self.programs.mounted(socket).is_socket():
+                    status = self.connect(socket).networks().status or status
+            self.cni = replace(self.cni, status=status)
+        return self.cni.status
+
+    def _class_networks(self, directory: Path) -> tuple[RuntimeNetwork, ...]:
+        """Return the networks of a runtime class of containerd with a directory of its own.
+
+        Without a file there, or with a first one that libcni refuses, it can start no pod.
         """
         try:
-            return default_networks(directory)
-        except NotConfigured:
-            if is_directory(directory) or is_missing_on_node(directory, self.proc):
+            files = read_files(directory)
+            return default_networks(directory) if files and not files[0].problem else ()
+        except NotFound as error:
+            if is_on_node(directory, self.proc):
                 return ()
-            raise
+            raise SourceError(f"{error} ({_NOT_MOUNTED})", _NOT_MOUNTED) from error
 
     def _docker_networks(self, *, is_certain: bool) -> tuple[RuntimeNetwork, ...]:
         """Return those that the kubelet or cri-dockerd chooses by its flag.
 
         `is_certain`: whether docker is known to be the runtime.
         """
+        self._is_docker = is_certain
         node = self.processes.read(complete=False)
         if not node.cri_dockerd and not node.network_plugin:
             node = self.processes.read()  # it may have been started since the last search
         if node.network_plugin == KUBENET:
             return (_KUBENET,)
         flag = self.processes.network_flag("cni-conf-dir")
-        directory = self.config_dir or Path(flag or DEFAULT_DIRECTORY)
+        programs = self.processes.network_flag("cni-bin-dir") or DEFAULT_PLUGIN_DIRECTORY
+        self.cni = CniStatus(
+            directory=self.config_dir or Path(flag or DEFAULT_DIRECTORY),
+            plugin_directories=tuple(map(Path, programs.split(","))),
+            root=_DOCKER_ROOT,
+        )
         try:
-            return default_networks(directory)
+            return self._configured_networks()
         except NotConfigured:
             # dockershim without a network plugin. The default of cri-dockerd, also within k3s, is
             # cni.

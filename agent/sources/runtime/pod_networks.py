@@ -1,8 +1,9 @@
-"""The networks that give pods their addresses, as the kubelet's runtime names them."""
+"""The networks that give pods their addresses, and what the kubelet's runtime says of its own."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.model.node_network import RuntimeStatus
 from agent.model.runtime import RuntimeNetwork
 from agent.model.settings import AUTO
 from agent.model.snapshot import NotRequested, Snapshot
@@ -22,14 +23,18 @@ class PodNetworks(Source):
     """The values of --network: names, and `auto`."""
     last: tuple[RuntimeNetwork, ...] = ()
     """Those of the last reading, and those of later configuration files; empty: it failed."""
+    failure: SourceError | None = None
+    """Why the last reading failed; None: it did not."""
     name = "networks"
 
     def read(self, _: Snapshot) -> tuple[RuntimeNetwork, ...] | NotRequested:
         """Raises SourceError, unless settings name every network."""
         self.last = ()
+        self.failure = None
         try:
             networks = with_subnet(self.in_time(self.runtimes.networks), self.run_dir)
         except SourceError as error:
+            self.failure = error
             if AUTO in self.settings:
                 raise
             reason = f"--network names them, and the configuration does not: {error}"
@@ -44,3 +49,19 @@ class PodNetworks(Source):
         for network in self.last:
             types.update(network.plugins, filter(None, [network.ipam]))
         return types
+
+
+@dataclass(frozen=True)
+class RuntimeStatusSource(Source):
+    """Costs no call of its own, unless docker is the runtime: `networks` has the answer."""
+
+    networks: PodNetworks
+    name = "runtime_status"
+
+    def read(self, _: Snapshot) -> RuntimeStatus | NotRequested:
+        runtimes = self.networks.runtimes
+        if status := runtimes.cni.status or self.networks.in_time(runtimes.runtime_status):
+            return status
+        if self.networks.failure:
+            raise self.networks.failure
+        return NotRequested(self.name, "it is unknown which runtime the kubelet uses")

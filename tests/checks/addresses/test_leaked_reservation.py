@@ -5,9 +5,10 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from agent.exporters.advice import advice
 from agent.exporters.summary import finding_lines
 from agent.model.finding import LeakCause, TrackedFinding
-from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime
+from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import (
     Checkpoint,
     Container,
@@ -17,6 +18,7 @@ from agent.model.snapshot import (
     NotRequested,
     PortMapping,
     ProcessStartTimes,
+    SandboxFailure,
     Snapshot,
 )
 from tests import builders as b
@@ -310,6 +312,106 @@ def test_if_running_pods_have_their_addresses_from_another_network_the_configura
         (SKIPPED, MADE, replace(renamed(), runtimes=Known(both))),
         (SKIPPED, MADE, cri_node(replace(LEAK, ifname="net1"), cni_results=secondary)),
     )
+
+
+def test_a_network_is_replaced_though_old_pods_still_use_it_and_they_are_named() -> None:
+    old_pod = replace(b.sandbox("1" * 64, "shop/web"), created=int((NOW - MADE).timestamp()))
+    ours = cni_result("1" * 64, "shop/web", CIDR, age=MADE)
+    configured = [RuntimeNetwork("cbr0", ("flannel",))]
+
+    def mixed(**changes: Any) -> Snapshot:
+        """`shop/web` still has an address of `kubenet`, and `shop/db` has one of `cbr0`."""
+        usual: dict[str, Any] = {
+            "containers": [old_pod, b.sandbox(b.DB_ID, "shop/db")],
+            "cni_results": [ours, ELSEWHERE[1], RESULT],
+            "networks": configured,
+        }
+        return cri_node(LEAK, **usual | changes)
+
+    check(
+        (LeakCause.NETWORK_RENAMED, MADE, mixed()),
+        # Both are in use: one is configured, or the newest pod has it.
+        (SKIPPED, MADE, mixed(networks=[*configured, RuntimeNetwork("kubenet", ("bridge",))])),
+        (
+            SKIPPED,
+            MADE,
+            mixed(containers=[b.sandbox("1" * 64, "shop/web"), b.sandbox(b.DB_ID, "")]),
+        ),
+        (SKIPPED, MADE, mixed(networks=NotRequested("networks", "--network"))),
+    )
+    (line,) = finding_lines(scanned(mixed()))[DETECTOR]
+    assert line.text.endswith(
+        "; delete the pods that still have an address of kubenet, too: shop/web"
+    )
+
+
+def generation(ago: timedelta, number: int, *names: str) -> list[Any]:
+    """Return leaks of these pods with their results, which were made so long ago."""
+    records: list[Any] = []
+    for n, name in enumerate(names):
+        sandbox_id = f"{number}{n}".rjust(64, "0")
+        age = ago - n * timedelta(seconds=20)
+        records.append(reservation(f"10.244.1.{20 * number + n}", sandbox_id, age=age))
+        records.append(cni_result(sandbox_id, name, CIDR, age=age))
+    return records
+
+
+def test_one_start_explains_only_what_it_can() -> None:
+    """Each stop of the node lost its sandboxes, and the pods got new ones."""
+    day = timedelta(days=1)
+    pods = ("shop/a", "shop/b", "shop/c")
+    ages = (30 * day, 21 * day, 2 * day)
+    leaks_of_all = [
+        record for number, ago in enumerate(ages, 1) for record in generation(ago, number, *pods)
+    ]
+    report = scanned(cri_node(*leaks_of_all, since=started(3 * HOUR)))
+    causes = [line.text for line in finding_lines(report)[DETECTOR]]
+    assert len(causes) == 3
+    lost = "3 addresses in kubenet leaked, likely cause: the sandbox was lost before a newer one"
+    assert causes[0].startswith(f"{lost} of its pod was created at 2026-03-05 20:00:00Z")
+    assert causes[1].startswith(f"{lost} of its pod was created at 2026-03-24 20:00:00Z")
+    assert "containerd started at 2026-03-26 17:00:00Z without a record" in causes[2]
+    assert "10.244.1.60 to 10.244.1.62" in causes[2]
+    # The same with reboots: the last one lost only the last sandboxes.
+    rebooted = started(HOUR, booted=HOUR)
+    report = scanned(cri_node(*leaks_of_all, since=rebooted))
+    kinds = [finding.finding.cause for finding in report.findings]
+    assert kinds.count(LeakCause.NODE_REBOOT) == 3
+    assert kinds.count(LeakCause.SANDBOX_REPLACED) == 6
+    # A sandbox has an address of each family, which is no newer sandbox.
+    both = [LEAK, replace(reservation("fd00::9", age=MADE), mtime_ns=LEAK.mtime_ns + 10**9), RESULT]
+    kinds = [finding.finding.cause for finding in scanned(cri_node(*both, since=rebooted)).findings]
+    assert kinds == [LeakCause.NODE_REBOOT] * 2
+    # Sandboxes that were lost one by one share a line.
+    one_by_one = [
+        record
+        for number in range(12)
+        for record in generation((40 - number) * day, number, "shop/a", "shop/b")
+    ]
+    long_ago = started(3 * HOUR, booted=90 * day)
+    report = scanned(cri_node(*one_by_one, since=long_ago))
+    assert len(finding_lines(report)[DETECTOR]) == 2
+
+
+def test_a_teardown_that_was_not_completed_names_its_plugins_and_what_an_event_says() -> None:
+    ovs = replace(RESULT, plugin="ovs")
+    (finding,) = leaks(cri_node(LEAK, ovs, networks=[RuntimeNetwork("cbr0", ("calico",))]))
+    assert "without a completed CNI DEL (which calls ovs); reserved" in finding.message
+    chain = [RuntimeNetwork("kubenet", ("calico", "portmap"))]
+    snapshot = cri_node(LEAK, ovs, networks=chain)
+    assert "(which calls calico, portmap)" in leaks(snapshot)[0].message
+    failure = SandboxFailure("shop/old", NOW, "no kubeconfig", "calico", "kubenet", "delete")
+    for event, is_named in (
+        (failure, True),
+        (replace(failure, network=""), True),
+        (replace(failure, network="", plugin="sbr"), False),
+        (replace(failure, network="storage"), False),
+        (replace(failure, operation="add"), False),
+    ):
+        (finding,) = leaks(replace(snapshot, sandbox_failures=Known((event,))))
+        assert ("; plugin calico fails in it: no kubeconfig" in finding.message) is is_named, event
+    (*_, where, _) = advice(DETECTOR, scanned(snapshot))
+    assert where.commands[0] == "kubectl get events -A --field-selector reason=FailedKillPod"
 
 
 HTTP, DNS = PortMapping(8080, "tcp"), PortMapping(53, "udp")

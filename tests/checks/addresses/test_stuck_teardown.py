@@ -6,9 +6,11 @@ from functools import partial
 from typing import Any
 
 from agent.checks import engine
+from agent.exporters.advice import advice
+from agent.exporters.summary import finding_lines
 from agent.model.finding import Finding, Severity
 from agent.model.report import Report
-from agent.model.runtime import CONTAINERD, ContainerRuntime
+from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime
 from agent.model.snapshot import (
     SANDBOX_NOT_READY,
     Address,
@@ -27,6 +29,7 @@ from tests.builders import (
     UPTIME,
     gap_of,
     node,
+    pod,
     processes,
     reservation,
     sandbox,
@@ -65,16 +68,16 @@ def found(report: Report) -> Finding:
 
 
 def test_a_late_teardown_is_for_information_and_a_stuck_one_a_warning() -> None:
-    late = [pending(), pending(15 * MINUTE), pending(16 * MINUTE)]
+    late = [pending(), pending(5 * MINUTE), pending(6 * MINUTE)]
     other = node(reservation("10.244.1.9", "8" * 64), Checkpoint("8" * 64, ""), later=60 * MINUTE)
     silent = (
         without(pending(30 * MINUTE), source)
         for source in ("reservations", "containers", "checkpoints")
     )
     for expected, snapshots in (
-        ([], [pending(), pending(14 * MINUTE)]),
+        ([], [pending(), pending(4 * MINUTE)]),
         ([(Severity.INFO, True)], late),
-        ([(Severity.WARNING, True)], [*late, pending(60 * MINUTE), pending(61 * MINUTE)]),
+        ([(Severity.WARNING, True)], [*late, pending(15 * MINUTE), pending(16 * MINUTE)]),
         # A clock that is set is no time that passes.
         ([], [pending(), pending(MINUTE, clock_set_by=timedelta(days=2))]),
         # A source that is silent for a moment does not restart the time.
@@ -102,18 +105,18 @@ def kept(*records: Any, kubelet: str = "", started: timedelta | None = UPTIME) -
 def test_one_scan_is_enough_where_the_kubelet_forgets_it_or_the_pod_has_had_a_newer_sandbox_for_long() -> (
     None
 ):
-    made = {age: int((NOW - age * MINUTE).timestamp()) for age in (-1, 14, 15, 60)}
+    made = {age: int((NOW - age * MINUTE).timestamp()) for age in (-1, 4, 14, 60)}
     newer = {age: replace(CART, id=f"{age:064}", created=created) for age, created in made.items()}
     for expected, snapshot in (
         ([Severity.WARNING], kept(kubelet="v1.36.0")),
         ([Severity.WARNING], kept(kubelet="v1.37.2+x", started=60 * MINUTE)),
-        ([Severity.INFO], kept(kubelet="v2.0.1", started=15 * MINUTE)),
-        *(([], kept(kubelet="v1.36.0", started=started)) for started in (14 * MINUTE, None)),
+        ([Severity.INFO], kept(kubelet="v2.0.1", started=14 * MINUTE)),
+        *(([], kept(kubelet="v1.36.0", started=started)) for started in (4 * MINUTE, None)),
         *(([], kept(kubelet=kubelet)) for kubelet in ("v1.35.9", "", "x")),
-        ([Severity.INFO], kept(newer[15])),
+        ([Severity.INFO], kept(newer[14])),
         ([Severity.WARNING], kept(newer[60], newer[14])),
-        *(([], kept(newer[age])) for age in (14, -1)),
-        *(([], kept(newer[60], started=started)) for started in (14 * MINUTE, None)),
+        *(([], kept(newer[age])) for age in (4, -1)),
+        *(([], kept(newer[60], started=started)) for started in (4 * MINUTE, None)),
         ([], kept(replace(newer[60], pod="shop/web"))),
         ([], kept(replace(newer[60], sandbox=False))),
         ([], kept(replace(newer[60], created=0))),  # it is older than the reservation
@@ -157,13 +160,13 @@ def with_damage(snapshot: Snapshot, network: str = "kubenet") -> Snapshot:
     return replace(snapshot, damaged_results=(DamagedResult(network, GONE, "eth0", Damage.EMPTY),))
 
 
-def test_a_sandbox_that_has_ended_an_hour_ago_is_for_information_and_a_day_ago_a_warning() -> None:
+def test_a_sandbox_that_has_ended_is_for_information_after_minutes_and_then_a_warning() -> None:
     for state in (SANDBOX_NOT_READY, "recorded but not listed", "exited", "dead"):
         at = partial(on_cri, container=sandbox(GONE, "shop/cart", state))
-        assert severities(after(at(), at(later=59 * MINUTE))) == []
-        late = [at(), at(later=HOUR), at(later=HOUR + MINUTE)]
+        assert severities(after(at(), at(later=4 * MINUTE))) == []
+        late = [at(), at(later=5 * MINUTE), at(later=6 * MINUTE)]
         assert severities(after(*late)) == [(Severity.INFO, True)]
-        stuck = [at(later=24 * HOUR), at(later=24 * HOUR + MINUTE)]
+        stuck = [at(later=15 * MINUTE), at(later=16 * MINUTE)]
         assert severities(after(*late, *stuck)) == [(Severity.WARNING, True)]
     finding = found(after(on_cri(), on_cri(later=HOUR)))
     assert (finding.pod, finding.since) == ("shop/cart", NOW)
@@ -179,7 +182,7 @@ def test_a_sandbox_that_has_ended_an_hour_ago_is_for_information_and_a_day_ago_a
             )
             == []
         )
-    assert severities(after(on_cri(), node(later=MINUTE), on_cri(later=HOUR))) == [], (
+    assert severities(after(on_cri(), node(later=MINUTE), on_cri(later=4 * MINUTE))) == [], (
         "it was gone meanwhile"
     )
 
@@ -188,13 +191,13 @@ def test_a_sandbox_that_does_not_run_is_told_whatever_its_state_is_called() -> N
     """As of docker, whose removal can hang; and the words of a runtime that is yet to come."""
     for state in ("removing", "created", "being created", "unknown", "on vacation", ""):
         at = partial(on_cri, container=sandbox(GONE, "shop/cart", state))
-        assert severities(after(at(), at(later=59 * MINUTE))) == [], "it may be created just now"
-        hours = [at(later=hour * HOUR) for hour in range(73)]
-        assert severities(after(*hours[:3])) == [(Severity.INFO, True)]
-        assert severities(after(*hours)) == [(Severity.WARNING, True)]
-        assert f"`{state or 'unnamed'}`" in found(after(*hours)).message
+        assert severities(after(at(), at(later=4 * MINUTE))) == [], "it may be created just now"
+        times = [at(later=minutes * MINUTE) for minutes in range(17)]
+        assert severities(after(*times[:8])) == [(Severity.INFO, True)]
+        assert severities(after(*times)) == [(Severity.WARNING, True)]
+        assert f"`{state or 'unnamed'}`" in found(after(*times)).message
         running = at(later=HOUR, container=sandbox(GONE, "shop/cart"))
-        ended = on_cri(later=HOUR * 1.9)
+        ended = on_cri(later=HOUR + 4 * MINUTE)
         assert severities(after(at(), running, ended)) == [], "it has run meanwhile"
     at = partial(on_cri, container=sandbox(GONE, "shop/cart", "being created"))
     assert severities(after(at(), on_cri(later=MINUTE), on_cri(later=HOUR))) != [], "never ran"
@@ -211,21 +214,144 @@ def test_a_container_of_another_client_is_told_and_is_no_warning() -> None:
     assert severities(after(*used)) == [], "a process has the address"
 
 
+# What a single scan knows
+
+
+def at_once(snapshot: Snapshot) -> list[Severity]:
+    """Return what a command says: it has no memory."""
+    return [severity for severity, _ in severities(after(snapshot, snapshot))]
+
+
 BOOTED = HOUR * 1.5  # Ago. Sandboxes of the builders are two hours old.
 
 
-def test_only_a_power_cut_proves_the_age_of_a_damaged_sandbox_to_a_single_scan() -> None:
-    cut = with_damage(on_cri(booted=BOOTED))
-    (tracked,) = engine.replay([cut, cut], grace=GRACE, confirm_after=timedelta(0)).findings
-    assert (tracked.finding.severity, tracked.finding.since) == (Severity.INFO, NOW - BOOTED)
-    assert engine.needs_second_snapshot(cut, GRACE)
-    # Otherwise a single scan does not know the age.
-    made_since = replace(STOPPED, created=int(NOW.timestamp()) - 3600)
+def with_runtime(snapshot: Snapshot, name: str, version: str) -> Snapshot:
+    return replace(snapshot, runtimes=Known((ContainerRuntime(name, version, ENDPOINT),)))
+
+
+def test_a_damaged_result_is_proof_at_once_where_the_runtime_does_not_forgive_it() -> None:
+    damaged = with_damage(on_cri())
+    assert engine.needs_second_snapshot(damaged, GRACE)
+    new = replace(STOPPED, created=int(NOW.timestamp()) - 240)
+    for expected, snapshot in (
+        ([Severity.WARNING], damaged),
+        # One damaged result stops the teardown in every network.
+        ([Severity.WARNING], with_damage(on_cri(), network="storage")),
+        ([Severity.WARNING], with_runtime(damaged, CONTAINERD, "1.6.20~ds1")),
+        ([Severity.WARNING], with_runtime(damaged, CRI_O, "1.30.9")),
+        ([], with_runtime(damaged, CONTAINERD, "2.0.0")),
+        ([], with_runtime(damaged, CRI_O, "1.31.0")),
+        # Without its version, that is only possible.
+        ([], with_runtime(damaged, CONTAINERD, "")),
+        # The file may be half written, and a sandbox that runs may have another cause.
+        ([], with_damage(on_cri(container=new))),
+        ([], with_damage(on_cri(container=sandbox(GONE, "shop/cart")))),
+    ):
+        assert at_once(snapshot) == expected, snapshot
+    unknown = with_runtime(with_damage(on_cri()), CONTAINERD, "")
+    later = replace(unknown, taken_at=NOW + HOUR, uptime=UPTIME + HOUR)
+    assert "possible cause: containerd may be too old" in found(after(unknown, later)).message
+    forgiving = with_runtime(later, CONTAINERD, "2.1.4")
+    assert "damaged" not in found(after(unknown, forgiving)).message
+    cut = after(with_damage(on_cri(booted=BOOTED)))
+    assert found(cut).since == NOW - BOOTED
+    assert (
+        "containerd 1.7.24 cannot tear it down, because libcni's cached result"
+        in found(cut).message
+    )
+
+
+def deleted(ago: timedelta, state: str = SANDBOX_NOT_READY, **pod_changes: Any) -> Snapshot:
+    """Build a node on which the pod should have been gone for so long."""
+    old = replace(
+        pod("shop/cart", "10.244.1.9", deleting=True, uid="uid of shop/cart"), deletion=NOW - ago
+    )
+    return on_cri(replace(old, **pod_changes), container=sandbox(GONE, "shop/cart", state))
+
+
+def test_a_pod_that_should_be_gone_dates_its_teardown_whatever_the_state_of_its_sandbox() -> None:
+    for state in (SANDBOX_NOT_READY, "running"):
+        for ago, expected in (
+            (-HOUR, []),
+            (4 * MINUTE, []),
+            (5 * MINUTE, [Severity.INFO]),
+            (15 * MINUTE, [Severity.WARNING]),
+        ):
+            assert at_once(deleted(ago, state)) == expected, (state, ago)
+    runs = found(after(deleted(HOUR, "running")))
+    assert (runs.since, runs.pod) == (NOW - HOUR, "shop/cart")
+    assert "still runs, although its pod should have been gone since" in runs.message
+    # The API server's clock dates the deletion.
+    ahead = replace(deleted(-10 * MINUTE, "running"), api_skew=HOUR)
+    assert found(after(ahead)).since == NOW - 50 * MINUTE
+
+
+def test_pods_that_end_as_they_should_are_no_stuck_teardown() -> None:
+    running = "running"
+    started = replace(processes(), runtime=f"unix://{ENDPOINT}")
+    minute_ago = NOW - MINUTE
+    restarted = [replace(started, kubelet=minute_ago), replace(started, containerd=minute_ago)]
     for why, snapshot in {
-        "no damage": on_cri(booted=BOOTED),
-        "of another network": with_damage(on_cri(booted=BOOTED), network="cbr0"),
-        "made after the boot": with_damage(on_cri(booted=BOOTED, container=made_since)),
-        "start times unknown": with_damage(without(on_cri(booted=BOOTED), "processes")),
-        "just booted": with_damage(on_cri(booted=HOUR / 2)),
+        "a long grace period": deleted(-3 * HOUR, running),
+        "another pod of the name": deleted(HOUR, running, uid="another"),
+        "a mirror pod": deleted(HOUR, running, static=True),
+        "no deletion": deleted(HOUR, running, deletion=None, deleting=False),
+        "the kubelet started a minute ago": replace(deleted(HOUR), processes=Known(restarted[0])),
+        "the runtime did": replace(deleted(HOUR), processes=Known(restarted[1])),
+        "the node booted a minute ago": replace(
+            deleted(HOUR), processes=Known(replace(started, booted=minute_ago))
+        ),
+        # A finalizer keeps the pod, and its sandbox has given its address back.
+        "a finalizer": replace(
+            deleted(HOUR, finalizers=("example.com/keep",)), reservations=node().reservations
+        ),
+        "a Job that has ended": on_cri(pod("shop/cart", phase="Succeeded")),
+        "its pod is unknown": replace(
+            deleted(HOUR, running), pods=NotRequested("pods", "--api=off")
+        ),
     }.items():
-        assert severities(after(snapshot, snapshot)) == [], why
+        assert at_once(snapshot) == [], why
+
+
+def test_a_newer_sandbox_of_the_pod_says_that_nothing_tears_the_old_one_down() -> None:
+    def newer(age: timedelta, **changes: Any) -> Container:
+        created = int((NOW - age).timestamp())
+        return replace(sandbox("8" * 64, "shop/cart"), created=created, **changes)
+
+    for record, expected in (
+        (newer(4 * MINUTE), []),
+        (newer(5 * MINUTE), [Severity.INFO]),
+        (newer(HOUR), [Severity.WARNING]),
+        (newer(3 * HOUR), []),  # it is older
+        (newer(HOUR, pod_uid="of its successor"), []),
+    ):
+        assert at_once(on_cri(record)) == expected, record
+    assert "its pod has had a newer sandbox since" in found(after(on_cri(newer(HOUR)))).message
+    both_run = on_cri(newer(HOUR), container=sandbox(GONE, "shop/cart"))
+    assert at_once(both_run) == [], "CRI-O or a probe may still say so"
+
+
+def test_sandboxes_of_one_pod_are_told_in_one_line_with_the_words_of_the_runtime() -> None:
+    ids = [f"{n:064x}" for n in range(1000, 1025)]
+    old = int((NOW - HOUR).timestamp())
+    containers = [
+        replace(STOPPED, id=sandbox_id, created=old + n) for n, sandbox_id in enumerate(ids)
+    ]
+    leaks = [reservation(f"10.244.1.{20 + n}", sandbox_id) for n, sandbox_id in enumerate(ids)]
+    snapshot = node(
+        *leaks,
+        *containers,
+        checkpoints=NotRequested("checkpoints", "the kubelet of this node has none"),
+        runtimes=[ContainerRuntime(CONTAINERD, "1.7.24", ENDPOINT)],
+        processes=[replace(processes(), runtime=f"unix://{ENDPOINT}")],
+    )
+    damaged = tuple(DamagedResult("kubenet", each, "eth0", Damage.EMPTY) for each in ids)
+    report = after(replace(snapshot, damaged_results=damaged))
+    (line,) = finding_lines(report)[DETECTOR]
+    assert line.severity is Severity.WARNING
+    assert "25 addresses of 25 sandboxes of pod shop/cart" in line.text
+    assert "10.244.1.20 to 10.244.1.44" in line.text
+    assert f"25 of libcni's cached results are damaged, such as kubenet-{ids[0]}-eth0" in line.text
+    (steps,) = [advice(DETECTOR, report)]
+    assert steps[0].text.startswith("If libcni's cached result is damaged")
+    assert not any("cri-dockerd" in step.text for step in steps)

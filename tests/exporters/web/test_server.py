@@ -204,9 +204,11 @@ def test_metrics_are_served_as_they_are_asked_for(server: Server) -> None:
 ANOTHER_MACHINE = """
 import http.client, json, select, socket, sys, time
 host, port, sources = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+first, *others, late = sources
 
 def ask(path):
-    connection = http.client.HTTPConnection(host, port, timeout=5)
+    # From an address of which few are open: the server learns a moment later that one has ended.
+    connection = http.client.HTTPConnection(host, port, timeout=5, source_address=(late, 0))
     connection.request("GET", path)
     answer = connection.getresponse()
     return [answer.status, answer.read().decode()]
@@ -223,7 +225,6 @@ def refused(connections, count):
     return [connection in ended for connection in connections]
 
 answers = {path: ask(path) for path in ("/", "/api/v1/report", "/api/v1/status", "/metrics")}
-first, *others, late = sources
 held = idle(first, 10)
 first_refused = refused(held, 2)
 held += [connection for source in others for connection in idle(source, 8)]

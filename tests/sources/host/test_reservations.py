@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.model.snapshot import Known, NetworkStore, Reservation, Unavailable
+from agent.model.snapshot import EntryKind, Known, NetworkStore, Reservation, Unavailable
 from tests import wired
 from tests.wire import ID, as_nobody, needs, run
 
@@ -124,8 +124,8 @@ def test_what_host_local_never_writes_is_unrecognized_and_blocks_its_address(
         (Path.mkdir, "it is a directory"),
         (lambda path: path.symlink_to("/etc/shadow"), "it is a symbolic link"),
         (lambda path: path.symlink_to("/no/such/file"), "it is a symbolic link"),
-        (os.mkfifo, "it is not a regular file"),
-        (lambda path: os.mknod(path, stat.S_IFSOCK), "it is a socket or a device"),
+        (os.mkfifo, "it is a FIFO"),
+        (lambda path: os.mknod(path, stat.S_IFSOCK), "it is a socket"),
         (
             lambda path: run("truncate", "--size=1T", str(path)),
             "it holds 1099511627776 bytes; host-local writes 70",
@@ -134,7 +134,7 @@ def test_what_host_local_never_writes_is_unrecognized_and_blocks_its_address(
             (lambda path, content=content: path.write_bytes(content), why)
             for content, why in contents.items()
         ),
-        (lambda path: os.mknod(path, stat.S_IFCHR, os.makedev(1, 5)), "it is not a regular file"),
+        (lambda path: os.mknod(path, stat.S_IFCHR, os.makedev(1, 5)), "it is a device"),
     ]
     path, before = kubenet / "10.244.1.7", len(os.listdir("/proc/self/fd"))
     (kubenet / "10.244.1.8").write_text(ID)
@@ -150,6 +150,23 @@ def test_what_host_local_never_writes_is_unrecognized_and_blocks_its_address(
         path.rename(tmp_path / f"{number}")
 
 
+def test_a_fifo_is_seen_by_whatever_name_because_host_local_waits_for_its_writer(
+    kubenet: Path,
+) -> None:
+    (kubenet / "lock").touch()
+    (kubenet / "cbr0.bak").mkdir()
+    for name in ("10.244.1.7", "notes", "last_reserved_ip.0"):
+        os.mkfifo(kubenet / name)
+    store = read(kubenet)
+    assert store.reading == Known(())
+    assert sorted((entry.name, entry.kind) for entry in store.unrecognized) == [
+        ("10.244.1.7", EntryKind.FIFO),
+        ("cbr0.bak", EntryKind.DIRECTORY),
+        ("last_reserved_ip.0", EntryKind.FIFO),
+        ("notes", EntryKind.FIFO),
+    ]
+
+
 def test_what_is_missing_unreadable_or_no_directory_is_unavailable_and_an_empty_one_is_empty(
     tmp_path: Path, open_dir: Path
 ) -> None:
@@ -160,9 +177,12 @@ def test_what_is_missing_unreadable_or_no_directory_is_unavailable_and_an_empty_
     (tmp_path / "a-link").symlink_to("cbr0")
     assert why_failed(tmp_path / "kubenet").endswith("(networks found: cbr0, k8s-pod-network)")
     assert read(tmp_path / "cbr0") == NetworkStore("cbr0", Known(()), data_dir=str(tmp_path))
-    for name in ("a-file", "a-link"):
-        why = f"{tmp_path}/{name} is not a directory (symbolic links are not followed)"
-        assert why_failed(tmp_path / name) == why
+    why = f"{tmp_path}/a-file is not a directory (symbolic links are not followed)"
+    assert why_failed(tmp_path / "a-file") == why
+    linked = read(tmp_path / "a-link").reading
+    assert isinstance(linked, Unavailable)
+    assert linked.why.startswith(f"{tmp_path}/a-link is a symbolic link")
+    assert "mount cbr0 on it (`mount --bind`" in str(linked.remedy)
     # host-local >= 1.4 writes 0600: what one file hides could be any container's.
     (open_dir / "closed").mkdir(0o000)
     kubenet = open_dir / "kubenet"

@@ -435,6 +435,14 @@ def test_a_node_has_its_volumes_and_conditions_and_who_attaches_volumes(nodes: O
         ({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, True),
         *(({"status": {"conditions": conditions}}, False) for conditions in no),
     ])  # fmt: skip
+    why = "container runtime network not ready: cni plugin not initialized"
+    check(nodes, "not_ready", [
+        ({"status": {"conditions": [{"type": "Ready", "status": status, "message": message}]}}, expected)
+        for status, message, expected in (
+            ("False", why, why), ("Unknown", why, why), ("True", "kubelet is posting ready status", ""),
+            ("False", None, ""), ("False", "a\nb", "a\\nb"),
+        )
+    ])  # fmt: skip
     both = [{"type": "Ready", "status": "True"}, {"type": "CNIAddressPressure", "status": "False"}]
     check(nodes, "address_pressure", [
         ({"status": {"conditions": conditions}}, status)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.checks.runtime_versions import record_before_address
+from agent.checks.kubelet_runtime import record_before_address
+from agent.model.node_network import RuntimeStatus
 from agent.model.runtime import (
     CONTAINERD,
     RuntimeNetwork,
@@ -123,6 +124,29 @@ def test_it_names_itself_and_its_network_lists_nothing_and_denies_every_id(direc
     ] == [expected]
     assert cri.containers([]) == cri.containers([A, B, C, "default-" + A]) == ()
     assert cri.has(A) is False
+
+
+def test_it_loads_nothing_while_its_first_file_is_damaged_and_says_so(directory: Path) -> None:
+    cri = client(directory)
+    damaged = directory / "net.d/05-mesh.conflist"
+    try:
+        damaged.write_text("\n")  # it takes no notice of a file that is only created
+        until(lambda: cri.networks().loaded == (), "containerd has tried to load the files")
+        found = cri.networks()
+        assert found.status is not None
+        assert found.status.network_ready is False
+        assert found.status.reason == "NetworkPluginNotReady"
+        assert "cni plugin not initialized" in found.status.message
+        assert str(damaged) in found.status.load_error
+        assert found.directory == directory / "net.d"
+        assert (found.plugin_directories, found.root) == (
+            (Path("/opt/cni/bin"),),
+            directory / "root",
+        )
+    finally:
+        damaged.unlink()
+    until(lambda: bool(cri.networks().loaded), "containerd has loaded its network")
+    assert cri.networks().status == RuntimeStatus(network_ready=True)
 
 
 def test_a_record_of_any_namespace_that_cri_does_not_list_is_found_until_it_is_deleted(

@@ -436,7 +436,8 @@ def test_the_networks_are_those_that_containerd_has_loaded_or_cri_o_is_configure
             (http('[crio.network]\nnetwork_dir = ""\ncni_default_network = ""'), (None, "")),
         ):
             server.http = answer
-            assert cri.networks()[:3] == (None, *status)
+            found = cri.networks()
+            assert (found.loaded, found.directory, found.default) == (None, *status)
         for silent, why in (
             (b"", "GET /config"),
             (http("[crio.network]\nnetwork_dir = 7"), "cannot parse the response"),

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from agent.app.sources import for_command
 from agent.config import load
+from agent.model.node_network import RuntimeStatus
 from agent.model.runtime import CONTAINERD, DOCKER, ContainerRuntime, RuntimeNetwork
-from agent.model.snapshot import Unavailable
+from agent.model.snapshot import NotRequested, Unavailable
 from agent.sources.source_error import SourceError
 from tests.fakes.cri import FakeRuntime, cniconfig, sandbox
 from tests.fakes.grpc_server import FakeGrpcServer
 from tests.fakes.host import write_sockets
 from tests.sources.reading import read
 from tests.wire import Answer, FakeServer, Request, http, open_directory
-from tests.wired import process_table
+from tests.wired import of_config, process_table
 
 A, B = "a" * 64, "b" * 64
 SOCKET, CRIO, MINE = "/run/containerd/containerd.sock", "/run/crio/crio.sock", "/run/mine.sock"
@@ -89,7 +89,7 @@ class Machine:
             "run_dir": str(self.run_dir),
             "device_plugins_dir": "off",
         }
-        return for_command(load("scan", given | {"docker_host": self.docker.url} | options, {}))
+        return of_config(load("scan", given | {"docker_host": self.docker.url} | options, {}))
 
     def connections(self) -> dict[str, int]:
         """Return how often each runtime was connected to since it was last asked for."""
@@ -265,10 +265,9 @@ def test_processes_are_looked_for_once_a_snapshot_and_anew_by_a_recheck(
 # networks
 
 
-def test_the_kubelets_runtime_names_the_networks_and_one_that_has_loaded_none_hides_none(
+def test_the_kubelets_runtime_names_the_networks_and_none_if_it_has_loaded_none(
     machine: Machine, tmp_path: Path
 ) -> None:
-    """It cannot read the first file, and pods have addresses by another one."""
     machine.cri[SOCKET].info = {"cniconfig": cniconfig(BRIDGE)}
     for wired in (
         machine.wire("containerd", SOCKET),
@@ -276,16 +275,24 @@ def test_the_kubelets_runtime_names_the_networks_and_one_that_has_loaded_none_hi
     ):
         assert read(wired.snapshot, "networks").known() == CBR0
     none = json.dumps(json.loads(cniconfig()) | {"Networks": [], "PluginConfDir": str(tmp_path)})
-    machine.cri[SOCKET].info = {"cniconfig": none}
+    machine.cri[SOCKET].info = {"cniconfig": none, "lastCNILoadStatus": "cni config load failed"}
+    machine.cri[SOCKET].network_not_ready = "cni plugin not initialized"
     wired = machine.wire("containerd", SOCKET)
-    assert f"{tmp_path} has no CNI configuration" in why(wired, "networks")
-    (tmp_path / "00-bad.conflist").write_text(
-        '{"cniVersion": "1.0.0", "name": "zz", "plugins": []}'
-    )
-    assert "00-bad.conflist" in why(wired, "networks")
-    (tmp_path / "10-cbr0.conflist").write_text(json.dumps({"name": "cbr0", "plugins": [BRIDGE]}))
-    assert read(wired.snapshot, "networks").known() == CBR0
-    # Nor does one beside another, where it is unknown which is the kubelet's.
+    for file, text in (
+        ("", ""),
+        ("00-bad.conflist", '{"cniVersion": "1.0.0", "name": "zz", "plugins": []}'),
+        ("10-cbr0.conflist", json.dumps({"name": "cbr0", "plugins": [BRIDGE]})),
+    ):
+        if file:
+            (tmp_path / file).write_text(text)
+        assert read(wired.snapshot, "networks").known() == (), "it loads all or nothing"
+        assert read(wired.snapshot, "runtime_status").known() == RuntimeStatus(
+            network_ready=False,
+            reason="NetworkPluginNotReady",
+            message="Network plugin returns error: cni plugin not initialized",
+            load_error="cni config load failed",
+        )
+    # It hides none beside another one, where it is unknown which is the kubelet's.
     wired = machine.wire("containerd crio", SOCKET, CRIO, cni_config_dir=str(tmp_path))
     assert read(wired.snapshot, "networks").known() == CBR0
 
@@ -323,6 +330,68 @@ def test_the_directory_and_the_default_network_of_crio_and_the_directory_of_cri_
     assert "--cni-conf-dir of the kubelet and cri-dockerd differ" in why(wired, "networks")
 
 
+def test_crio_skips_a_file_that_names_a_plugin_without_a_program_as_far_as_that_is_known(
+    machine: Machine, tmp_path: Path
+) -> None:
+    programs = tmp_path / "bin"
+    for name, plugin in (("05-weave", {"type": "weave-net"}), ("10-cbr0", BRIDGE)):
+        tree = {"name": name.partition("-")[2], "plugins": [plugin]}
+        (tmp_path / f"{name}.conflist").write_text(json.dumps(tree))
+    config = '[crio.network]\nnetwork_dir = "{}"\nplugin_dirs = ["{}"]'
+    machine.servers[CRIO].http = http(config.format(tmp_path, programs))
+
+    def found() -> list[str]:
+        wired = machine.wire("crio", CRIO)
+        return [network.name for network in read(wired.snapshot, "networks").known()]
+
+    assert found() == ["weave"]
+    (machine.proc / "1/ns").mkdir()
+    (machine.proc / "1/ns/mnt").symlink_to("/proc/self/ns/mnt")
+    assert found() == ["weave"], "the plugins are elsewhere"
+    programs.mkdir()
+    (programs / "bridge").touch(0o755)
+    assert found() == ["cbr0"]
+    (programs / "bridge").unlink()
+    wired = machine.wire("crio", CRIO)
+    assert "names a plugin that is not installed" in why(wired, "networks")
+    machine.cri[CRIO].network_not_ready = "no CNI configuration file"
+    assert found() == [], "it says so itself"
+
+
+def test_the_status_of_the_runtime_costs_a_call_only_where_cri_dockerd_has_it(
+    machine: Machine, tmp_path: Path
+) -> None:
+    (tmp_path / "10-cbr0.conflist").write_text(json.dumps({"name": "cbr0", "plugins": [BRIDGE]}))
+    ready, none = RuntimeStatus(network_ready=True), RuntimeStatus(network_ready=None)
+    machine.cri[SOCKET].info = {"cniconfig": cniconfig(BRIDGE), "lastCNILoadStatus": "OK"}
+    wired = machine.wire("containerd", SOCKET)
+    read(wired.snapshot, "networks")
+    machine.connections()
+    assert read(wired.snapshot, "runtime_status").known() == ready
+    assert machine.connections() == {}
+    # Of two runtimes it is not known which is the kubelet's.
+    wired = machine.wire("containerd crio", SOCKET, CRIO, cni_config_dir=str(tmp_path))
+    read(wired.snapshot, "networks")
+    assert isinstance(read(wired.snapshot, "runtime_status"), NotRequested)
+    # A runtime that does not answer has no status.
+    machine.servers[CRIO].http = b""
+    wired = machine.wire("crio", CRIO)
+    read(wired.snapshot, "networks")
+    assert "GET /config" in why(wired, "runtime_status")
+
+    docker = {"kubelet": "unix:///run/cri-dockerd.sock", "cni_config_dir": str(tmp_path)}
+    wired = machine.wire("dockerd cri-dockerd", DOCKERS, **docker)
+    assert read(wired.snapshot, "networks").known() == CBR0
+    assert read(wired.snapshot, "runtime_status").known() == none, "dockershim has none"
+    shim = FakeRuntime(name="docker", network_not_ready="cni config uninitialized")
+    with FakeGrpcServer(machine.run_dir / "cri-dockerd.sock", shim.answer) as server:
+        assert read(wired.snapshot, "networks").known() == CBR0
+        assert server.connections == 0
+        found = read(wired.snapshot, "runtime_status").known()
+        assert (found.network_ready, found.reason) == (False, "NetworkPluginNotReady")
+        assert server.connections == 1
+
+
 def test_the_networks_of_runtime_classes_are_networks_of_the_node(
     machine: Machine, tmp_path: Path
 ) -> None:
@@ -341,6 +410,7 @@ def test_the_networks_of_runtime_classes_are_networks_of_the_node(
     wired = with_class(alt)
     assert read(wired.snapshot, "networks").known() == CBR0, "no pod of the class can start"
     (alt / "09-bad.conflist").write_text("{")
-    assert f"no file in {alt} is a CNI configuration" in why(wired, "networks")
     (alt / "10-alt.conflist").write_text(json.dumps({"name": "alt", "plugins": [BRIDGE]}))
+    assert read(wired.snapshot, "networks").known() == CBR0, "it loads nothing"
+    (alt / "09-bad.conflist").unlink()
     assert [one.name for one in read(wired.snapshot, "networks").known()] == ["cbr0", "alt"]

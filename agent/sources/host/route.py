@@ -43,6 +43,8 @@ _TABLE_IPV6: Final = Path("/proc/net/ipv6_route")
 
 
 class Route(NamedTuple):
+    """How the node would reach an address. All defaults: it would not, or not on a link."""
+
     local: bool = False  # it is an address of the node itself
     link: str = ""
     """The interface on whose link the address is; empty: none, or one without neighbors."""
@@ -72,7 +74,8 @@ def find_route(ip: str) -> Route:
             return Route(local=True)
         if answer.kind != _RTN_UNICAST:
             return Route()
-        return _route_on_link(ip, answer, [*_listed_ipv6(ip)] if ":" in ip else [*_listed_ipv4(ip)])
+        listed = _listed_ipv6(ip) if ":" in ip else _listed_ipv4(ip)
+        return _route_on_link(ip, answer, tuple(listed))
     except (OSError, struct.error, ValueError) as error:
         raise SourceError(f"cannot ask the kernel for the route to {ip}: {error}") from error
 
@@ -83,14 +86,17 @@ def _route_on_link(ip: str, answer: _Answer, listed: Sequence[tuple[str, int]]) 
     `listed`: the routes to the address in /proc, as interface and prefix.
     """
     link = socket.if_indextoname(answer.device)
+    own = [bits for name, bits in listed if name == link]
+    # The default route leads everywhere, and says nothing of an address.
+    others = {name for name, bits in listed if bits and name != link}
     all_bits = ip_address(ip).max_prefixlen
-    prefix = _find_prefix(ip, answer, [bits for name, bits in listed if name == link])
+    prefix = _find_prefix(ip, answer, own)
     alone = prefix == all_bits
     return Route(
         link=link if alone or _has_neighbors(link) else "",
         alone=alone,
         prefix=all_bits if prefix is None else prefix,
-        other_links=tuple(sorted({name for name, bits in listed if bits and name != link})),
+        other_links=tuple(sorted(others)),
     )
 
 
@@ -115,24 +121,27 @@ def _listed_ipv4(ip: str) -> Iterator[tuple[str, int]]:
 
 
 def _listed_ipv6(ip: str) -> Iterator[tuple[str, int]]:
-    """Yield the same for IPv6."""
+    """Yield the same for IPv6; nothing if the kernel has none."""
     if not _TABLE_IPV6.exists():
         return
     address = int(ip_address(ip))
     for line in _TABLE_IPV6.read_bytes().splitlines():
         network, prefix, _, _, gateway, _, _, _, flags, name = line.split(maxsplit=9)
+        if int(gateway, 16) or int(flags, 16) & _ELSEWHERE_IPV6:
+            continue
         bits = int(prefix, 16)
-        is_elsewhere = int(gateway, 16) or int(flags, 16) & _ELSEWHERE_IPV6
-        if not is_elsewhere and int(network, 16) >> 128 - bits == address >> 128 - bits:
+        host_bits = 128 - bits
+        if int(network, 16) >> host_bits == address >> host_bits:
             yield os.fsdecode(name.strip()), bits
 
 
 def _get_route(ip: str, flags: int) -> _Answer | None:
-    """Ask the kernel for one route; None: there is none."""
+    """Ask the kernel for one route; None: there is none. Raises OSError and struct.error."""
     address = ip_address(ip)
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     body = _ROUTE.pack(family, address.max_prefixlen, 0, 0, 0, 0, 0, 0, flags)
-    body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(address.packed), _RTA_DST) + address.packed
+    body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(address.packed), _RTA_DST)
+    body += address.packed
     header = _HEADER.pack(_HEADER.size + len(body), _RTM_GETROUTE, _NLM_F_REQUEST, 1, 0)
 
     kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
@@ -160,7 +169,8 @@ def _parse(message: bytes) -> _Answer | None:
         if name == _RTA_OIF:
             (device,) = struct.unpack_from("I", message, offset + _ATTRIBUTE.size)
         attributes.add(name)
-        offset += max(size + 3 & ~3, _ATTRIBUTE.size)
+        aligned = size + 3 & ~3  # RTA_ALIGN: to four bytes
+        offset += max(aligned, _ATTRIBUTE.size)
     return _Answer(kind, prefix, flags, frozenset(attributes), device)
 
 

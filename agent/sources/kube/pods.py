@@ -1,17 +1,13 @@
-"""Parses the pods of this node, and its Node object, as the API server has them."""
+"""Parses the pods of this node, as the API server has them."""
 
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from ipaddress import ip_address
 from operator import index
-from typing import Final
 
-from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED, Taint
-from agent.model.snapshot import ADDRESS_PRESSURE, Node, NodeDevices, Pod, PortMapping
-from agent.model.text import escape
+from agent.model.snapshot import Pod, PortMapping
 from agent.sources.kube.api import Resource
 from agent.sources.kube.fields import (
     Object,
@@ -23,6 +19,7 @@ from agent.sources.kube.fields import (
     sorted_names,
 )
 from agent.sources.kube.rejections import parse_rejection
+from agent.sources.kube.volume_names import unique_volume_name
 
 
 def pods_of(node: str) -> Resource[Pod]:
@@ -67,7 +64,8 @@ def parse_pod(item: Object) -> Pod:
         deletion=moment(deletion),
         finalizers=sorted_names(map(str, metadata.get("finalizers") or ())),
         # Only needed while the pod waits, and a time for every pod needs memory on every node.
-        scheduled=None if ips else _scheduled(status),
+        scheduled=None if ips else _since(status, "PodScheduled", "True"),
+        unready=None if ips else _since(status, "Ready", "False"),
         claims=sorted_names(_claims(name, volumes)),
         volumes=sorted_names(filter(None, attached)),
         static=_is_mirror(metadata),
@@ -128,11 +126,12 @@ def _host_ports(spec: Object) -> Iterator[PortMapping]:
                     yield PortMapping(index(host_port), str(port.get("protocol") or "TCP").lower())
 
 
-def _scheduled(status: Object) -> datetime | None:
-    scheduled = condition(status, "PodScheduled")
-    if scheduled.get("status") != "True":
+def _since(status: Object, kind: str, value: str) -> datetime | None:
+    """Return since when a condition has had this value; None: it has another, or none."""
+    found = condition(status, kind)
+    if found.get("status") != value:
         return None
-    return moment(scheduled.get("lastTransitionTime"))
+    return moment(found.get("lastTransitionTime"))
 
 
 def _states(status: Object, key: str) -> Iterator[Object]:
@@ -154,113 +153,3 @@ def _controller(metadata: Object) -> str:
         if owner.get("controller") is True and owner["kind"] != "Node":
             return f"{owner['kind']}/{owner['name']}"
     return ""
-
-
-_VOLUMES: Final[Mapping[str, str]] = {
-    "awsElasticBlockStore": "kubernetes.io/aws-ebs/{volumeID}",
-    "azureDisk": "kubernetes.io/azure-disk/{diskURI}",
-    "cinder": "kubernetes.io/cinder/{volumeID}",
-    "csi": "kubernetes.io/csi/{driver}^{volumeHandle}",
-    "flexVolume": "{driver}/{object name}",
-    "gcePersistentDisk": "kubernetes.io/gce-pd/{pdName}",
-    "iscsi": "kubernetes.io/iscsi/{targetPortal}:{iqn}:{lun}",
-    "rbd": "kubernetes.io/rbd/{pool}:{image}",
-    "vsphereVolume": "kubernetes.io/vsphere-volume/{volumePath}",
-}
-"""How the node's status names a volume of each kind, by the fields of its source.
-
-Other kinds (Fibre Channel) cannot be named from here. The kind `csi` of a pod has no handle: it is
-never attached.
-"""
-_DEFAULTS: Final = {"lun": "0", "pool": "rbd"}
-"""What Kubernetes takes for fields that are missing."""
-
-
-def unique_volume_name(described: Object, name: str) -> str | None:
-    """Return a volume's name in the node's status.
-
-    None: it need not be attached, or is of an unknown kind. `name`: of the PersistentVolume, or of
-    the volume in its pod.
-    """
-    for kind, pattern in _VOLUMES.items():
-        source = described.get(kind)
-        if isinstance(source, Mapping):
-            fields = {**source, "object name": name}
-            values = {field: value for field, value in fields.items() if value}
-            try:
-                return pattern.format_map(_DEFAULTS | values)
-            except KeyError:
-                return None
-    return None
-
-
-NODES_PATH: Final = "/api/v1/nodes"
-_CONTROLLER_ATTACH: Final = "volumes.kubernetes.io/controller-managed-attach-detach"
-
-
-def own_node(name: str) -> Resource[Node]:
-    selector = ("fieldSelector", f"metadata.name={name}")
-    return Resource("node", NODES_PATH, (selector,), parse_node)
-
-
-def parse_node(item: Object) -> Node:
-    """Return a Node; raises KeyError, TypeError or AttributeError if it is none."""
-    metadata = item["metadata"]
-    spec = item.get("spec") or {}
-    status = item.get("status") or {}
-    info = status.get("nodeInfo") or {}
-    in_use = status.get("volumesInUse")
-    return Node(
-        name=str(metadata["name"]),
-        # Servers before 1.16 send only `podCIDR`.
-        pod_cidrs=tuple(map(str, spec.get("podCIDRs") or filter(None, [spec.get("podCIDR")]))),
-        max_pods=_max_pods(status),
-        devices=tuple(_devices(status)),
-        address_pressure=sys.intern(str(condition(status, ADDRESS_PRESSURE).get("status", ""))),
-        uid=str(metadata.get("uid") or ""),
-        created=moment(metadata.get("creationTimestamp")),
-        provider_id=escape(str(spec.get("providerID") or "")),
-        taints=tuple(_taints(spec)),
-        unschedulable=spec.get("unschedulable") is True,
-        ready=condition(status, "Ready").get("status") == "True",
-        controller_attach=(metadata.get("annotations") or {}).get(_CONTROLLER_ATTACH) == "true",
-        volumes_in_use=sorted_names(map(str, in_use)) if isinstance(in_use, list) else (),
-        volumes_attached=_volumes_attached(status),
-        runtime=str(info.get("containerRuntimeVersion") or ""),
-        kubelet=str(info.get("kubeletVersion", "")),
-    )
-
-
-def _max_pods(status: Object) -> int | None:
-    pods = str((status.get("allocatable") or {}).get("pods"))
-    return count(pods) if pods.isdecimal() else None
-
-
-def _volumes_attached(status: Object) -> tuple[str, ...]:
-    volumes = objects(status.get("volumesAttached"))
-    return sorted_names(str(volume["name"]) for volume in volumes if "name" in volume)
-
-
-def _devices(status: Object) -> Iterator[NodeDevices]:
-    capacity = status.get("capacity") or {}
-    allocatable = status.get("allocatable") or {}
-    for resource in sorted_names(name for name in (*capacity, *allocatable) if is_device(name)):
-        total = count(capacity.get(resource, 0))
-        usable = count(allocatable.get(resource, 0))
-        if total is not None and usable is not None:
-            yield NodeDevices(resource, total, usable)
-
-
-_RELEVANT_TAINTS: Final = frozenset({UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE})
-_EPOCH_SECONDS: Final = re.compile("[0-9]{1,11}")
-"""As the autoscaler writes a time; others write `true`."""
-
-
-def _taints(spec: Object) -> Iterator[Taint]:
-    for taint in objects(spec.get("taints")):
-        if str(taint.get("key")) in _RELEVANT_TAINTS:
-            value = str(taint.get("value"))
-            at = None
-            if _EPOCH_SECONDS.fullmatch(value):
-                at = datetime.fromtimestamp(int(value), UTC)
-            yield Taint(taint["key"], at)

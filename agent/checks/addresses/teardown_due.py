@@ -1,0 +1,169 @@
+"""Since when the teardown of a sandbox is due, and which evidence says so. Pure.
+
+All but what earlier snapshots showed is evidence of a single snapshot, which no restart of the
+agent loses. A kubelet or a runtime that has just started tries anew, so nothing counts that is
+older than its start.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from enum import Enum, auto
+from typing import NamedTuple
+
+from agent.model.assessment import Assessment, ClassifiedReservation, State
+from agent.model.index import SnapshotIndex
+from agent.model.snapshot import Container, Pod, Reservation, Snapshot, known_or
+from agent.model.versions import version_numbers
+
+
+class Evidence(Enum):
+    SEEN = auto()
+    """Earlier snapshots showed it, or this is the first one."""
+    POD_DELETED = auto()
+    """The pod should be gone: its deletion and its grace period are over."""
+    REPLACED = auto()
+    """The pod has a newer sandbox, which the kubelet makes after the teardown of the old one."""
+    POWER_CUT = auto()
+    """It is older than the boot, and its cached result is damaged.
+
+    The time of the sandbox alone proves nothing: a node may create some before its clock is set.
+    """
+    FORGOTTEN = auto()
+    """The kubelet does not look for sandboxes of which only a checkpoint is left."""
+
+
+class Due(NamedTuple):
+    evidence: Evidence
+    since: datetime  # by the node's clock
+    lasted: timedelta
+    """How long nothing has come of it while the kubelet and the runtime ran."""
+
+
+def teardown_due(
+    reservation: Reservation, entry: ClassifiedReservation, assessment: Assessment
+) -> Due | None:
+    """Return the evidence that reaches back furthest; None: the sandbox is not due for teardown."""
+    found = _evidence(reservation, entry, assessment)
+    return max(found, key=lambda due: due.lasted, default=None)
+
+
+def _evidence(
+    reservation: Reservation, entry: ClassifiedReservation, assessment: Assessment
+) -> Iterator[Due]:
+    snapshot = assessment.snapshot
+    trying = _trying_for(assessment)
+    if (pending := assessment.memory.get(reservation).pending_since) is not None:
+        lasted = min(snapshot.uptime - pending.uptime, trying)
+        yield Due(Evidence.SEEN, pending.wall, lasted)
+    dated = {
+        Evidence.POD_DELETED: _should_be_gone(reservation, entry, assessment.index),
+        Evidence.REPLACED: _replaced_at(reservation, entry, assessment.index),
+        Evidence.POWER_CUT: _power_cut(entry, assessment.index),
+        Evidence.FORGOTTEN: _forgotten_at(reservation, entry, snapshot),
+    }
+    for evidence, since in dated.items():
+        if since is not None:
+            yield Due(evidence, since, min(snapshot.taken_at - since, trying))
+
+
+def _trying_for(assessment: Assessment) -> timedelta:
+    """Return for how long the kubelet and the runtime have run, as far as that is known."""
+    snapshot = assessment.snapshot
+    processes = known_or(snapshot.processes, None)
+    if processes is None:
+        return snapshot.uptime
+    starts = [processes.start_of(name) for name in assessment.runtime.names]
+    known = [start for start in (processes.booted, processes.kubelet, *starts) if start]
+    return snapshot.taken_at - max(known)
+
+
+def _should_be_gone(
+    reservation: Reservation, entry: ClassifiedReservation, index: SnapshotIndex
+) -> datetime | None:
+    """Return when the pod should have been gone, by the node's clock; None: it should not."""
+    snapshot = index.snapshot
+    pod = _pod_of(reservation, entry, index)
+    # The kubelet runs a static pod on while the API server deletes its mirror.
+    if pod is None or pod.static or not pod.deleting or pod.deletion is None:
+        return None
+    return pod.deletion - (snapshot.api_time - snapshot.taken_at)
+
+
+def _pod_of(
+    reservation: Reservation, entry: ClassifiedReservation, index: SnapshotIndex
+) -> Pod | None:
+    """Return the pod that the sandbox is of, which is no successor with the same name."""
+    container = index.containers.get(entry.container_id)
+    for pod in known_or(index.snapshot.pods, ()):
+        if container is not None and container.pod_uid:
+            if pod.uid == container.pod_uid:
+                return pod
+        elif pod.name == entry.pod and pod.created and pod.created <= reservation.mtime:
+            return pod
+    return None
+
+
+def _replaced_at(
+    reservation: Reservation, entry: ClassifiedReservation, index: SnapshotIndex
+) -> datetime | None:
+    """Return since when the kubelet has run with a newer sandbox of the pod; None: without one."""
+    processes = known_or(index.snapshot.processes, None)
+    if entry.state is State.IN_USE or processes is None or processes.kubelet is None:
+        return None
+    old = index.containers.get(entry.container_id)
+    created = old.created if old else reservation.mtime.timestamp()
+    newer = [
+        container.created
+        for container in index.containers.values()
+        if _is_of_the_pod(container, old, entry, index)
+        and created < container.created <= index.snapshot.taken_at.timestamp()
+    ]
+    if not newer:
+        return None
+    return max(processes.kubelet, datetime.fromtimestamp(min(newer), UTC))
+
+
+def _is_of_the_pod(
+    container: Container,
+    old: Container | None,
+    entry: ClassifiedReservation,
+    index: SnapshotIndex,
+) -> bool:
+    """Return whether it is another sandbox of the pod."""
+    if not container.sandbox or container.id == entry.container_id:
+        return False
+    if old is not None:
+        # The pods of a StatefulSet have the names of their predecessors.
+        return old.sandbox and bool(old.pod_uid) and container.pod_uid == old.pod_uid
+    return container.pod == index.pods.get(entry.container_id)
+
+
+def _power_cut(entry: ClassifiedReservation, index: SnapshotIndex) -> datetime | None:
+    processes = known_or(index.snapshot.processes, None)
+    container = index.containers.get(entry.container_id)
+    if processes is None or container is None or container.running:
+        return None
+    damaged = any(sandbox == container.id for _, sandbox in index.damaged_results)
+    is_older = container.created < int(processes.booted.timestamp())
+    return processes.booted if damaged and is_older else None
+
+
+def _forgotten_at(
+    reservation: Reservation, entry: ClassifiedReservation, snapshot: Snapshot
+) -> datetime | None:
+    """Return since when the kubelet has run with a checkpoint that it leaves alone."""
+    processes = known_or(snapshot.processes, None)
+    if entry.state is not State.TEARDOWN_PENDING or not forgets_checkpoints(snapshot):
+        return None
+    if processes is None or processes.kubelet is None:
+        return None
+    return max(processes.kubelet, reservation.mtime)
+
+
+def forgets_checkpoints(snapshot: Snapshot) -> bool:
+    """Return whether the kubelet leaves a sandbox alone of which only a checkpoint is left.
+
+    From 1.36 it lists sandboxes with an empty filter, and cri-dockerd then omits these (0.4.3).
+    """
+    node = known_or(snapshot.node, None)
+    return node is not None and (version_numbers(node.kubelet) or ()) >= (1, 36)

@@ -1,0 +1,1 @@
+"""Why pods wait for their sandbox."""

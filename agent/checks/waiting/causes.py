@@ -1,0 +1,149 @@
+"""Waiting pods by what stops them: one group for each cause. Pure."""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from agent.checks.waiting_pods import EVENT_AGE, Wait, pods_to_list, unstarted_pods
+from agent.model.finding import WaitCause
+from agent.model.snapshot import (
+    CREATION_REASONS,
+    NETWORK_NOT_READY,
+    VOLUME_REASONS,
+    Known,
+    NotRequested,
+    SandboxFailure,
+    Snapshot,
+    Unavailable,
+    known_or,
+)
+
+NO_CONFIGURATION: Final = frozenset({
+    "client_no_configuration", "containerd_no_network", "crio_no_config", "crio_starting",
+    "docker_no_config", "network_not_ready",
+})  # fmt: skip
+"""The entries of the catalog by which the runtime has no network at all."""
+RANGE_FULL: Final = "range_full"
+"""The entry by which host-local has no free address."""
+NO_ADDRESS: Final = frozenset({RANGE_FULL, "requested_address_taken"})
+_WITHOUT_EVENT: Final = ("no Event",)
+_WITH_VOLUMES: Final = ("no Event, and volumes",)
+_NO_SANDBOX_FAILED: Final = frozenset({*_WITHOUT_EVENT, *_WITH_VOLUMES, *VOLUME_REASONS})
+_RANK: Final = {reason: rank for rank, reason in enumerate(CREATION_REASONS)}
+
+
+class Group(NamedTuple):
+    """Pods that wait for the same reason."""
+
+    cause: WaitCause
+    failure: SandboxFailure | None
+    """Their last Event. None: none is known."""
+    waits: tuple[Wait, ...]  # longest first
+    needs_volumes: bool = False
+    """Whether no Event says why, and each pod needs volumes.
+
+    The kubelet makes no sandbox before these are mounted. From 1.28 on it sends no Event when that
+    takes too long.
+    """
+    unlisted: int = 0
+    """For how many of them it is assumed: their Events were not listed."""
+
+
+def groups(snapshot: Snapshot) -> list[Group]:
+    """Return the groups of pods that wait, the one first that has waited longest."""
+    failures = _last_failures(snapshot)
+    # Without the runtime's list, a pod may have its sandbox and pull its image.
+    has_list = isinstance(snapshot.containers, Known)
+    waits = [wait for wait in unstarted_pods(snapshot) if has_list or wait.pod.name in failures]
+    listed = {pod.uid for pod in pods_to_list(snapshot)}
+    by_key: dict[tuple[str, ...], list[Wait]] = {}
+    unlisted = []
+    for wait in waits:
+        failure = failures.get(wait.pod.name)
+        if failure is None and wait.pod.uid not in listed:
+            unlisted.append(wait)
+        else:
+            by_key.setdefault(_key(wait, failure), []).append(wait)
+    of_sandboxes = [key for key in by_key if key[0] not in _NO_SANDBOX_FAILED]
+    assumed = of_sandboxes[0] if len(of_sandboxes) == 1 else None
+    for wait in unlisted:
+        by_key.setdefault(assumed or _key(wait, None), []).append(wait)
+    found = []
+    for key, members in by_key.items():
+        failure = failures.get(members[0].pod.name)
+        needs_volumes = key == _WITH_VOLUMES
+        found.append(
+            Group(
+                cause=_cause(failure, snapshot, needs_volumes=needs_volumes),
+                failure=failure,
+                waits=tuple(sorted(members, key=lambda wait: -wait.age)),
+                needs_volumes=needs_volumes,
+                unlisted=len(unlisted) if key == assumed else 0,
+            )
+        )
+    return sorted(found, key=lambda group: -group.waits[0].age)
+
+
+def unattached_volumes(snapshot: Snapshot) -> int:
+    """Return how many volumes the kubelet needs, and the controller has not attached."""
+    node = known_or(snapshot.node, None)
+    if node is None or not node.controller_attach:
+        return 0
+    return len(set(node.volumes_in_use) - set(node.volumes_attached))
+
+
+def events_unread(snapshot: Snapshot) -> str:
+    """Return why the Events of waiting pods are not known; empty: they are."""
+    match snapshot.sandbox_failures:
+        case NotRequested(_, why) | Unavailable(_, why):
+            return why
+        case _:
+            return ""
+
+
+def _last_failures(snapshot: Snapshot) -> Mapping[str, SandboxFailure]:
+    """Return for each pod the Event that says why it has no sandbox.
+
+    Of several that are recent, it is the one about the latest step of the kubelet.
+    """
+    last: dict[str, SandboxFailure] = {}
+    for failure in known_or(snapshot.sandbox_failures, ()):
+        if failure.reason in _RANK:
+            earlier = last.get(failure.pod)
+            if earlier is None or _precedes(failure, earlier, snapshot):
+                last[failure.pod] = failure
+    return last
+
+
+def _precedes(failure: SandboxFailure, other: SandboxFailure, snapshot: Snapshot) -> bool:
+    if failure.at is None or other.at is None:
+        return failure.at is not None
+    oldest = snapshot.api_time - EVENT_AGE
+    if failure.reason != other.reason and min(failure.at, other.at) >= oldest:
+        return _RANK[failure.reason] < _RANK[other.reason]
+    return failure.at >= other.at
+
+
+def _key(wait: Wait, failure: SandboxFailure | None) -> tuple[str, ...]:
+    """Return what is equal for pods that the same cause stops."""
+    if failure is None:
+        return _WITH_VOLUMES if wait.pod.claims or wait.pod.volumes else _WITHOUT_EVENT
+    words = failure.exhausted or failure.requested_ip or failure.entry or failure.kind
+    return failure.reason, failure.network, failure.plugin, words
+
+
+def _cause(failure: SandboxFailure | None, snapshot: Snapshot, *, needs_volumes: bool) -> WaitCause:
+    if failure is None:
+        status = known_or(snapshot.runtime_status, None)
+        if status is not None and status.network_ready is False:
+            return WaitCause.NETWORK_NOT_READY
+        is_late = needs_volumes and unattached_volumes(snapshot)
+        return WaitCause.VOLUME_PENDING if is_late else WaitCause.UNEXPLAINED
+    if failure.reason in VOLUME_REASONS:
+        return WaitCause.VOLUME_PENDING
+    if failure.reason == NETWORK_NOT_READY or failure.entry in NO_CONFIGURATION:
+        return WaitCause.NETWORK_NOT_READY
+    if failure.entry in NO_ADDRESS:
+        return WaitCause.NO_ADDRESS
+    if failure.plugin or failure.reason == "NoNetworkFound":
+        return WaitCause.PLUGIN_FAILED
+    return WaitCause.SANDBOX_FAILED

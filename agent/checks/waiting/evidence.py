@@ -1,0 +1,253 @@
+"""What this node itself shows about why pods wait. Pure.
+
+Evidence proves if it is what the message says, read independently here. It only fits if it would
+stop pods too, and nothing shows that it stops these. It contradicts if what the message says is no
+longer so.
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from agent.checks.waiting_pods import EVENT_AGE, is_about
+from agent.model import catalog
+from agent.model.assessment import Assessment, State, or_none
+from agent.model.finding import WaitCause
+from agent.model.node_network import CniFile, CniFiles, Disk
+from agent.model.runtime import CONTAINERD
+from agent.model.snapshot import NotRequested, SandboxFailure, known_or
+from agent.model.text import count_of, format_age, join_names
+
+_FULL: Final = 2**20
+"""Bytes. With less, a file of host-local or libcni may not be written."""
+_HANGS_AFTER: Final = timedelta(minutes=1)
+"""No plugin that works takes longer."""
+DISK: Final = frozenset({
+    "reservations_disk_full", "reservations_not_writable", "cached_result_not_written",
+     "no_space",
+})  # fmt: skip
+SUBNET_ENV: Final = frozenset({"flannel_subnet_env", "flannel_subnet_env_incomplete"})
+BRIDGE_ADDRESS: Final = "bridge_other_address"
+NO_BINARY: Final = "plugin_binary_missing"
+
+
+class Weight(StrEnum):
+    """What evidence is worth, in the words that introduce it."""
+
+    PROOF = "proof on this node: "
+    FITS = "it fits that "
+    CONTRADICTION = "but "
+
+
+class Evidence(NamedTuple):
+    text: str
+    weight: Weight = Weight.FITS
+
+
+class Situation(NamedTuple):
+    """What evidence is looked for."""
+
+    cause: WaitCause
+    failure: SandboxFailure | None
+    assessment: Assessment
+
+    @property
+    def entry(self) -> str:
+        return self.failure.entry if self.failure else ""
+
+    @property
+    def plugin(self) -> str:
+        return self.failure.plugin if self.failure else ""
+
+
+def gather(situation: Situation) -> list[Evidence]:
+    """Return what this node shows, proofs first."""
+    if situation.cause is WaitCause.VOLUME_PENDING:
+        return []
+    found = [evidence for look in _LOOKS for evidence in look(situation)]
+    return sorted(found, key=lambda evidence: list(Weight).index(evidence.weight))
+
+
+def exhausted_network(failure: SandboxFailure, assessment: Assessment) -> str | None:
+    """Return the network that was checked and has the range of a failure."""
+    for store in assessment.snapshot.reservations:
+        if not isinstance(store.reading, NotRequested):
+            ranges = or_none(assessment.ranges, store.network)
+            if ranges and is_about(failure, ranges):
+                return store.network
+    return None
+
+
+def is_recent(failure: SandboxFailure, assessment: Assessment) -> bool:
+    at = failure.at
+    return at is not None and assessment.snapshot.api_time - at <= EVENT_AGE
+
+
+def _range(situation: Situation) -> Iterator[Evidence]:
+    """Compare the range that a plugin finds full with what was counted here."""
+    failure = situation.failure
+    if failure is None or not failure.exhausted:
+        return
+    network = exhausted_network(failure, situation.assessment)
+    free = or_none(situation.assessment.free, network) if network else None
+    if free == 0:
+        yield Evidence(f"network {network} has no free address", Weight.PROOF)
+    elif not is_recent(failure, situation.assessment):
+        return
+    elif free is None:
+        text = "no network that was checked has this range: its network was not read"
+        yield Evidence(text, Weight.CONTRADICTION)
+    else:
+        addresses = count_of(free, "free address", "free addresses")
+        yield Evidence(f"network {network} has {addresses} now", Weight.CONTRADICTION)
+
+
+def _requested_address(situation: Situation) -> Iterator[Evidence]:
+    """Say who has the one address that a pod asks for."""
+    failure = situation.failure
+    if failure is None or not failure.requested_ip:
+        return
+    ip = failure.requested_ip
+    entries = [entry for entry in situation.assessment.reservations if entry.name == ip]
+    for entry in entries:
+        where = f"{ip} is reserved in network {entry.network}"
+        if entry.state is State.LEAKED:
+            text = f"{where} for container {entry.container}, which no longer exists: it is leaked"
+        else:
+            state = entry.state.value.replace("_", " ")
+            text = f"{where} (state {state}: {entry.why}), so it is not known to be leaked"
+        yield Evidence(text, Weight.PROOF)
+    if not entries:
+        text = f"no directory that was read has a reservation of {ip}"
+        yield Evidence(text, Weight.CONTRADICTION)
+
+
+def _subnet_env(situation: Situation) -> Iterator[Evidence]:
+    files = known_or(situation.assessment.snapshot.cni_files, None)
+    env = files.subnet_env if files else None
+    if env is None or situation.plugin not in {"", "flannel"}:
+        return
+    is_named = situation.entry in SUBNET_ENV
+    if env.problem:
+        text = f"{env.path} {env.problem} (flanneld writes it when it starts)"
+        yield Evidence(text, Weight.PROOF if is_named else Weight.FITS)
+    elif is_named:
+        yield Evidence(f"{env.path} is complete now", Weight.CONTRADICTION)
+
+
+def _bridge(situation: Situation) -> Iterator[Evidence]:
+    if situation.entry != BRIDGE_ADDRESS:
+        return
+    values = message_values(situation.failure)
+    for link in known_or(situation.assessment.snapshot.links, ()):
+        if link.name != values.get("bridge"):
+            continue
+        has = join_names(link.addresses) or "no address"
+        if values.get("gateway") in link.addresses:
+            yield Evidence(f"{link.name} has {has} now", Weight.CONTRADICTION)
+        else:
+            yield Evidence(f"bridge {link.name} has {has}", Weight.PROOF)
+
+
+def _disks(situation: Situation) -> Iterator[Evidence]:
+    for disk in known_or(situation.assessment.snapshot.disks, ()):
+        if text := _disk_problem(disk):
+            yield Evidence(text, Weight.PROOF if situation.entry in DISK else Weight.FITS)
+
+
+def _disk_problem(disk: Disk) -> str:
+    if disk.read_only:
+        return f"the file system of {disk.path} is read-only"
+    if disk.total_bytes and disk.free_bytes < _FULL:
+        return f"the file system of {disk.path} is full"
+    if disk.total_inodes and not disk.free_inodes:
+        return f"the file system of {disk.path} has no free inodes"
+    return ""
+
+
+def _plugins(situation: Situation) -> Iterator[Evidence]:
+    files = known_or(situation.assessment.snapshot.cni_files, None)
+    missing = files.missing_plugins if files else None
+    is_named = situation.entry == NO_BINARY
+    for plugin in missing or ():
+        weight = Weight.PROOF if is_named and plugin == situation.plugin else Weight.FITS
+        yield Evidence(f"the program of CNI plugin {plugin} is missing", weight)
+    if is_named and missing is not None and situation.plugin not in missing:
+        text = f"the program of {situation.plugin} is there now, or no configured network uses it"
+        yield Evidence(text, Weight.CONTRADICTION)
+
+
+def _network(situation: Situation) -> Iterator[Evidence]:
+    """Say what the runtime and the Node say of the network, and which files explain it."""
+    snapshot = situation.assessment.snapshot
+    status = known_or(snapshot.runtime_status, None)
+    concerns_all = situation.cause is WaitCause.NETWORK_NOT_READY
+    is_down = status is not None and status.network_ready is False
+    if status is not None and is_down:
+        words = ": ".join(filter(None, (status.reason, status.message)))
+        text = f"the runtime says that its network is not ready ({words})"
+        yield Evidence(text, Weight.PROOF if concerns_all else Weight.FITS)
+        if status.load_error:
+            yield Evidence(f"it has loaded no network: {status.load_error}", Weight.PROOF)
+    elif status is not None and status.network_ready and concerns_all:
+        yield Evidence("the runtime says that its network is ready now", Weight.CONTRADICTION)
+    if concerns_all or is_down:
+        yield from _files(situation, known_or(snapshot.cni_files, None), is_down=is_down)
+    node = known_or(snapshot.node, None)
+    if node is not None and node.not_ready:
+        yield Evidence(f"the Node is not Ready: {node.not_ready}")
+
+
+def _files(situation: Situation, files: CniFiles | None, *, is_down: bool) -> Iterator[Evidence]:
+    if files is None:
+        return
+    weight = Weight.PROOF if is_down else Weight.FITS
+    if not files.exists:
+        yield Evidence(f"the directory {files.directory} does not exist", weight)
+    elif not files.files:
+        text = f"no CNI configuration is in {files.directory}: the network's pod has not written it"
+        yield Evidence(text, weight)
+    is_containerd = situation.assessment.runtime.names == (CONTAINERD,)
+    for number, file in enumerate(files.files):
+        if file.problem:
+            rest = _rest(files.files[number + 1 :]) if is_containerd else ""
+            yield Evidence(f"{files.directory}/{file.name} {file.problem}{rest}", weight)
+            if is_containerd:
+                return
+
+
+def _rest(later: tuple[CniFile, ...]) -> str:
+    """Say what containerd does then: it stops at the first file that it cannot load."""
+    names = join_names([file.name for file in later])
+    return f", so containerd does not load {names} either" if names else ""
+
+
+def _processes(situation: Situation) -> Iterator[Evidence]:
+    snapshot = situation.assessment.snapshot
+    processes = known_or(snapshot.processes, None)
+    if processes is None:
+        return
+    oldest = min(processes.plugins, key=lambda plugin: plugin.started, default=None)
+    if oldest and snapshot.taken_at - oldest.started >= _HANGS_AFTER:
+        age = format_age(snapshot.taken_at - oldest.started)
+        yield Evidence(
+            f"CNI plugin {oldest.command} (process {oldest.pid}) has been running for {age}"
+        )
+    if situation.cause is WaitCause.UNEXPLAINED and processes.kubelet is None:
+        yield Evidence(
+            "no kubelet was found: it does not run, or is part of another process (k3s, RKE2)"
+        )
+
+
+def message_values(failure: SandboxFailure | None) -> dict[str, str]:
+    """Return the variable parts of a message, by the names that the catalog gives them."""
+    if failure is None:
+        return {}
+    matches = catalog.matches(failure.message)
+    return next((dict(one.values) for one in matches if one.entry.key == failure.entry), {})
+
+
+_LOOKS: Final[tuple[Callable[[Situation], Iterator[Evidence]], ...]] = (
+    _range, _requested_address, _subnet_env, _bridge, _disks, _plugins, _network, _processes,
+)  # fmt: skip

@@ -1,0 +1,264 @@
+"""Pods of this node wait for their sandbox: what stops them, in the words of who says it.
+
+The kubelet makes a pod's sandbox first, and the container runtime gives it a network through CNI
+plugins. Until then the pod is in `ContainerCreating` and has no address. Full ranges and leaks are
+one reason of many. The kubelet's Events say which; the node often shows the same.
+
+Means: a pod was scheduled to this node a minute ago or more, and has no running sandbox. Pods that
+the same cause stops are one finding: with the last Event, what the message means, and what this
+node shows of it. `proof` was read here independently; what `fits` would stop pods too.
+Severity info: one pod, for less than five minutes; pods without an Event while others start; a node
+that has been up for less than five minutes; pods that wait for a volume; or a full range, which
+exhausted_range tells.
+Severity warning: several pods, or one for five minutes.
+Severity critical: several pods have waited for five minutes, or the runtime's network is not ready,
+and no pod with a network of its own has started for five minutes.
+Without pods that wait: the runtime says that its network is not ready, or the Node is not Ready.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from shlex import quote
+from typing import Final
+
+from agent.checks.detector import Advice, Noun, Step
+from agent.checks.waiting.causes import Group, events_unread, groups, unattached_volumes
+from agent.checks.waiting.evidence import Evidence, Situation, Weight, gather, message_values
+from agent.checks.waiting_pods import WAITS_AFTER, Wait
+from agent.model import catalog
+from agent.model.assessment import Assessment
+from agent.model.catalog import Addresses, Entry
+from agent.model.finding import WAITING_PODS, Finding, Severity, WaitCause
+from agent.model.remedy import Remedy
+from agent.model.snapshot import (
+    FAILED_SANDBOX,
+    SandboxFailure,
+    Snapshot,
+    known_or,
+    require_available,
+)
+from agent.model.text import count_of, format_age
+
+NAME = WAITING_PODS
+SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
+NOUN: Final = Noun("reason why pods wait", "reasons why pods wait")
+ADVICE: Final = Advice(
+    steps=(
+        Step("The kubelet tries again by itself once the cause is gone."),
+        Step("Release addresses only if a finding says that some are leaked."),
+    ),
+    runbook="WaitingPods.md#nodeleakwaitingpods",
+)
+
+STARTING: Final = timedelta(minutes=5)
+"""A node that is up for less starts its network and dozens of pods at once."""
+LONG: Final = timedelta(minutes=5)
+_NAMED: Final = 15
+"""Pods that a message names. It counts the others."""
+_ABOUT: Final = {
+    Addresses.UNRELATED: "this is no matter of host-local's addresses",
+    Addresses.LEAKING: "addresses are not short, but retries may leave some reserved",
+    Addresses.BOTH: "addresses are not short, but retries may leave some reserved",
+    Addresses.HELD: "addresses are not short",
+    Addresses.CONFIGURED: "addresses are not short",
+}
+
+
+def find(assessment: Assessment) -> Iterator[Finding]:
+    snapshot = assessment.snapshot
+    found = groups(snapshot)
+    starting = _is_starting(snapshot)
+    for number, group in enumerate(found):
+        yield _finding(assessment, group, number, starting=starting)
+    # The others have it among their evidence.
+    if all(group.cause is WaitCause.VOLUME_PENDING for group in found):
+        yield from _not_ready(assessment, starting=starting)
+    # After the findings: what is unavailable must not hide them. Without Events, they say so.
+    snapshot.pods.known()
+    require_available(snapshot.containers)
+
+
+def _finding(assessment: Assessment, group: Group, number: int, *, starting: bool) -> Finding:
+    evidence = gather(Situation(group.cause, group.failure, assessment))
+    severity = Severity.INFO if starting else _severity(assessment, group, evidence)
+    names = tuple(dict.fromkeys(wait.pod.name for wait in group.waits))
+    oldest = group.waits[0]
+    subject = _subject(group.waits)
+    reason = _reason(group, assessment.snapshot)
+    clauses = [f"{subject}: {reason}", *_meaning(group), *_clauses(evidence)]
+    if starting:
+        clauses.append("the node has just started")
+    if len(names) > 1:
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        clauses.append(f"pods: {', '.join(names[:_NAMED])}{more}")
+    if group.unlisted:
+        clauses.append(f"the Events of {count_of(group.unlisted, 'other')} were not listed")
+    return Finding(
+        NAME,
+        "pods without a sandbox",
+        "; ".join(clauses),
+        severity=severity,
+        network=group.failure.network if group.failure else "",
+        pod=names[0] if len(names) == 1 else "",
+        cause=group.cause,
+        since=assessment.snapshot.taken_at - oldest.age,
+        # Not the message: retries of one pod may fail in turn for what follows from each other.
+        identity=(number,),
+        affected=tuple(wait.pod.uid for wait in group.waits[:_NAMED]),
+        headline=f"{subject}: {reason}",
+        steps=tuple(_steps(group, evidence)),
+        pods=names,
+    )
+
+
+def _subject(waits: Sequence[Wait]) -> str:
+    age = format_age(waits[0].age)
+    if len(waits) == 1:
+        return f"pod {waits[0].pod.name} has waited for {age}"
+    return f"{count_of(len(waits), 'pod')} have waited for up to {age}"
+
+
+def _reason(group: Group, snapshot: Snapshot) -> str:
+    failure = group.failure
+    if failure is None:
+        if group.cause is WaitCause.NETWORK_NOT_READY:
+            return "the runtime's network is not ready"
+        if group.cause is WaitCause.VOLUME_PENDING:
+            volumes = count_of(unattached_volumes(snapshot), "volume is", "volumes are")
+            return f"for a volume, which is another matter; {volumes} in use and not attached"
+        unread = events_unread(snapshot)
+        return f"why is not known: {unread}" if unread else "no Event says why"
+    return f"{_speaker(group, failure)}: {failure.message}{_times(failure, snapshot)}"
+
+
+def _speaker(group: Group, failure: SandboxFailure) -> str:
+    if group.cause is WaitCause.VOLUME_PENDING:
+        return f"for a volume, which is another matter; the kubelet says ({failure.reason})"
+    network = f" in network {failure.network}" if failure.network else ""
+    if failure.plugin:
+        operation = " in DEL" if failure.operation == "delete" else ""
+        return f"CNI plugin {failure.plugin} fails{operation}{network}"
+    if failure.reason == FAILED_SANDBOX:
+        return f"the runtime cannot make the sandbox{network}"
+    return f"the kubelet says ({failure.reason})"
+
+
+def _times(failure: SandboxFailure, snapshot: Snapshot) -> str:
+    if failure.at is None:
+        return ""
+    ago = format_age(max(snapshot.api_time - failure.at, timedelta(0)))
+    return f" ({count_of(failure.count, 'time')}, last {ago} ago)"
+
+
+def _meaning(group: Group) -> Iterator[str]:
+    failure = group.failure
+    if group.needs_volumes and group.cause is WaitCause.UNEXPLAINED:
+        yield "they need volumes, and kubelets from 1.28 send no Event about those that are late"
+    if failure is None or group.cause is WaitCause.VOLUME_PENDING:
+        return
+    entry = _entry(failure)
+    if entry is None:
+        yield "nodeleak does not know this message, nor whether it is about addresses"
+    elif entry.addresses in _ABOUT:
+        yield _ABOUT[entry.addresses]
+
+
+def _entry(failure: SandboxFailure) -> Entry | None:
+    return next((entry for entry in catalog.entries() if entry.key == failure.entry), None)
+
+
+def _clauses(evidence: Sequence[Evidence]) -> Iterator[str]:
+    for one in evidence:
+        yield f"{one.weight}{one.text}"
+
+
+def _severity(assessment: Assessment, group: Group, evidence: Sequence[Evidence]) -> Severity:
+    if group.cause is WaitCause.VOLUME_PENDING:
+        return Severity.INFO
+    proven = any(one.weight is Weight.PROOF for one in evidence)
+    if group.failure and group.failure.exhausted and proven:
+        return Severity.INFO  # exhausted_range tells it
+    is_long = group.waits[0].age >= LONG
+    several = len(group.waits) > 1
+    if group.failure is None and not is_long and _last_start(assessment) < WAITS_AFTER:
+        return Severity.INFO  # many at once, and they start one after the other
+    concerns_all = several or group.cause is WaitCause.NETWORK_NOT_READY
+    if group.needs_volumes and group.cause is WaitCause.UNEXPLAINED:
+        concerns_all = False
+    if is_long and concerns_all and _last_start(assessment) >= LONG:
+        return Severity.CRITICAL
+    return Severity.WARNING if is_long or several else Severity.INFO
+
+
+def _last_start(assessment: Assessment) -> timedelta:
+    """Return how long ago a pod with a network of its own has started, as far as is known."""
+    snapshot = assessment.snapshot
+    on_host = {pod.uid for pod in known_or(snapshot.pods, ()) if pod.host_network}
+    containers = assessment.index.containers
+    created = [
+        containers[container_id].created
+        for container_id in assessment.index.running_sandboxes
+        if containers[container_id].pod_uid not in on_host
+    ]
+    return timedelta(seconds=snapshot.taken_at.timestamp() - max(created, default=0))
+
+
+def _is_starting(snapshot: Snapshot) -> bool:
+    processes = known_or(snapshot.processes, None)
+    node = known_or(snapshot.node, None)
+    if processes and snapshot.taken_at - processes.booted < STARTING:
+        return True
+    return bool(node and node.created and snapshot.api_time - node.created < STARTING)
+
+
+def _steps(group: Group, evidence: Sequence[Evidence]) -> Iterator[Remedy]:
+    pod = group.waits[0].pod
+    namespace, _, name = pod.name.partition("/")
+    failure = group.failure
+    entry = _entry(failure) if failure else None
+    if failure and failure.exhausted:
+        yield from _about_range(evidence)
+    elif entry:
+        values = message_values(failure)
+        yield Remedy(f"What it means: {catalog.fill_in(entry.meaning, values)}")
+        for step in entry.steps:
+            yield Remedy(catalog.fill_in(step, values))
+    elif failure and group.cause is not WaitCause.VOLUME_PENDING:
+        yield Remedy(
+            "Look for what comes before and after this message in the runtime's log:",
+            "journalctl -u containerd -u crio -u k3s -u rke2-agent --since=-10min",
+        )
+    text = "See all that the kubelet says of the pod that has waited longest:"
+    yield Remedy(text, f"kubectl describe pod -n {quote(namespace)} {quote(name)}")
+
+
+def _about_range(evidence: Sequence[Evidence]) -> Iterator[Remedy]:
+    """Yield what to do where pods find a range full. If it is, exhausted_range says it."""
+    if not any(one.weight is Weight.PROOF for one in evidence):
+        yield Remedy("Do not trust what is said here about the addresses of this range.")
+        yield Remedy(
+            "Compare the range with the CNI configuration of the node: set --cni-networks-dir to "
+            "the `dataDir` in it; for a network of Multus, set --network=auto,NAME."
+        )
+
+
+def _not_ready(assessment: Assessment, *, starting: bool) -> Iterator[Finding]:
+    """Yield that no pod could start: the runtime's network or the Node is not ready."""
+    snapshot = assessment.snapshot
+    status = known_or(snapshot.runtime_status, None)
+    node = known_or(snapshot.node, None)
+    severity = Severity.INFO if starting else Severity.WARNING
+    if status is not None and status.network_ready is False:
+        cause = WaitCause.NETWORK_NOT_READY
+        headline = "the runtime's network is not ready, so new pods with a network cannot start"
+        evidence = gather(Situation(cause, None, assessment))
+        text = "; ".join([headline, *_clauses(evidence)])
+    elif node is not None and node.not_ready:
+        cause = WaitCause.NODE_NOT_READY
+        headline = f"the Node is not Ready: {node.not_ready}"
+        text = headline
+    else:
+        return
+    yield Finding(
+        NAME, "network of the node", text, severity=severity, cause=cause, headline=headline
+    )
