@@ -20,7 +20,15 @@ from agent.checks.registry import DETECTORS
 from agent.model.assessment import Assessment, State, or_none
 from agent.model.bug import Bug, bug_of
 from agent.model.clocks import CLOCK_STEP
-from agent.model.finding import Finding, Key, LeakCause, Observations, SkippedCheck, TrackedFinding
+from agent.model.finding import (
+    WAITING_PODS,
+    Finding,
+    Key,
+    LeakCause,
+    Observations,
+    SkippedCheck,
+    TrackedFinding,
+)
 from agent.model.index import SnapshotIndex
 from agent.model.memory import NO_MEMORY, Memory
 from agent.model.ranges import usable
@@ -256,6 +264,8 @@ def replay(
 ) -> Report:
     """Return the report of the last snapshot, with what was confirmed only, for a command.
 
+    Pods that wait are in it at once: they have waited for a minute, and the node is not OK.
+
     `pods`: names by container ID, which another process remembered.
     """
     state = ConfirmationState(Memory(pods_of_other_process=pods or {}))
@@ -264,5 +274,9 @@ def replay(
         report, state = run(snapshot, state, grace=grace, confirm_after=confirm_after)
     if report is None:
         raise ValueError("no snapshot to assess")
-    confirmed = tuple(finding for finding in report.findings if finding.confirmed)
-    return replace(report, findings=confirmed)
+    kept = tuple(
+        tracked
+        for tracked in report.findings
+        if tracked.confirmed or tracked.finding.detector == WAITING_PODS
+    )
+    return replace(report, findings=kept)

@@ -3,6 +3,7 @@
 from typing import Final
 
 from agent.checks.addresses import (
+    broken_cni_config,
     exhausted_range,
     failing_plugin,
     hanging_plugin,
@@ -14,6 +15,7 @@ from agent.checks.addresses import (
     stuck_teardown,
     unmanaged_address,
     unreserved_pod_ip,
+    wrong_range,
 )
 from agent.checks.cluster import detached_volume, replayed_watch, unregistered_node
 from agent.checks.detector import Detector, Grouping
@@ -28,7 +30,8 @@ from agent.checks.waiting import waiting_pods
 DETECTORS: Final[tuple[Detector, ...]] = (
     leaked_reservation, unreserved_pod_ip, shared_ip, unmanaged_address, stuck_teardown,
     stopped_kubelet, exhausted_range, failing_plugin, hanging_plugin, waiting_pods,
-    left_over_network, overlapping_ranges, late_device_plugin, missing_kubelet_socket, rejected_pod,
+    left_over_network, overlapping_ranges, wrong_range, broken_cni_config, late_device_plugin,
+    missing_kubelet_socket, rejected_pod,
     started_without_device, unregistered_node, replayed_watch, detached_volume,
 )  # fmt: skip
 """The order in which they run, and in which they are listed."""
@@ -36,8 +39,9 @@ DETECTORS: Final[tuple[Detector, ...]] = (
 _GROUPING: Final[tuple[Grouping, ...]] = (leaked_reservation, rejected_pod, stuck_teardown)
 """Those that show several findings in one line."""
 _DIRECT_EFFECT: Final[tuple[Detector, ...]] = (
-    unregistered_node, stopped_kubelet, exhausted_range, waiting_pods, hanging_plugin, shared_ip,
-    unreserved_pod_ip, detached_volume, rejected_pod, started_without_device,
+    unregistered_node, stopped_kubelet, exhausted_range, waiting_pods, broken_cni_config,
+    hanging_plugin, shared_ip, unreserved_pod_ip, wrong_range, detached_volume, rejected_pod,
+    started_without_device,
     missing_kubelet_socket, late_device_plugin, leaked_reservation, unmanaged_address,
     stuck_teardown, overlapping_ranges,
 )  # fmt: skip

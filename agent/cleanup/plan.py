@@ -28,6 +28,8 @@ class Batch:
     """What its options lift: each needs a check first."""
     wait: timedelta = timedelta(0)
     """Until it can be released; zero: now."""
+    waits_for: Reason | None = None
+    """What passes with that time."""
     by_name: bool = False
 
     @property
@@ -121,10 +123,12 @@ def _passes(refusal: Refusal) -> bool:
 
 def _batch(refused: Sequence[Refused], *, by_name: bool) -> Batch:
     refusals = [refusal for _, each in refused for refusal in each]
-    waits = [refusal.wait for refusal in refusals if refusal.wait is not None]
+    waits = {refusal.wait: refusal.reason for refusal in refusals if refusal.wait is not None}
+    wait = max(waits, default=timedelta(0))
     return Batch(
         requests=tuple(request for request, _ in refused),
         lifted=tuple(dict.fromkeys(refusal for refusal in refusals if refusal.wait is None)),
-        wait=max(waits, default=timedelta(0)),
+        wait=wait,
+        waits_for=waits.get(wait),
         by_name=by_name,
     )

@@ -16,7 +16,7 @@ from agent.cleanup.journal_store import Busy, JournalStore
 from agent.cleanup.recheck import Probed, Recheck
 from agent.cleanup.restore import recover_all
 from agent.cleanup.signals import interrupted
-from agent.cleanup.summary import NoNetwork, find_blockers, summarize
+from agent.cleanup.summary import NoNetwork, find_blockers, summarize, unwritable_networks
 from agent.cleanup.unlink import NodeFiles, describe_error, release
 from agent.model.bug import Bug
 from agent.model.release import Cleaning, Limits, Outcome, Reason, Refusal, ReleaseRequest, Verdict
@@ -104,7 +104,8 @@ class Cleaner:
             blockers = tuple(found)
         else:
             outcomes = self._release_in_batches(passed, context.snapshot)
-            blockers = ()
+            failed = any(outcome.verdict is Verdict.FAILED for outcome in outcomes)
+            blockers = tuple(unwritable_networks(context, self.files)) if failed else ()
             # Another cleaner may have recorded a halt since.
             context = replace(context, journal=self._journal_with_halt)
         for request, refusals in decisions:

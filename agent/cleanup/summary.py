@@ -78,7 +78,7 @@ def find_blockers(
         yield Blocker(BlockedBy.HALTED, f"cleanup halted: {halted}")
     if blocker := no_network():
         yield blocker
-    yield from _unwritable_networks(context, files)
+    yield from unwritable_networks(context, files)
     if context.journal_error:
         problem = (
             f"cannot use the journal: {context.journal_error}: "
@@ -89,7 +89,7 @@ def find_blockers(
         yield Blocker(BlockedBy.JOURNAL_FULL, full)
 
 
-def _unwritable_networks(context: GuardContext, files: NodeFiles) -> Iterator[Blocker]:
+def unwritable_networks(context: GuardContext, files: NodeFiles) -> Iterator[Blocker]:
     """Yield one blocker for each network, or one without a network's name if it is about all."""
     allowed = [
         store

@@ -44,7 +44,8 @@ class _Rule(NamedTuple):
 
 WORDS: Final = frozenset({
     KUBENET, DOCKER, CONTAINERD, CRI_O, "cni", "external", *SOURCES, "eth0", "net1",
-    "tcp", "udp", "sctp", "host-local", "flannel", "add", "delete",
+    "tcp", "udp", "sctp", "host-local", "flannel", "bridge", "ptp", "macvlan", "ipvlan", "vlan",
+    "host-device", "loopback", "dummy", "tap", "add", "delete",
     "created", "running", "paused", "restarting", "removing", "exited", "dead", "unknown",
     "not ready", "being created", "recorded but not listed", "in another namespace of containerd",
     "Pending", "Running", "Succeeded", "Failed", "Unknown", "True", "False",

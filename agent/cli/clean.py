@@ -60,8 +60,8 @@ def _write_names(cleaning: Cleaning, view: TableView, _: argparse.Namespace) -> 
     warn(*by_reason(clean_document(cleaning)["unavailable"]))
 
 
-def _write_json(cleaning: Cleaning, _view: TableView, _arguments: argparse.Namespace) -> None:
-    write(as_json(clean_document(cleaning)))
+def _write_json(cleaning: Cleaning, view: TableView, _: argparse.Namespace) -> None:
+    write(as_json(clean_document(cleaning, view.release)))
 
 
 _FORMATS: Final[Mapping[str, Callable[[Cleaning, TableView, argparse.Namespace], None]]] = {

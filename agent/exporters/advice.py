@@ -12,6 +12,7 @@ from typing import Final
 from agent.checks.addresses import (
     exhausted_range,
     failing_plugin,
+    host_ports,
     leaked_reservation,
     stuck_teardown,
 )
@@ -26,7 +27,7 @@ from agent.model.assessment import State
 from agent.model.finding import RESTARTS, WAITING_PODS, Finding, LeakCause, Severity
 from agent.model.release import Reason, Refusal
 from agent.model.report import NetworkSummary, Report
-from agent.model.runtime import DOCKER
+from agent.model.runtime import CRI_O, DOCKER
 from agent.model.settings import AUTO
 from agent.model.snapshot import NotRequested, known_or
 from agent.model.text import count_of
@@ -84,10 +85,12 @@ def _about_leaks(report: Report, leaks: Sequence[Finding], release: Release) -> 
     is_cordoned = is_full and not any(batch.at_once for batch in plan.batches)
     if is_cordoned:
         yield from _cordon(report)
-    if any(leak.port_mappings for leak in leaks):
+    forwarded = [leak.subject.rpartition("/")[2] for leak in leaks if leak.port_mappings]
+    if forwarded:
         yield Step(
             "Delete the rules of the host ports that are named above, or the next pod gets their "
-            "traffic."
+            "traffic. This shows them on the node:",
+            (host_ports.show_rules(forwarded),),
         )
     node = report.assessment.snapshot.node_name
     yield from release_steps(
@@ -140,9 +143,8 @@ def _find_out(report: Report, leaks: Sequence[Finding]) -> Step:
     """Say where to look for the reason of the leaks, by their likely causes."""
     causes = {leak.cause: leak for leak in leaks if isinstance(leak.cause, LeakCause)}
     commands = [f"nodeleak explain {cause}" for cause in causes if cause is not LeakCause.UNKNOWN]
+    units = _units(report)
     restarts = [leak.cause_at for leak in leaks if leak.cause in RESTARTS and leak.cause_at]
-    runtime = report.assessment.runtime.name.lower()
-    units = f"-u kubelet -u {'crio' if runtime == 'cri-o' else runtime}"
     if restarts:
         start = max(restarts)
         since, until = (
@@ -153,12 +155,35 @@ def _find_out(report: Report, leaks: Sequence[Finding]) -> Step:
     if {*causes} & {LeakCause.TEARDOWN_SKIPPED, LeakCause.SETUP_FAILED}:
         text = (
             "Find out whether a CNI plugin fails in DEL, or who removes sandboxes with `ctr`, or "
-            "addresses will leak again. The logs are on the node:"
+            "addresses will leak again. The logs are on the node, and that of Multus if it calls "
+            "the network:"
         )
     if {*causes} - RESTARTS - {LeakCause.EMPTY_FILE}:
         commands.append("kubectl get events -A --field-selector reason=FailedKillPod")
         commands.append(f'journalctl {units} | grep -iE "failed \\(delete\\)|tear ?down" | tail')
     return Step(text, tuple(commands))
+
+
+_DISTRIBUTIONS: Final = {
+    "k3s": ("k3s*", "rke2*"),
+    "microk8s": ("snap.microk8s.*",),
+    "k0s": ("k0s*",),
+}
+"""What the path of the runtime's socket contains where a distribution starts the runtime itself,
+and the units of its log."""
+
+
+def _units(report: Report) -> str:
+    """Return the options of journalctl for the logs of the kubelet and of the runtime."""
+    runtimes = known_or(report.assessment.snapshot.runtimes, ())
+    processes = known_or(report.assessment.snapshot.processes, None)
+    sockets = [runtime.endpoint for runtime in runtimes]
+    sockets += [processes.runtime or ""] if processes else []
+    for part, units in _DISTRIBUTIONS.items():
+        if any(part in socket for socket in sockets):
+            return " ".join(f'-u "{unit}"' for unit in units)
+    name = report.assessment.runtime.name
+    return f"-u kubelet -u {'crio' if name == CRI_O else name}"
 
 
 _AROUND: Final = timedelta(minutes=10)

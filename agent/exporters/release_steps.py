@@ -1,7 +1,7 @@
 """The steps that release addresses: what to check first, the command, and what none can release."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from shlex import join, quote
 from typing import Final
 
 from agent.checks.detector import Step
@@ -56,7 +56,8 @@ def _describe(batch: Batch, release: Release, *, preview: bool) -> str:
         what += " by name"
     text = f"See the list, then release {what}" if preview else f"Release {what}"
     if batch.wait:
-        text = f"In {format_wait(batch.wait)}: {text[0].lower()}{text[1:]}"
+        when = f"In {format_wait(batch.wait)} (`nodeleak explain {batch.waits_for}`)"
+        text = f"{when}: {text[0].lower()}{text[1:]}"
     if release.probes:
         text += " (each is probed first, and kept if anything answers)"
     if release.by_job:
@@ -76,19 +77,24 @@ def _checks(batch: Batch, release: Release, node: str, known: str) -> Iterator[S
             "`auto` leaves it out, because the runtime does not attach every pod to it. "
             f"{_named_pods(batch)}".rstrip()
         )
-    # In the pod, or on the node: a Job has no terminal.
-    listing = replace(release, by_job=False).preview(node, Batch(batch.requests))
     for refusal in batch.lifted:
         if refusal.reason is Reason.IMPLAUSIBLE_SHARE:
             yield Step(
                 f"{refusal.why}. The first command must list containers, the second must print 0:",
-                (
-                    f"{known} | tee /tmp/known",
-                    f"{listing} -o json | grep -cFf /tmp/known",
-                ),
+                _comparison(release, node, known),
             )
     if batch.by_name:
         yield from _checks_of_names(batch)
+
+
+def _comparison(release: Release, node: str, known: str) -> tuple[str, str]:
+    """Return what lists the runtime's containers, and what counts those that look leaked."""
+    if release.in_pod:
+        listing = join(["kubectl", "nodeleak", "clean", node, "--output=json"])
+        known = f"ssh {quote(f'root@{node}')} {known}"
+    else:
+        listing = f"{release.preview(node, Batch(()))} --output=json"
+    return f"{known} | tee /tmp/known", f"{listing} | grep -cFf /tmp/known"
 
 
 def _checks_of_names(batch: Batch) -> Iterator[Step]:
@@ -96,19 +102,18 @@ def _checks_of_names(batch: Batch) -> Iterator[Step]:
     empty = [request for request in batch.requests if not request.container_id]
     if Reason.OUTSIDE_RANGE in reasons:
         yield Step(
-            "Check first that no other program uses the addresses outside the range: they belong "
-            "to an earlier pod CIDR, or to somebody else."
+            "Check first that no other program uses the addresses that are in no known range: they "
+            "belong to an earlier pod CIDR, or to somebody else."
         )
     if empty:
         names = join_names([ip for request in empty for ip in request.ips])
-        files = "file" if len(empty) == 1 else "files"
         yield Step(
-            f"Check first that nobody keeps an address free on purpose: a crash or somebody left "
-            f"an empty {files} for {names}."
+            "Check first that nobody keeps these addresses free on purpose. Their files are empty, "
+            f"which a crash leaves too: {names}."
         )
-    if any(refusal.reason is Reason.NOT_CONFIRMED for refusal in batch.lifted) and len(empty) < len(
-        batch.requests
-    ):
+    # Each has a refusal of its own.
+    unconfirmed = [each for each in batch.lifted if each.reason is Reason.NOT_CONFIRMED]
+    if len(unconfirmed) > len(empty):
         yield Step(
             "Check first who restored an address after its release, and why: whoever has it may "
             "be visible to nobody here."

@@ -97,6 +97,8 @@ def status_of(target: Target, document: Mapping[str, Any], entry: Mapping[str, A
     ranks = [_RANKS.get(finding["severity"], Rank.UNKNOWN) for finding in document["findings"]]
     if document["cleanup"]["halted"]:
         ranks.append(Rank.CRITICAL)
+    if state == NodeState.WAITING:
+        ranks.append(Rank.INFO)
     if not is_complete or (state == NodeState.FINDINGS and not ranks):
         ranks.append(Rank.UNKNOWN)
 
@@ -126,6 +128,8 @@ def _problems(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"incomplete: {', '.join(reasons) or 'the agent gives no reason'}"
     else:
         yield from reasons
+    if document["state"] == NodeState.WAITING and not document["findings"]:
+        yield truncate(document["headline"])
 
 
 def _finding(finding: Mapping[str, Any]) -> str:

@@ -41,6 +41,13 @@ class SnapshotIndex:
         return {container.id: container for container in known_or(self.snapshot.containers, ())}
 
     @cached_property
+    def has_unowned(self) -> bool:
+        """Whether a reservation has no container that the runtime knows."""
+        return any(
+            reservation.container_id not in self.containers for reservation in self.reservations
+        )
+
+    @cached_property
     def running_sandboxes(self) -> Mapping[str, str]:
         """Their pods, by container ID."""
         return {

@@ -364,7 +364,10 @@ class Cleaning:
     unavailable: tuple[Unavailable, ...] = ()
     halted: str | None = None  # why cleanup has halted, if it has
     blockers: tuple[Blocker, ...] = ()
-    """Of a dry run: why `--apply` could release nothing here, or in a network."""
+    """Of a dry run: why `--apply` could release nothing here, or in a network.
+
+    Of failed releases: what could not be written.
+    """
     free_before: Mapping[str, int | None] = field(default_factory=dict)
     """Free addresses by network, as of the snapshot; None if the range is not known."""
     free_after: Mapping[str, int | None] = field(default_factory=dict)

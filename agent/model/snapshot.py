@@ -307,6 +307,10 @@ class DamagedResult:
         return f"{self.network}-{self.container_id}-{self.ifname}"
 
 
+INIT: Final = 1
+"""The process whose network namespace is the node's own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """An address configured in the network namespace of a process of this node."""
@@ -316,6 +320,8 @@ class Address:
     command: str
     namespace: int = 0
     """The inode of its table in /proc, which each network namespace has; 0: unknown."""
+    contained: bool = False
+    """Its process is in a container that the runtime has, by its cgroup, or that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,19 @@
 A new one is a field of `Snapshot`, a module, and a row in `agent/app/sources.py`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from agent.checks.waiting_pods import waiting_pods
-from agent.model.snapshot import SANDBOX_NOT_READY, Known, NotRequested, Snapshot, known_or
+from agent.checks.waiting_pods import WAITS_AFTER, waiting_pods
+from agent.model.snapshot import (
+    SANDBOX_NOT_READY,
+    Known,
+    NotRequested,
+    Reservation,
+    Snapshot,
+    known_or,
+)
 
 
 class Source(Protocol):
@@ -64,6 +71,12 @@ class Disabled(Source):
         return NotRequested(self.name, self.reason)
 
 
+def reservations_of(snapshot: Snapshot) -> Iterator[Reservation]:
+    """Yield those of every network that was read."""
+    for store in snapshot.reservations:
+        yield from known_or(store.reading, ())
+
+
 def unowned_ids(snapshot: Snapshot) -> frozenset[str]:
     """Return the container IDs of reservations without a container; an empty file has an empty ID.
 
@@ -71,27 +84,26 @@ def unowned_ids(snapshot: Snapshot) -> frozenset[str]:
     """
     if not isinstance(snapshot.containers, Known):
         return frozenset()
-    reserved = {
-        reservation.container_id
-        for store in snapshot.reservations
-        for reservation in known_or(store.reading, ())
-    }
+    reserved = {reservation.container_id for reservation in reservations_of(snapshot)}
     return frozenset(reserved - {container.id for container in snapshot.containers.value})
 
 
 def reason_nothing_is_stuck(snapshot: Snapshot) -> str | None:
     """Return why a healthy node does not need a source; None: a pod waits, or a sandbox is stuck.
 
-    A sandbox is stuck that is not ready and still has its address.
+    A sandbox is stuck if it is not ready and still has its address, or if its pod should be gone.
     """
-    if waiting_pods(snapshot):
+    overdue = (
+        pod.deletion is not None and snapshot.api_time - pod.deletion >= WAITS_AFTER
+        for pod in known_or(snapshot.pods, ())
+    )
+    if waiting_pods(snapshot) or any(overdue):
         return None
     stuck = {
         container.id
         for container in known_or(snapshot.containers, ())
         if container.sandbox and container.state == SANDBOX_NOT_READY
     }
-    for store in snapshot.reservations:
-        if any(held.container_id in stuck for held in known_or(store.reading, ())):
-            return None
+    if any(held.container_id in stuck for held in reservations_of(snapshot)):
+        return None
     return "no pod waits for its sandbox, and no sandbox for its teardown"

@@ -19,7 +19,7 @@ from agent.cleanup import guards
 from agent.model.assessment import State
 from agent.model.finding import LeakCause, TrackedFinding
 from agent.model.report import Report
-from agent.model.snapshot import SOURCES, Node, NotRequested, Reservation, Unavailable
+from agent.model.snapshot import SOURCES, Node, Reservation, Unavailable
 from agent.model.watches import Evidence
 from tests import builders as b
 from tests.builders import (
@@ -270,18 +270,16 @@ def test_nothing_is_released_or_forgotten_while_the_detector_of_leaks_is_broken(
 
 def test_an_unavailable_source_is_listed_and_the_report_is_incomplete_if_needed() -> None:
     not_needed = {
-        *("runtimes", "autoscaler", "mounts", "attachments", "state", "sandbox_failures"),
-        *("runtime_status", "cni_files", "links", "disks"),
+        *("cni_results", "runtimes", "autoscaler", "mounts", "attachments", "state"),
+        "sandbox_failures",
+        *("cni_files", "links", "disks"),
     }
     for source in SOURCES:
         report = scanned(without(node(), source))
         assert [reading.source for reading in report.unavailable] == [source]
         assert report.complete is (source in not_needed)
     # The cache of libcni is needed if only it knows the range.
-    every_owner_is_known = NotRequested(
-        "addresses", "no reservation is known to be without an owner"
-    )
-    assert scanned(without(node(addresses=every_owner_is_known), "cni_results")).complete
+    assert not scanned(without(node(LOST), "cni_results")).complete
     assert not scanned(without(node(node=[]), "cni_results")).complete
     # Disabled sources are not missed, and hide no unavailable one.
     report = scanned(without_api(node(LOST)))

@@ -460,7 +460,9 @@ def test_without_the_configuration_nothing_is_called_unused(
         assert str(stand.host.net_d) in why["networks"]
         assert "--cni-config-dir" in why["networks"]
         assert "it is unknown whether pods use network cbr0" in why["reservations"]
-        assert subjects(document) == []
+        # A fake CRI-O says that its network is ready, and a missing directory may not be mounted.
+        is_told = runtime == DOCKER and stand.host.net_d.exists()
+        assert subjects(document) == (["broken_cni_config the runtime"] if is_told else [])
 
 
 LOADED_NONE: Final = json.dumps({"Networks": [], "PluginConfDir": "/etc/cni/net.d"})
@@ -513,11 +515,15 @@ def test_the_first_file_that_libcni_accepts_is_the_default_network_and_podmans_i
         (stand.host.networks / "bridge/10.4.0.2").write_text(f"default-{'a' * 64}")
         document = stand.scan()
         assert judged(document) == {"cbr0"}
-        assert subjects(document) == leaks(document)
         assert len(leaks(document)) == 3
+        others = set(subjects(document)).difference(leaks(document))
+        overlaps = {f"overlapping_ranges cbr0 and {name}" for name in ("bridge", "podman")}
+        assert others == {"broken_cni_config 00-a.conflist", *overlaps}
         (stand.host.net_d / "87-podman.conflist").rename(stand.host.net_d / "05-podman.conflist")
-        document = stand.scan()
-        assert (subjects(document), judged(document)) == (["left_over_network cbr0"], {"podman"})
+        document = stand.scan(code=UNAVAILABLE)
+        assert judged(document) == {"podman"}
+        assert "left_over_network cbr0" in subjects(document)
+        assert leaks(document) == []
         assert [one["state"] for one in document["reservations"]] == ["unknown"]
         assert verdicts(stand)["refused"] == 1
         for name in ("05-podman", "10-cbr0", "nerdctl-bridge"):

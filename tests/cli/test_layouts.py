@@ -178,3 +178,17 @@ def test_a_backup_of_the_directory_stays_as_it_is_while_the_original_is_cleaned(
         document = stand.scan(*options)
         assert subjects(document) == ["left_over_network cbr0.bak"]
         assert stand.cleaned("--apply", "--settle=0s", *options)["addresses"] == []
+
+
+def test_nerdctl_that_shares_the_directory_of_the_pods_is_named_and_left_alone(
+    tmp_path: Path,
+) -> None:
+    with node_of(tmp_path, LAYOUTS["minikube"]) as (stand, directory, options):
+        of_nerdctl = [f"10.4.0.{last}" for last in range(2, 6)]
+        for ip in of_nerdctl:
+            (directory / ip).write_text(f"default-{'a' * 64}\r\neth0")
+        text = stand.text(*options)
+        assert "is an ID of nerdctl, which shares this directory" in text
+        assert "bridge: 4 files are outside of the range." in text
+        assert stand.cleaned("--apply", "--settle=0s", *options)["verdicts"]["released"] == 4
+        assert {path.name for path in directory.iterdir()} >= set(of_nerdctl)

@@ -134,6 +134,21 @@ def test_exit_codes(recorded: Recorded) -> None:
         scan("--map", "--exit-code", recording=path, code=code)
 
 
+def test_pods_that_wait_are_never_ok_and_what_is_no_warning_is_no_exit_code() -> None:
+    flannel = INCIDENT.with_name("pods-wait-for-flannel.json")
+    volumes = INCIDENT.with_name("volumes-no-trouble.json")
+    for path, code, start in (
+        (flannel, FOUND, "Critical: 3 pods have waited for up to 4h: CNI plugin flannel fails"),
+        (volumes, DONE, "Info: 3 pods have waited for up to 1h30m: for a volume"),
+    ):
+        text = scan("--exit-code", recording=path, code=code).out
+        assert text.splitlines()[1].startswith(start)
+    (finding,) = json.loads(scan("-o", "json", recording=volumes).out)["findings"]
+    assert (finding["cause"], finding["severity"]) == ("volume_pending", "info")
+    assert finding["pods"] == ["shop/elsewhere-0", "shop/full-0", "shop/slow-0"]
+    assert finding["steps"][-1]["command"] == "kubectl describe pod -n shop elsewhere-0"
+
+
 def test_a_recording_that_cannot_be_read_is_wrong_usage(recorded: Recorded, tmp_path: Path) -> None:
     whole = Path(recorded(node(LEAK))).read_text()
     path = tmp_path / "damaged.json"

@@ -10,6 +10,7 @@ from agent.cleanup.journal import RESERVATION, Entry, FileImage
 from agent.cleanup.journal_store import JournalStore
 from agent.model.devices import TransitionKind
 from agent.model.documents import Recording, loads
+from agent.model.node_network import RuntimeStatus
 from agent.model.rejections import RejectionKind
 from agent.model.release import BlockedBy, Blocker, Cleaning, Reason, Refusal, Verdict
 from agent.model.report import Report
@@ -29,6 +30,7 @@ from agent.model.snapshot import (
 )
 from tests import builders as b
 from tests.builders import GRACE, NOW, node, reservation, unrecognized
+from tests.checks.addresses import pod_network_nodes as pod_networks
 from tests.exporters import cleanings as c
 from tests.exporters.cleanings import cleaning, outcome, refused
 
@@ -114,6 +116,23 @@ def full_secondary_network() -> Snapshot:
     )
 
 
+def shadowed_network() -> Snapshot:
+    """Pods have their addresses from the sample of containerd, and the first file is empty."""
+    sample = pod_networks.network("containerd-net", "bridge", "10.88.0.0/16")
+    flannel = pod_networks.network("cbr0", "flannel", b.CIDR)
+    files = pod_networks.cni_files(
+        pod_networks.refused("05-mesh.conflist"),
+        pod_networks.accepted("10-containerd-net.conflist", sample),
+        pod_networks.accepted("20-flannel.conflist", flannel),
+    )
+    return pod_networks.pod_node(
+        [sample],
+        pod_networks.pods_of("containerd-net", "10.88.0.2", "10.88.0.3", subnet="10.88.0.0/16"),
+        cni_files=files,
+        runtime_status=RuntimeStatus(network_ready=True),
+    )
+
+
 def with_range(subnet: str, *ips: str) -> Snapshot:
     """A network with another range, and leaks in it."""
     taken = [reservation(ip, f"{n:064x}") for n, ip in enumerate(ips, 4)]
@@ -160,6 +179,7 @@ NODES: Final[dict[str, Snapshot]] = {
         *(reservation(ip, f"{n:064x}") for n, ip in enumerate(_MIXED, 4)), unrecognized("zebra")
     ),
     "outside-the-range": node(*(reservation(f"10.9.9.{n}", f"{n:064x}") for n in range(4, 50))),
+    "shadowed-network": shadowed_network(),
     "range-23": with_range("10.0.0.0/23", "10.0.1.9"),
     "range-16": with_range("10.0.0.0/16", "10.0.255.9", "10.0.7.9", "10.0.7.10"),
     "range-v6": with_range("fd00::/64", "fd00::9"),

@@ -30,7 +30,7 @@ from tests.exporters.built import LOST, NODES, RECORDINGS, recording_of, small
 from tests.fleet.test_clean_job import daemon_set
 
 _STEP = re.compile(r"\d+\. (?P<step>.*[Rr]elease (?P<count>[\d,]+) address.*):$")
-_WAIT = re.compile(r"In (\d+) minutes?: ")
+_WAIT = re.compile(r"In (\d+) minutes? ")
 _PROGRAMS = ("nodeleak clean", "kubectl nodeleak clean-job")
 
 

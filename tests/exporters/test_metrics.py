@@ -14,9 +14,10 @@ from agent.exporters.metrics import COUNTED, OF_AGENT, OF_SYNC, Metric
 from agent.kube_events.delivery import Failure, Kind, Message
 from agent.model.devices import TransitionKind
 from agent.model.finding import Finding, LeakCause, Severity, SkippedCheck, TrackedFinding
+from agent.model.node_network import RuntimeStatus
 from agent.model.rejections import PodOutcome, RejectedPod, RejectionCause
 from agent.model.release import Cleaning, Reason, Refusal, Verdict
-from agent.model.snapshot import Reservation, Snapshot
+from agent.model.snapshot import Known, Reservation, Snapshot
 from tests import builders as b
 from tests.builders import NOW, node, reservation, without
 from tests.exporters import cleanings as c
@@ -88,6 +89,20 @@ def test_the_oldest_confirmed_finding_of_a_detector_is_exported_and_none_without
 
 def counted(daemon: Daemon, cause: LeakCause = LeakCause.UNKNOWN) -> float | None:
     return daemon.get("leaks_confirmed_total", network="kubenet", cause=cause.value)
+
+
+def test_pods_that_wait_are_counted_by_what_stops_them() -> None:
+    waits = b.with_waiting_pod(node())
+    daemon = Daemon().syncs(2, replace(waits, sandbox_failures=Known(())))
+    assert daemon.get("waiting_pods", cause="unexplained") == 1
+    assert Daemon().sync(node()).labels("waiting_pods") == []
+    # What is found beside a gap counts: the network is not ready, and pods are not known.
+    status = RuntimeStatus(network_ready=False, reason="NetworkPluginNotReady")
+    alone = replace(b.without_api(node()), runtime_status=Known(status))
+    findings = Daemon().syncs(3, alone)
+    labels = {"detector": "waiting_pods", "severity": "warning", "phase": "confirmed"}
+    assert findings.get("findings", **labels) == 1
+    assert findings.labels("waiting_pods") == []
 
 
 def test_a_leak_is_counted_when_it_is_confirmed_and_once_even_across_a_gap() -> None:

@@ -283,6 +283,12 @@ def test_the_state_of_a_node(kubectl: FakeKubectl) -> None:
             "ok",
             "info: exhausted_range",
         ),
+        "waits": (
+            "finding",
+            {"severity": "info", "detector": "waiting_pods"},
+            "waiting",
+            "info: waiting_pods",
+        ),
         "healthy": ("", {}, "ok", "none"),
     }
     samples = of_agents(*map(agent, cases))
@@ -291,7 +297,7 @@ def test_the_state_of_a_node(kubectl: FakeKubectl) -> None:
         kubectl.node(name)
         samples.setdefault(query, []).append((agent(name, **labels), 1.0))
     table = asked(kubectl, samples).out.splitlines()
-    assert table[0] == "9 nodes: 2 critical, 5 unknown, 1 info, 1 ok"
+    assert table[0] == "10 nodes: 2 critical, 5 unknown, 2 info, 1 ok"
     assert [line.split()[0] for line in table[3:]] == list(cases)
     assert [
         text

@@ -65,6 +65,10 @@ def test_a_document_has_a_rank_and_a_text(kubectl: FakeKubectl) -> None:
         ),
         "leaks": (warning, "warning: 7 leaked_reservation"),
         "info": ({"findings": [INFO]}, "info: left_over_network"),
+        "waiting": (
+            {"state": "waiting", "headline": "Unconfirmed: pod a/b has waited for 1m"},
+            "Unconfirmed: pod a/b has waited for 1m",
+        ),
         "worker-9": ({}, "none"),
         "worker-10": ({}, "none"),
         "no-range": ({"networks": [network(usable=None, free=None)]}, "none"),
@@ -72,7 +76,7 @@ def test_a_document_has_a_rank_and_a_text(kubectl: FakeKubectl) -> None:
     for node, (changes, _) in reversed(cases.items()):
         kubectl.node(node, output=json.dumps(status(node, **changes)))
     done = kubectl.run("status")
-    assert done.out.splitlines()[0] == "16 nodes: 3 critical, 6 unknown, 3 warning, 1 info, 3 ok"
+    assert done.out.splitlines()[0] == "17 nodes: 3 critical, 6 unknown, 3 warning, 2 info, 3 ok"
     found = [(node, row["FINDINGS"]) for node, row in rows(done).items()]
     assert found == [(node, text) for node, (_, text) in cases.items()]
     assert {row["AGENT"] for row in rows(done).values()} == {"0.1.0"}

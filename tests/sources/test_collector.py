@@ -112,18 +112,12 @@ def test_the_snapshot_contains_what_was_read_once_and_how_long_it_took() -> None
 def test_a_healthy_node_never_pays_for_what_only_some_nodes_need_and_is_told_why() -> None:
     other, closed = "kubernetes.io/a/b", Unavailable("cni_results", "no")
     missing = [node_using(DISK, other, attached=[other])]
-    all_optional = {"addresses", "mounted_namespaces", "mounts", "attachments"}
+    all_optional = {"mounted_namespaces", "mounts", "attachments"}
     cases: tuple[tuple[Snapshot, str, set[str]], ...] = (
         (node(PINNED), "", set()),
+        (node(ORPHAN, PINNED, cni_results=closed), "", set()),
         (node(ORPHAN, sandbox(GONE, "shop/old", "exited")), "", set()),
-        (node(ORPHAN, Checkpoint(GONE, "shop/old")), "", {"addresses"}),
-        (node(ORPHAN), "containers", set()),  # it is not known to be without an owner
-        (node(ORPHAN), "", {"addresses"}),
-        (node(builders.empty_file("10.244.1.9")), "", {"addresses"}),
-        (node(ORPHAN, unread_networks=["cbr0"]), "", {"addresses"}),
-        (node(ORPHAN, cni_result(WEB_ID, "shop/web", CIDR, namespace=MOUNTED)), "", {"addresses"}),
-        (node(ORPHAN, PINNED, cni_results=closed), "", {"addresses"}),
-        (node(ORPHAN, PINNED), "", {"addresses", "mounted_namespaces"}),
+        (node(ORPHAN, PINNED), "", {"mounted_namespaces"}),
         (node(waiting_pod(), node=[node_using(DISK, attached=[DISK])]), "", set()),
         (node(waiting_pod(ago=timedelta(seconds=119)), node=missing), "", {"mounts"}),
         (
@@ -140,7 +134,6 @@ def test_a_healthy_node_never_pays_for_what_only_some_nodes_need_and_is_told_why
     assert sources.requested.index("attachments") > sources.requested.index("node")
     healthy = RecordedSources(node()).take()
     for name, why in {
-        "addresses": "no reservation is known to be without an owner",
         "mounted_namespaces": "libcni's cache names no mounted network namespace of a sandbox without an owner",
         "mounts": "no volume is missing from the node's volumesAttached",
         "attachments": "no pod waits for a volume that is missing",

@@ -32,9 +32,9 @@ that.
 StateAndReason: TypeAlias = tuple[State, str]
 
 _PODMANS: Final = (
-    "no record says whether it is a pod's or podman's, and pods here use podman's network: give "
-    "them another one, in CRI-O's cni_default_network or in a file of the CNI configuration that "
-    "sorts before podman's (87-podman-bridge.conflist)"
+    "may be podman's, whose network pods use here: give pods another one, in CRI-O's "
+    "cni_default_network or in a file of the CNI configuration that sorts before podman's "
+    "(87-podman-bridge.conflist)"
 )
 
 _PROTECTING: Final = (State.CANDIDATE, State.UNKNOWN, State.UNMANAGED)

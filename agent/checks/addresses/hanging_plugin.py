@@ -4,21 +4,26 @@ host-local takes a lock for each network, and waits for it without an end. One p
 end, as on a disk or a server that does not answer, then stops every ADD and DEL of the network. The
 runtime ends a plugin after minutes, but not what the plugin has started.
 
-Means: a CNI plugin has been running for a minute or more. Severity critical: it has been running
-for five minutes, pods wait, and none with a network of its own has started meanwhile.
+Means: a CNI plugin has been running for a minute or more, or a FIFO is in the directory of a
+network: host-local opens each file of it, and waits for ever for whoever writes to a FIFO. Severity
+critical: a plugin has been running for five minutes, pods wait, and none with a network of its own
+has started meanwhile.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from shlex import quote
 from typing import Final
 
 from agent.checks.detector import Advice, Noun, Step
-from agent.checks.waiting_pods import WAITS_AFTER, waiting_pods
+from agent.checks.waiting_pods import WAITS_AFTER, unstarted_pods
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import (
     DEFAULT_DATA_DIR,
+    EntryKind,
+    NetworkStore,
     NotRequested,
     PluginProcess,
     Snapshot,
@@ -35,9 +40,20 @@ NOUN: Final = Noun(
     critical_headline="a CNI plugin hangs, and no pod starts",
 )
 _LOCK: Final = "lock"
+_PROCESS: Final = "process"
+_FIFO: Final = "fifo"
 ADVICE: Final = Advice(
     steps=(
-        Step("See what the oldest process waits for, and repair that:", ("cat /proc/PID/stack",)),
+        Step(
+            "If a FIFO is in the directory of a network, remove it with the command above, which "
+            "also ends the wait of the plugin that has opened it. Find out who has made it.",
+            kind=_FIFO,
+        ),
+        Step(
+            "See what the oldest process waits for, and repair that:",
+            ("cat /proc/PID/stack",),
+            kind=_PROCESS,
+        ),
         Step(
             "If host-local waits for its lock, the command above names the process that holds the "
             "lock, and so does `/proc/locks`. End that process only if it never goes on.",
@@ -60,6 +76,8 @@ _SUBJECT: Final = "plugin processes"
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
+    fifos = tuple(_fifos(snapshot))
+    yield from fifos
     processes = snapshot.processes.known()
     latest = snapshot.taken_at - PLUGIN_TIMEOUT
     hanging = sorted(
@@ -69,15 +87,37 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     if not hanging:
         return
     oldest = hanging[0]
-    lock = _lock(hanging, snapshot)
+    lock = "" if fifos else _lock(hanging, snapshot)
     yield Finding(
         NAME,
         _SUBJECT,
         f"{_processes(hanging, snapshot)}{lock}",
         severity=Severity.CRITICAL if _no_pod_starts(oldest, assessment) else Severity.WARNING,
         since=oldest.started,
-        kinds=(_LOCK,) if lock else (),
+        kinds=(_PROCESS, _LOCK) if lock else (_PROCESS,),
     )
+
+
+def _fifos(snapshot: Snapshot) -> Iterator[Finding]:
+    """Yield each FIFO in the directory of a network that pods use."""
+    for store in snapshot.reservations:
+        if isinstance(store.reading, NotRequested):
+            continue
+        for entry in store.unrecognized:
+            if entry.kind is EntryKind.FIFO:
+                path = quote(f"{_directory(store)}/{entry.name}")
+                yield Finding(
+                    NAME,
+                    f"{store.network}/{entry.name}",
+                    f"{path} is a FIFO: host-local opens it in each ADD and DEL of "
+                    f"{store.network}, and waits for ever: remove it with `(exec 3<>{path}; rm {path})`",
+                    network=store.network,
+                    kinds=(_FIFO,),
+                )
+
+
+def _directory(store: NetworkStore) -> str:
+    return store.directory if store.data_dir else f"{DEFAULT_DATA_DIR}/{store.network}"
 
 
 def _processes(hanging: Sequence[PluginProcess], snapshot: Snapshot) -> str:
@@ -103,7 +143,7 @@ def _lock(hanging: Sequence[PluginProcess], snapshot: Snapshot) -> str:
     oldest = next((plugin for plugin in hanging if plugin.command == _HOST_LOCAL), None)
     # The directory itself is the lock of host-local before 0.7.
     directories = [
-        store.directory if store.data_dir else f"{DEFAULT_DATA_DIR}/{store.network}"
+        _directory(store)
         for store in snapshot.reservations
         if not isinstance(store.reading, NotRequested)
     ]
@@ -121,12 +161,11 @@ def _no_pod_starts(oldest: PluginProcess, assessment: Assessment) -> bool:
     """Return whether pods wait, and none has got a network since the oldest plugin started."""
     snapshot = assessment.snapshot
     lasted = snapshot.taken_at - oldest.started
-    scheduled = [pod.scheduled for pod in waiting_pods(snapshot) if pod.scheduled]
-    if lasted < _NO_POD_STARTS or not scheduled:
+    longest = max((wait.age for wait in unstarted_pods(snapshot)), default=None)
+    if lasted < _NO_POD_STARTS or longest is None:
         return False
-    # The first pod that waits was to start then, by the node's clock.
-    first = min(scheduled) + WAITS_AFTER - (snapshot.api_time - snapshot.taken_at)
-    since = max(oldest.started, first)
+    # The first pod that waits was to start then.
+    since = max(oldest.started, snapshot.taken_at - longest + WAITS_AFTER)
     return not any(created > since for created in _with_network(assessment))
 
 

@@ -73,17 +73,19 @@ def describe_rules(ports: Mapping[str, Sequence[PortMapping] | None]) -> str:
 
     `ports`: of each address; None: unknown.
     """
-    pattern = _pattern(ports)
-    show = (
-        "such rules would lead to the next pod; see them on the node: `(iptables-save -t nat; "
-        f"ip6tables-save -t nat; nft list ruleset) | grep -i dnat | grep -wE '{pattern}'`"
-    )
+    show = f"such rules would lead to the next pod; see them on the node: `{show_rules(ports)}`"
     known = [f"{port} to {ip}" for ip, forwarded in ports.items() for port in forwarded or ()]
     if not known:
         addresses = count_of(len(ports), "address", "addresses")
         return f"rules that forward host ports to {addresses} are not known; {show}"
     more = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
     return f"{_MAY_FORWARD} {', '.join(known[:_NAMED])}{more}; {show}"
+
+
+def show_rules(ips: Iterable[str]) -> str:
+    """Return the command that shows the rules which forward to one of these addresses."""
+    tables = "(iptables-save -t nat; ip6tables-save -t nat; nft list ruleset)"
+    return f"{tables} | grep -i dnat | grep -wE '{_pattern(ips)}'"
 
 
 def _pattern(ips: Iterable[str]) -> str:

@@ -38,7 +38,8 @@ _CAUSES: Final = {
         "ran; reserved at {time}"
     ),
     LeakCause.TEARDOWN_SKIPPED: (
-        "likely cause: sandbox removed without a completed CNI DEL{calls}{fails}; reserved at {time}"
+        "likely cause: sandbox removed without a completed CNI DEL{calls}{fails}; "
+        "reserved at {time}"
     ),
     LeakCause.SETUP_FAILED: (
         "likely cause: its CNI ADD was not completed, or DEL failed{fails}; reserved at {time}"

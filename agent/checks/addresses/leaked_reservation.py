@@ -21,7 +21,8 @@ from agent.checks.addresses.leak_cause import (
     likely_cause,
 )
 from agent.checks.detector import Advice, Noun, Step
-from agent.model.assessment import Assessment
+from agent.checks.readings.attribution import is_of_podman_or_pod
+from agent.model.assessment import Assessment, State
 from agent.model.clocks import FILE_AHEAD
 from agent.model.finding import (
     Finding,
@@ -32,7 +33,6 @@ from agent.model.finding import (
 from agent.model.ranges import numbered, runs
 from agent.model.snapshot import (
     InsufficientData,
-    NotRequested,
     ReservationKey,
     require_available,
 )
@@ -108,6 +108,14 @@ def _check_sources(assessment: Assessment) -> None:
                 f"reservations: file {reservation.key} is newer than the node's clock, which was "
                 "set"
             )
+    undecided = [
+        entry
+        for reservation, entry in assessment.classified.items()
+        if entry.state is State.UNKNOWN and is_of_podman_or_pod(reservation, index)
+    ]
+    if undecided:
+        addresses = count_of(len(undecided), "address", "addresses")
+        raise InsufficientData(f"reservations: {addresses} {undecided[0].why}")
     require_available(
         snapshot.networks,
         snapshot.checkpoints,
@@ -115,7 +123,7 @@ def _check_sources(assessment: Assessment) -> None:
         snapshot.mounted_namespaces,
         snapshot.pods,
     )
-    if not isinstance(snapshot.addresses, NotRequested):  # a reservation has no owner
+    if index.has_unowned:
         snapshot.cni_results.known()
 
 

@@ -2,21 +2,28 @@
 
 host-local looks only at the files of one network. If the CNI configuration is replaced by another
 with the same range, the new network knows nothing of the addresses of the pods that run. The same
-happens if a further network (Multus) has a range of the node's own.
+happens if another network (Multus) has a range of the node's own, if another IPAM such as Calico's
+has a pool over the range, or if podman or nerdctl has a network with the range of the pods.
 
 Means: both networks are in use, and their ranges overlap, or a running container has an address of
-the one in the range of the other. Severity info: at least one network is no pod's `eth0`.
+the one in the range of the other. Or a file of the CNI configuration that is not the pods' has a
+range over theirs, and its network has a directory of host-local. Severity info: at least one
+network is no pod's `eth0`, or has no directory, so that nobody has used it.
 """
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from itertools import combinations
-from typing import Final
+from typing import Final, NamedTuple
 
 from agent.checks.detector import Advice, Noun, Step
+from agent.checks.host_local_ranges import written_ranges
+from agent.checks.node_network import few
 from agent.model.assessment import PRIMARY, Assessment, State, or_none
 from agent.model.finding import Finding, Severity
-from agent.model.ranges import RangeSets, covers, overlap
-from agent.model.snapshot import known_or, require_available
+from agent.model.ranges import RangeSets, begin_within, covers, overlap
+from agent.model.runtime import RuntimeNetwork
+from agent.model.snapshot import InsufficientData, known_or, require_available
 
 NAME = "overlapping_ranges"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
@@ -28,6 +35,10 @@ ADVICE: Final = Advice(
         Step(
             "If one network has replaced the other, cordon the node, delete the pods that have "
             "their addresses from the earlier one, and uncordon when this finding is gone."
+        ),
+        Step(
+            "If another program such as podman has the range, give its network another one: edit "
+            "its file only."
         ),
         Step("Otherwise give each a range of its own, unless they are isolated."),
     ),
@@ -45,10 +56,116 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         )
         if shared:
             yield _finding(assessment, first, second, shared)
+    yield from _with_other_ipam(assessment, ranges)
+    yield from _with_other_programs(assessment, ranges)
     assessment.require_reservations()  # after the findings
     if len(ranges) > 1:
         snapshot = assessment.snapshot
         require_available(snapshot.containers, snapshot.cni_results, snapshot.node)
+
+
+def _with_other_ipam(assessment: Assessment, ranges: Mapping[str, RangeSets]) -> Iterator[Finding]:
+    """Yield a finding for each network of another IPAM that gives out addresses of these ranges."""
+    examples: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for pod, ip in _addresses_of_other_ipam(assessment):
+        for network, own in ranges.items():
+            is_reserved = any(
+                entry.name == ip for entry in or_none(assessment.entries, network) or ()
+            )
+            if covers(own, ip) and not is_reserved:
+                examples[network, pod.network].append(f"{ip} of pod {pod.name}")
+    for (network, other), addresses in sorted(examples.items()):
+        text = (
+            f"{other} gives pods addresses in the range of {network}, which its IPAM does not know "
+            f"of, such as {addresses[0]}: two pods can get the same address"
+        )
+        primary = _is_primary(assessment, network)
+        yield Finding(
+            NAME,
+            f"{network} and {other}",
+            text + _left_pods(assessment, network),
+            severity=Severity.WARNING if primary else Severity.INFO,
+            network=network,
+        )
+
+
+class _PodOfNetwork(NamedTuple):
+    name: str
+    network: str  # of its `eth0`
+
+
+def _addresses_of_other_ipam(assessment: Assessment) -> Iterator[tuple[_PodOfNetwork, str]]:
+    """Yield the addresses of running pods whose `eth0` is of a network that is not judged."""
+    try:
+        pods = assessment.networked_pods
+    except InsufficientData:
+        return
+    networks: defaultdict[str, set[str]] = defaultdict(set)
+    for container_id, pod_name in assessment.index.running_sandboxes.items():
+        for result in assessment.index.results.get(container_id, ()):
+            if result.ifname == "eth0":
+                networks[pod_name].add(result.network)
+    for pod, ip in pods:
+        if len(networks[pod.name]) == 1 and networks[pod.name].isdisjoint(assessment.networks):
+            yield _PodOfNetwork(pod.name, *networks[pod.name]), ip
+
+
+def _left_pods(assessment: Assessment, network: str) -> str:
+    """Name the pods that still have addresses of a network that is configured no more."""
+    configured = {each.name for each in known_or(assessment.snapshot.networks, ())}
+    if not configured or network in configured:
+        return ""
+    entries = or_none(assessment.entries, network) or ()
+    names = [entry.pod for entry in entries if entry.state is State.IN_USE and entry.pod]
+    left = f"; {network} is no longer in the CNI configuration"
+    pods = f"{few(names)} still {'has' if len(names) == 1 else 'have'} addresses from it"
+    return f"{left}, and {pods}" if names else left
+
+
+def _with_other_programs(
+    assessment: Assessment, ranges: Mapping[str, RangeSets]
+) -> Iterator[Finding]:
+    """Yield a finding for each network of another file that has addresses of these ranges."""
+    files = known_or(assessment.snapshot.cni_files, None)
+    if files is None:
+        return
+    judged = {*ranges, *(each.name for each in known_or(assessment.snapshot.networks, ()))}
+    for file in files.files:
+        for other in file.networks:
+            if other.ipam != "host-local" or other.name in judged:
+                continue
+            for network, own in ranges.items():
+                shared = overlap(own, written_ranges(other))
+                severity = _severity_of_file(assessment, other, network)
+                if shared and severity:
+                    where = f"{files.directory}/{file.name}"
+                    yield Finding(
+                        NAME,
+                        f"{network} and {other.name}",
+                        f"{network} and {other.name} (see {where}) can both give out {shared}, and "
+                        f"pods do not use {other.name}: it is another program's, or of another "
+                        "setup",
+                        severity=severity,
+                        network=network,
+                    )
+
+
+def _severity_of_file(
+    assessment: Assessment, other: RuntimeNetwork, network: str
+) -> Severity | None:
+    """Return how much an overlap with a network that is not the pods' matters; None: not at all.
+
+    A file of the cluster's CNI that waits for its turn has the node's pod CIDR, and no directory.
+    """
+    for store in assessment.snapshot.reservations:
+        if store.network == other.name and not store.absent:
+            in_doubt = store.left_over is None and _is_primary(assessment, network)
+            return Severity.WARNING if in_doubt else Severity.INFO
+    node = known_or(assessment.snapshot.node, None)
+    if node is None or not node.pod_cidrs:
+        return Severity.INFO
+    pod_ranges = or_none(lambda _: assessment.pod_ranges, network) or ()
+    return None if begin_within(written_ranges(other), pod_ranges) else Severity.INFO
 
 
 def _finding(assessment: Assessment, first: str, second: str, shared: str) -> Finding:

@@ -4,15 +4,15 @@ Only the kubelet has sandboxes made and torn down. While it is stopped, new pods
 were deleted go on and keep their addresses.
 
 Means: the process table of the node has a container runtime and no kubelet, k3s, RKE2 or MicroK8s,
-while pods have waited for a minute or should have been gone for a minute. Severity info: the Node is
-Ready, or its state is not known, so that an unknown program may be the kubelet.
+while pods have waited, or should have been gone, for a minute. Severity info: the Node is Ready, or
+its state is not known, so that an unknown program may be the kubelet.
 """
 
 from collections.abc import Iterator
 from typing import Final
 
 from agent.checks.detector import Advice, Noun, Step
-from agent.checks.waiting_pods import WAITS_AFTER, waiting_pods
+from agent.checks.waiting_pods import overdue_pods, unstarted_pods
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import Snapshot, known_or, require_available
@@ -45,7 +45,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     if snapshot.processes.known().kubelet is not None:
         return
     require_available(snapshot.pods)
-    waiting = [pod.name for pod in waiting_pods(snapshot)]
+    waiting = [wait.pod.name for wait in unstarted_pods(snapshot)]
     ending = sorted(_overdue_pods(snapshot))
     if not waiting and not ending:
         return
@@ -70,10 +70,9 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 
 def _overdue_pods(snapshot: Snapshot) -> Iterator[str]:
-    """Yield the pods that should have been gone for a minute or more."""
-    for pod in known_or(snapshot.pods, ()):
-        is_deleted = pod.deleting and not pod.static and not pod.finalizers
-        if is_deleted and pod.deletion and snapshot.api_time - pod.deletion >= WAITS_AFTER:
+    """Yield the pods that should have been gone for a minute or more, and wait for no finalizer."""
+    for pod in overdue_pods(snapshot):
+        if not pod.static and not pod.finalizers:
             yield pod.name
 
 

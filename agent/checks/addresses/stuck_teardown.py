@@ -27,6 +27,7 @@ from agent.model.finding import Finding, Severity
 from agent.model.ranges import runs
 from agent.model.snapshot import (
     ENDED,
+    FAILED_KILL,
     SANDBOX_OF_ANOTHER_CLIENT,
     SANDBOX_RECORDED,
     DamagedResult,
@@ -54,8 +55,8 @@ _FAILS: Final = "fails"
 ADVICE: Final = Advice(
     steps=(
         Step(
-            "If libcni's cached result is damaged, remove the named file. If the disk is full, free "
-            "space first. The kubelet then releases the address within a minute.",
+            "If libcni's cached result is damaged, remove the named file. If the disk is full, "
+            "free space first. The kubelet then releases the address within a minute.",
             kind=_DAMAGED,
         ),
         Step(
@@ -272,7 +273,7 @@ def _last_failure(pods: set[str], assessment: Assessment) -> SandboxFailure | No
     failures = [
         failure
         for failure in known_or(assessment.snapshot.sandbox_failures, ())
-        if failure.pod in pods and getattr(failure, "reason", "") == "FailedKillPod"
+        if failure.pod in pods and failure.reason == FAILED_KILL
     ]
     return max(
         failures, key=lambda failure: failure.at.timestamp() if failure.at else 0.0, default=None

@@ -51,7 +51,7 @@ def _evidence(
     reservation: Reservation, entry: ClassifiedReservation, assessment: Assessment
 ) -> Iterator[Due]:
     snapshot = assessment.snapshot
-    trying = _trying_for(assessment)
+    trying = running_for(assessment)
     if (pending := assessment.memory.get(reservation).pending_since) is not None:
         lasted = min(snapshot.uptime - pending.uptime, trying)
         yield Due(Evidence.SEEN, pending.wall, lasted)
@@ -66,7 +66,7 @@ def _evidence(
             yield Due(evidence, since, min(snapshot.taken_at - since, trying))
 
 
-def _trying_for(assessment: Assessment) -> timedelta:
+def running_for(assessment: Assessment) -> timedelta:
     """Return for how long the kubelet and the runtime have run, as far as that is known."""
     snapshot = assessment.snapshot
     processes = known_or(snapshot.processes, None)

@@ -6,19 +6,24 @@ no process is in them, but the kernel still answers for the address. In the runt
 such addresses look leaked.
 
 Means: no container has the reservation's ID, and a process has the address configured, or the
-network namespace that libcni's cache names for the sandbox is still mounted. Severity info: as many
+network namespace that libcni's cache names for the sandbox is still mounted. Or a process of no
+container has an address of a network's range that no file reserves, and the kubelet and the runtime
+have run for five minutes: the next pod can get the same address. Severity info: as many
 containers of other networks have reserved the same address as namespaces have it, so that the
 reservation is most likely leaked.
 """
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Final
 
+from agent.checks.addresses.teardown_due import running_for
 from agent.checks.detector import Advice, Noun, Step
-from agent.model.assessment import Assessment, ClassifiedReservation, State
+from agent.model.assessment import Assessment, ClassifiedReservation, State, or_none
 from agent.model.finding import Finding, Severity
 from agent.model.index import SnapshotIndex
-from agent.model.snapshot import NotRequested, require_available
+from agent.model.ranges import covers
+from agent.model.snapshot import INIT, Known, NotRequested, known_or, require_available
 
 NAME = "unmanaged_address"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
@@ -26,9 +31,18 @@ NOUN: Final = Noun(
     "address used by a process that the runtime does not know",
     "addresses used by processes that the runtime does not know",
 )
+_RESERVED: Final = "reserved"
+_UNRESERVED: Final = "unreserved"
+_SETTLED: Final = timedelta(minutes=5)
+"""A runtime that dies or starts may have lost a container for a moment."""
 ADVICE: Final = Advice(
     steps=(
-        Step("Do not release the address now, or the next pod shares it."),
+        Step("Do not release the address now, or the next pod shares it.", kind=_RESERVED),
+        Step(
+            "If no file reserves the address, the next pod can get it: cordon the node until the "
+            "process has ended.",
+            kind=_UNRESERVED,
+        ),
         Step(
             "Look at the process on the node, and end it only if you know that another pod does "
             "its work."
@@ -37,7 +51,7 @@ ADVICE: Final = Advice(
             "Delete a network namespace that has no process: `ip netns delete NAME`, or `umount "
             "PATH` and `rm PATH`."
         ),
-        Step("Then the address can be released."),
+        Step("Then the address can be released.", kind=_RESERVED),
         Step("Severity info: nothing, the process is a healthy pod's.", only_for=Severity.INFO),
     ),
     runbook="AddressesInUse.md#nodeleakunmanagedaddress",
@@ -49,15 +63,18 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     assessment.require_reservations()
     snapshot.containers.known()
     if isinstance(snapshot.addresses, NotRequested):
-        return  # every reservation has an owner
+        return  # the containers are not known, or an old recording did not need them
     snapshot.addresses.known()
     for classified in assessment.reservations:
         if classified.state is State.UNMANAGED:
             yield from _unmanaged(classified, assessment.index)
+    if running_for(assessment) >= _SETTLED:
+        yield from _unreserved(assessment)
     # After the findings: without the checkpoints it is unknown which containers are gone for good.
     if assessment.runtime.keeps_checkpoints:
         snapshot.checkpoints.known()
-    snapshot.cni_results.known()
+    if assessment.index.has_unowned:
+        snapshot.cni_results.known()
     require_available(snapshot.mounted_namespaces)
 
 
@@ -97,4 +114,38 @@ def _unmanaged(entry: ClassifiedReservation, index: SnapshotIndex) -> Iterator[F
         network=entry.network,
         pod=entry.pod,
         identity=(entry.container_id,),
+        kinds=(_RESERVED,),
     )
+
+
+def _unreserved(assessment: Assessment) -> Iterator[Finding]:
+    """Yield each address of a range that a process of no container has, and that is not reserved.
+
+    A pod that has it according to the API server is `unreserved_pod_ip`.
+    """
+    reserved = {entry.name for entry in assessment.reservations}
+    for address in known_or(assessment.snapshot.addresses, ()):
+        if address.contained or address.pid == INIT or address.ip in reserved:
+            continue
+        if address.ip in assessment.index.claims:
+            continue
+        for network in _networks_of(address.ip, assessment):
+            yield Finding(
+                NAME,
+                f"{network}/{address.ip}",
+                f"process {address.pid} ({address.command}) uses {address.ip}, which is not "
+                f"reserved in {network}: the next pod can get the same address",
+                network=network,
+                identity=(address.pid,),
+                kinds=(_UNRESERVED,),
+            )
+
+
+def _networks_of(ip: str, assessment: Assessment) -> Iterator[str]:
+    """Yield the networks that can give out an address, as far as their range is known."""
+    for store in assessment.snapshot.reservations:
+        ranges = or_none(assessment.ranges, store.network)
+        if not isinstance(store.reading, Known) or not ranges or not covers(ranges, ip):
+            continue
+        if ip not in {str(one.gateway) for one_set in ranges for one in one_set}:
+            yield store.network

@@ -13,7 +13,7 @@ from posixpath import normpath
 from typing import Final, TypeAlias
 
 from agent.checks.readings.copies import configured_networks
-from agent.checks.waiting_pods import may_wait
+from agent.checks.waiting_pods import EVENT_AGE, may_wait
 from agent.model.assessment import KUBENET, PRIMARY
 from agent.model.index import SnapshotIndex
 from agent.model.ranges import covers, subnet_range
@@ -37,8 +37,6 @@ _Reservations: TypeAlias = Reading[tuple[Reservation, ...]]
 
 _RELOADED: Final = timedelta(minutes=1)
 """Until then every runtime has read a changed configuration."""
-_RETRIED: Final = timedelta(minutes=6)
-"""While an ADD fails, the kubelet tells so in an Event at least every 5 minutes."""
 
 
 def pod_networks(index: SnapshotIndex) -> Reading[tuple[RuntimeNetwork, ...]]:
@@ -61,8 +59,9 @@ def pod_networks(index: SnapshotIndex) -> Reading[tuple[RuntimeNetwork, ...]]:
         return snapshot.networks
 
     first = networks[0]
-    later = tuple(network for network in first.later if network.name in used)
-    if (recent or used <= adding) and later and len(used) == 1:
+    evidence = used or adding
+    later = tuple(network for network in first.later if network.name in evidence)
+    if (recent or evidence <= adding) and later and len(evidence) == 1:
         return Known(later)
     if not recent and not (later and first.may_use_host_local):
         return snapshot.networks
@@ -96,7 +95,7 @@ def _networks_of_failed_adds(snapshot: Snapshot) -> frozenset[str]:
     names: set[str] = set()
     for failure in known_or(snapshot.sandbox_failures, ()):
         is_add = failure.operation == "add" or failure.exhausted
-        if is_add and failure.at and snapshot.api_time - failure.at <= _RETRIED:
+        if is_add and failure.at and snapshot.api_time - failure.at <= EVENT_AGE:
             names.add(failure.network)
             first_address = failure.exhausted.partition("-")[0]
             names |= {
@@ -171,11 +170,18 @@ def may_be_of_podman(reservation: Reservation, index: SnapshotIndex) -> bool:
     """
     if not _PODMAN.fullmatch(reservation.network):
         return False
+    names = [(result.pod or "").partition("/") for result in _own_results(reservation, index)]
+    return not any(namespace != pod for namespace, _, pod in names)
+
+
+def is_of_podman_or_pod(reservation: Reservation, index: SnapshotIndex) -> bool:
+    """Return whether nothing says which of both it is of, although no runtime has its container."""
+    return may_be_of_podman(reservation, index) and not _own_results(reservation, index)
+
+
+def _own_results(reservation: Reservation, index: SnapshotIndex) -> list[CniResult]:
     results = index.results.get(reservation.container_id, ())
-    names = [result.pod or "" for result in results if result.network == reservation.network]
-    return not any(
-        namespace != pod for namespace, _, pod in (name.partition("/") for name in names)
-    )
+    return [result for result in results if result.network == reservation.network]
 
 
 def _doubt(store: NetworkStore, reason: str) -> Unavailable:
@@ -255,7 +261,8 @@ def _why_unknown(snapshot: Snapshot) -> str | None:
         if isinstance(reading, Unavailable):
             return f"{reading.source}: {reading.why}"
     status = known_or(snapshot.runtime_status, None)
-    if snapshot.networks == Known(()) and status and status.network_ready is False:
+    # dockershim has no such status, and may use no network at all.
+    if snapshot.networks == Known(()) and status and status.network_ready is not None:
         return "the container runtime has loaded no CNI configuration"
     return None
 

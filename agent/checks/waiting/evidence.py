@@ -87,7 +87,12 @@ def is_recent(failure: SandboxFailure, assessment: Assessment) -> bool:
 def _range(situation: Situation) -> Iterator[Evidence]:
     """Compare the range that a plugin finds full with what was counted here."""
     failure = situation.failure
-    if failure is None or not failure.exhausted:
+    if failure is None:
+        for configured in known_or(situation.assessment.snapshot.networks, ()):
+            if or_none(situation.assessment.free, configured.name) == 0:
+                yield Evidence(f"network {configured.name} has no free address")
+        return
+    if not failure.exhausted:
         return
     network = exhausted_network(failure, situation.assessment)
     free = or_none(situation.assessment.free, network) if network else None
@@ -106,8 +111,10 @@ def _range(situation: Situation) -> Iterator[Evidence]:
 def _requested_address(situation: Situation) -> Iterator[Evidence]:
     """Say who has the one address that a pod asks for."""
     failure = situation.failure
-    if failure is None or not failure.requested_ip:
+    if failure is None or not failure.requested_ip or failure.exhausted:
         return
+    if situation.cause is not WaitCause.NO_ADDRESS:
+        return  # no range has that address
     ip = failure.requested_ip
     entries = [entry for entry in situation.assessment.reservations if entry.name == ip]
     for entry in entries:

@@ -126,9 +126,18 @@ def _reason(group: Group, snapshot: Snapshot) -> str:
         if group.cause is WaitCause.VOLUME_PENDING:
             volumes = count_of(unattached_volumes(snapshot), "volume is", "volumes are")
             return f"for a volume, which is another matter; {volumes} in use and not attached"
+        if _lacks_kubelet(snapshot):
+            return "no kubelet runs on this node"
         unread = events_unread(snapshot)
         return f"why is not known: {unread}" if unread else "no Event says why"
     return f"{_speaker(group, failure)}: {failure.message}{_times(failure, snapshot)}"
+
+
+def _lacks_kubelet(snapshot: Snapshot) -> bool:
+    """Return whether no kubelet was found, and the Node agrees: it may be part of a program."""
+    processes = known_or(snapshot.processes, None)
+    node = known_or(snapshot.node, None)
+    return bool(processes and processes.kubelet is None and node and not node.ready)
 
 
 def _speaker(group: Group, failure: SandboxFailure) -> str:

@@ -1,19 +1,24 @@
 """The JSON documents of a cleanup, `nodeleak.clean/v1`, and the journal, `nodeleak.journal/v1`."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.journal_store import JOURNAL_SCHEMA, file_document
+from agent.cleanup.plan import Plan, make_plan
 from agent.exporters.json.scan import unavailable_sources
-from agent.model.release import RESULTS, Blocker, Cleaning, Outcome
+from agent.exporters.release_commands import ON_NODE, Release
+from agent.model.release import RESULTS, BlockedBy, Blocker, Cleaning, Outcome, Verdict
 from agent.model.snapshot import Reservation
 from agent.model.text import rfc3339
 
 _SCHEMA: Final = "nodeleak.clean/v1"
 
 
-def clean_document(cleaning: Cleaning) -> dict[str, Any]:
+def clean_document(cleaning: Cleaning, release: Release = ON_NODE) -> dict[str, Any]:
+    """Return a cleanup. `release`: how addresses are released from where it is read."""
     tally = cleaning.tally()
     return {
         "schema": _SCHEMA,
@@ -41,9 +46,57 @@ def clean_document(cleaning: Cleaning) -> dict[str, Any]:
         ],
         "halted": cleaning.halted or None,
         "blockers": list(map(_blocker, cleaning.blockers)) if cleaning.dry_run else None,
+        "next": list(_next(cleaning, release)) if cleaning.dry_run else None,
         "unavailable": unavailable_sources(cleaning.unavailable),
         "warnings": list(cleaning.warnings),
     }
+
+
+def next_plan(cleaning: Cleaning) -> Plan:
+    """Return which commands release what a dry run found, or what could not be written."""
+    verdicts = {Verdict.WOULD_RELEASE, Verdict.REFUSED, Verdict.FAILED}
+    return make_plan(
+        (outcome.request, outcome.refusals)
+        for outcome in cleaning.outcomes
+        if outcome.verdict in verdicts
+    )
+
+
+def next_release(cleaning: Cleaning, release: Release) -> Release:
+    """Return how the next command releases: not from this pod, if it only reads."""
+    return replace(release, by_job=True) if release.in_pod and is_read_only(cleaning) else release
+
+
+def is_read_only(cleaning: Cleaning) -> bool:
+    """Return whether no directory of a network can be written from here."""
+    return any(
+        blocker.by is BlockedBy.NETWORK_UNWRITABLE and not blocker.network
+        for blocker in cleaning.blockers
+    )
+
+
+def stopping(cleaning: Cleaning, release: Release) -> list[Blocker]:
+    """Return the blockers that the next command does not overcome.
+
+    It names the networks, and a Job has them mounted writable.
+    """
+    overcome = {BlockedBy.NO_CLEANUP_NETWORK}
+    if next_release(cleaning, release).by_job:
+        overcome.add(BlockedBy.NETWORK_UNWRITABLE)
+    return [blocker for blocker in cleaning.blockers if blocker.by not in overcome]
+
+
+def _next(cleaning: Cleaning, release: Release) -> Iterator[dict[str, Any]]:
+    """Yield the commands that release, in their order, and what to check before each."""
+    if any(not blocker.network for blocker in stopping(cleaning, release)):
+        return
+    for batch in next_plan(cleaning).batches:
+        yield {
+            "command": next_release(cleaning, release).apply(cleaning.node, batch),
+            "addresses": batch.count,
+            "wait_seconds": batch.wait.total_seconds(),
+            "checks": list(dict.fromkeys(refusal.reason.value for refusal in batch.lifted)),
+        }
 
 
 def _blocker(blocker: Blocker) -> dict[str, Any]:

@@ -7,10 +7,17 @@ from typing import Any, Final, NamedTuple
 
 from agent.checks.detector import Step
 from agent.cleanup.journal import Entry, Journal
-from agent.cleanup.plan import Plan, make_plan
+from agent.cleanup.plan import Plan
 from agent.cleanup.restore import Restoration
-from agent.exporters.json.clean import clean_document
+from agent.exporters.json.clean import (
+    clean_document,
+    is_read_only,
+    next_plan,
+    next_release,
+    stopping,
+)
 from agent.exporters.json.scan import address_order
+from agent.exporters.release_commands import Release
 from agent.exporters.release_steps import release_steps
 from agent.exporters.rows import WHEN_HALTED
 from agent.exporters.text import layout
@@ -53,6 +60,9 @@ def clean_table(
     yield f"Node {document['node']}, {document['taken_at']}"
     if cleaning.dry_run:
         yield from _dry_run(cleaning, document, view)
+    elif view.release.in_pod and is_read_only(cleaning):
+        yield "Nothing was released: this pod only reads."
+        yield from _steps(cleaning, replace(view.release, by_job=True), view)
     if document["halted"]:
         yield ""
         yield from layout.fill(f"Cleanup halted: {document['halted']}", columns, rest="  ")
@@ -90,20 +100,9 @@ def _table(document: dict[str, Any], view: TableView, *, whole: bool) -> Iterato
 
 def _dry_run(cleaning: Cleaning, document: dict[str, Any], view: TableView) -> Iterator[str]:
     """Say that nothing was changed, and which commands release what follows, or why none does."""
-    release = view.release
-    unwritable = any(
-        blocker.by is BlockedBy.NETWORK_UNWRITABLE and not blocker.network
-        for blocker in cleaning.blockers
-    )
-    if release.in_pod and unwritable:
-        release = replace(release, by_job=True)
-    blockers = [
-        blocker
-        for blocker in cleaning.blockers
-        if blocker.by is not BlockedBy.NO_CLEANUP_NETWORK
-        and not (release.by_job and blocker.by is BlockedBy.NETWORK_UNWRITABLE)
-    ]
-    plan = make_plan((outcome.request, outcome.refusals) for outcome in cleaning.outcomes)
+    release = next_release(cleaning, view.release)
+    blockers = stopping(cleaning, view.release)
+    plan = next_plan(cleaning)
     is_blocked = any(not blocker.network for blocker in blockers)
     text = "DRY RUN: nothing was changed."
     if plan.batches and not is_blocked:
@@ -118,15 +117,28 @@ def _dry_run(cleaning: Cleaning, document: dict[str, Any], view: TableView) -> I
         reason = "cleanup halted: see below" if halted else blocker.why
         yield from layout.fill_each([reason], view.columns)
     if not is_blocked:
-        steps = release_steps(
-            plan, release, document["node"], preview=False, docker=cleaning.docker
-        )
-        yield from layout.numbered_steps(steps, view.columns)
+        yield from _steps(cleaning, release, view)
+
+
+def _steps(cleaning: Cleaning, release: Release, view: TableView) -> Iterator[str]:
+    plan = next_plan(cleaning)
+    steps = release_steps(plan, release, cleaning.node, preview=False, docker=cleaning.docker)
+    yield from layout.numbered_steps(steps, view.columns)
 
 
 def _outlook(plan: Plan, document: dict[str, Any]) -> str:
     """Say how many addresses can be released, and of the networks how many are free then."""
-    text = f"{count_of(plan.count, 'address', 'addresses')} can be released"
+    now = sum(batch.count for batch in plan.batches if batch.at_once)
+    later = plan.count - now
+    after = [
+        *["a check"] * any(batch.lifted for batch in plan.batches),
+        *["a wait"] * any(batch.wait for batch in plan.batches),
+    ]
+    text = f"{count_of(now or later, 'address', 'addresses')} can be released"
+    if not now:
+        text += f" after {' and '.join(after)}"
+    elif later:
+        text += f", {later} more after {' and '.join(after)}"
     changes = [
         f"{network['network']}: {format_number(network['free_before'])} free now, "
         f"{format_number(network['free_after'])} afterwards"

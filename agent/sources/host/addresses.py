@@ -12,18 +12,19 @@ reservation, and reservations are read before.
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Final
 
 from agent.model.remedy import Remedy
-from agent.model.snapshot import Address, Known, Snapshot
+from agent.model.snapshot import INIT, Address, Known, Snapshot, known_or
 from agent.model.text import truncate
 from agent.sources.host.files import TABLE_LIMIT, read_open
 from agent.sources.host.processes import process_ids, read_process_file
-from agent.sources.source import Source, unowned_ids
+from agent.sources.source import Source, reservations_of, unowned_ids
 from agent.sources.source_error import SourceError, read_error
 
 _LOCAL4: Final = re.compile(rb"\|-- ([\d.]+)\n(?: +/\d+ .*\n)*? +/32 \S+ LOCAL")
@@ -33,35 +34,60 @@ _LINK_OR_LOOPBACK: Final = frozenset({b"20", b"10"})
 """Scopes in `if_inet6`: `IPV6_ADDR_LINKLOCAL` and `IPV6_ADDR_LOOPBACK` (include/net/ipv6.h)."""
 _GONE: Final = frozenset({errno.ENOENT, errno.ESRCH, errno.EINVAL, errno.ENXIO})
 _MAX_ADDRESSES: Final = 65536
+_INTERVAL: Final = timedelta(minutes=1)
+_ID: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
 
-@dataclass(frozen=True)
+@dataclass
 class AddressesSource(Source):
-    """Looks into every network namespace, which a healthy node never pays for."""
+    """Looks into every network namespace.
+
+    That is expensive: once a minute, unless a reservation has no owner, or the last reading had an
+    address that no reservation and no container explains.
+    """
 
     proc: Path
     name = "addresses"
+    _last: tuple[Address, ...] | None = None
+    _read_at: timedelta = timedelta(0)
 
     def reason_not_needed(self, snapshot: Snapshot) -> str | None:
-        if not isinstance(snapshot.containers, Known):
-            return "network namespaces were not read, because the list of containers is missing"
-        return None if unowned_ids(snapshot) else "no reservation is known to be without an owner"
+        if isinstance(snapshot.containers, Known):
+            return None
+        return "network namespaces were not read, because the list of containers is missing"
 
-    def read(self, _: Snapshot) -> tuple[Address, ...]:
-        return read_addresses(self.proc)
+    def read(self, snapshot: Snapshot) -> tuple[Address, ...]:
+        last = self._last
+        is_recent = snapshot.uptime - self._read_at < _INTERVAL
+        if last is not None and is_recent and not unowned_ids(snapshot):
+            reserved = {reservation.ip for reservation in reservations_of(snapshot)}
+            if all(_is_explained(address, reserved) for address in last):
+                return last
+        self._last = None
+        ids = frozenset(container.id for container in known_or(snapshot.containers, ()))
+        self._last = read_addresses(self.proc, ids)
+        self._read_at = snapshot.uptime
+        return self._last
 
 
-def read_addresses(proc: Path) -> tuple[Address, ...]:
+def _is_explained(address: Address, reserved: Collection[str]) -> bool:
+    """Return whether it is the node's own, or is reserved or of a container."""
+    return address.pid == INIT or address.contained or address.ip in reserved
+
+
+def read_addresses(proc: Path, container_ids: frozenset[str] = frozenset()) -> tuple[Address, ...]:
     """Return the addresses of every namespace; raises SourceError if a living thread is unreadable.
 
     A thread that ends meanwhile is skipped: the next snapshot may be the first to see its child.
+    `container_ids`: of the containers that the runtime has.
     """
     addresses: list[Address] = []
     seen: set[int] = set()  # the inodes of the tables that were read
     for pid, net in _threads(proc):
         for ip, inode in _unread_addresses(net, seen):
             command = read_process_file(proc, pid, "comm").strip() or "?"
-            addresses.append(Address(ip, pid, command, inode))
+            contained = pid != INIT and _is_in_container(proc, pid, container_ids)
+            addresses.append(Address(ip, pid, command, inode, contained))
         if len(addresses) > _MAX_ADDRESSES:
             limit = f"over {_MAX_ADDRESSES:,} addresses"
             raise SourceError(f"{net}: the namespaces up to this one have {limit}")
@@ -69,6 +95,18 @@ def read_addresses(proc: Path) -> tuple[Address, ...]:
         remedy = Remedy("check --proc")
         raise SourceError(f"no process in {proc} shows its network namespace: {remedy}", remedy)
     return tuple(addresses)
+
+
+def _is_in_container(proc: Path, pid: int, container_ids: frozenset[str]) -> bool:
+    """Return whether the cgroup of a process is below that of one of these containers.
+
+    Every runtime and cgroup driver has the container's ID in the path (cgroups(7)). A process
+    without a readable cgroup may be in any.
+    """
+    if not container_ids:
+        return False
+    cgroup = read_process_file(proc, pid, "cgroup")
+    return not cgroup or not container_ids.isdisjoint(_ID.findall(cgroup))
 
 
 def _threads(proc: Path) -> Iterator[tuple[int, str]]:

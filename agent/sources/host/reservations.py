@@ -83,6 +83,10 @@ def read_reservations(
                 elif entry:
                     unrecognized.append(entry)
     except NotFound as error:
+        if (target := _target(networks_dir)) and not is_directory(networks_dir):
+            remedy = Remedy(f"mount {target} at this path, too")
+            why = f"{networks_dir} is a symbolic link to {target}, which is not here: {remedy}"
+            return NetworkStore(network, Unavailable("reservations", why, remedy=remedy))
         remedy = Remedy("check --network and --cni-networks-dir")
         why = f"{error}: {remedy}{_existing_networks(networks_dir)}"
         reading = Unavailable("reservations", why, missing=True, remedy=remedy)
@@ -94,10 +98,17 @@ def read_reservations(
     return NetworkStore(network, Known(tuple(reservations)), tuple(unrecognized))
 
 
-def _unreadable(directory: Path, error: SourceError) -> Unavailable:
+def _target(path: Path) -> str:
+    """Return where a symbolic link leads, for a message; empty: it is none."""
     try:
-        target = escape(str(directory.readlink()))
-    except OSError:  # it is no link
+        return escape(str(path.readlink()))
+    except OSError:
+        return ""
+
+
+def _unreadable(directory: Path, error: SourceError) -> Unavailable:
+    target = _target(directory)
+    if not target:
         return Unavailable("reservations", str(error), remedy=error.remedy)
     remedy = Remedy(
         f"put a directory in its place and mount {target} on it (`mount --bind`, and a line in "
@@ -232,7 +243,7 @@ def _unparsable(network: str, name: str, content: bytes, size: int) -> Unrecogni
         form = "64 hex digits, optionally CR LF and an interface"
         reason = f"{shown!r} is not a container id: {form}"
         if program:
-            reason = f"{shown!r} is an ID of {program}, which has a network of this name, too"
+            reason = f"{shown!r} is an ID of {program}, which shares this directory"
     return UnrecognizedEntry(network, name, reason, blocks=True, program=program)
 
 

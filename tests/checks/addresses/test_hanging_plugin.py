@@ -9,7 +9,7 @@ from agent.cleanup.guards import decide
 from agent.exporters.advice import advice
 from agent.model.finding import Finding, Severity
 from agent.model.release import Reason
-from agent.model.snapshot import PluginProcess, Snapshot
+from agent.model.snapshot import EntryKind, PluginProcess, Snapshot, UnrecognizedEntry
 from tests import builders as b
 from tests.builders import NOW, node, pod, processes, scanned, with_waiting_pod
 
@@ -105,3 +105,19 @@ def test_nothing_is_released_while_a_plugin_hangs() -> None:
     context = b.guard_context(node(b.reservation("10.244.1.9"), processes=hanging))
     ((_, refusals),) = decide(context)
     assert Reason.PLUGIN_AT_WORK in {refusal.reason for refusal in refusals}
+
+
+def test_a_fifo_in_the_directory_is_named_as_what_blocks_every_plugin() -> None:
+    fifo = UnrecognizedEntry("kubenet", "pipe", "it is a FIFO", blocks=False, kind=EntryKind.FIFO)
+    (alone,) = b.findings_of(DETECTOR, node(fifo))
+    path = "/var/lib/cni/networks/kubenet/pipe"
+    assert alone.message == (
+        f"{path} is a FIFO: host-local opens it in each ADD and DEL of kubenet, and waits for "
+        f"ever: remove it with `(exec 3<>{path}; rm {path})`"
+    )
+    hanging = [replace(processes(), plugins=(plugin(70),))]
+    blocked, waiting = b.findings_of(DETECTOR, node(fifo, processes=hanging))
+    assert (blocked.subject, waiting.subject) == ("kubenet/pipe", "plugin processes")
+    assert "fuser" not in waiting.message
+    other = [replace(fifo, kind=kind) for kind in (None, EntryKind.SOCKET, EntryKind.DIRECTORY)]
+    assert b.findings_of(DETECTOR, node(*other)) == []

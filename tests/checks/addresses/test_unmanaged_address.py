@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
+from agent.exporters.advice import advice
 from agent.model.assessment import State
 from agent.model.finding import Severity
 from agent.model.snapshot import Address, Checkpoint, NotRequested, Snapshot
@@ -114,12 +115,40 @@ def test_managed_or_unconfigured_addresses_are_no_finding() -> None:
             LOST, PINNED, sandbox(GONE, ""), mounted_namespaces=MOUNTED
         ),
         "alive by its pod only": node(LOST, b.pod("shop/cart", "10.244.1.9")),
-        "not reserved": node(JAVA),
         "every reservation has an owner": node(
             addresses=NotRequested("addresses", "nobody needed them")
         ),
     }.items():
         assert messages(snapshot) == [], why
+
+
+def test_an_address_of_the_range_that_no_file_reserves_is_told_if_it_lasts() -> None:
+    """As of a process that a runtime left behind, whose file a cleanup script has removed."""
+    (finding,) = findings_of(DETECTOR, node(JAVA))
+    assert finding.subject == "kubenet/10.244.1.9"
+    assert finding.message == (
+        "process 4711 (java) uses 10.244.1.9, which is not reserved in kubenet: the next pod can "
+        "get the same address"
+    )
+    report = b.scanned(node(JAVA))
+    assert "cordon the node" in " ".join(step.text for step in advice(DETECTOR, report))
+    minute = timedelta(minutes=1)
+    for why, snapshot in {
+        "the pod is known": node(replace(JAVA, contained=True)),
+        "the node's own": node(replace(JAVA, pid=1)),
+        "the gateway": node(Address("10.244.1.1", 4711, "java")),
+        "another range": node(Address("10.99.0.9", 4711, "java")),
+        "another network reserves it": node(
+            JAVA, reservation(JAVA.ip, b.WEB_ID, network="storage")
+        ),
+        "a pod has it": node(JAVA, b.pod("shop/cart", JAVA.ip)),
+        # dockerd has died, and its processes will.
+        "the runtime has just started": node(JAVA, processes=[b.processes(docker=minute)]),
+        "so has the kubelet": node(JAVA, processes=[b.processes(kubelet=minute)]),
+    }.items():
+        assert messages(snapshot) == [], why
+    assert b.scanned(node(JAVA), node()).findings == ()
+    assert b.scanned(node(JAVA), node(replace(JAVA, pid=4712))).findings == ()
 
 
 def test_without_its_sources_it_has_insufficient_data_after_what_is_certain() -> None:

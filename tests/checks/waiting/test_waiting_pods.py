@@ -157,6 +157,11 @@ def test_without_an_event_it_says_how_to_see_why() -> None:
     assert "no kubelet was found" in found(
         with_events(node(*some(2), processes=[processes(kubelet=None)]))
     ).message  # fmt: skip
+    down = [replace(WORKER, ready=False, not_ready="Kubelet stopped posting node status.")]
+    stopped = with_events(node(*some(2), processes=[processes(kubelet=None)], node=down))
+    assert headline(scanned(stopped)) == (
+        "Critical: 2 pods have waited for up to 30m: no kubelet runs on this node"
+    )
     # Many that come at once start one after the other.
     started = replace(sandbox("5" * 64, "shop/new"), created=int((NOW - 9 * SECOND).timestamp()))
     assert found(with_events(node(*some(30, 90 * SECOND), started))).severity is Severity.INFO
@@ -216,6 +221,10 @@ def test_a_full_range_is_told_once() -> None:
     assert (finding.severity, finding.cause) == (Severity.INFO, WaitCause.NO_ADDRESS)
     assert "proof on this node: network kubenet has no free address" in finding.message
     assert headline(scanned(full)).startswith("Critical: no free pod addresses")
+    unread = NotRequested("sandbox_failures", "the account may not list events")
+    without_events = replace(full, sandbox_failures=unread)
+    assert "it fits that network kubenet has no free address" in found(without_events).message
+    assert headline(scanned(without_events)).startswith("Critical: no free pod addresses")
 
 
 def test_pods_that_find_a_range_full_contradict_an_ok() -> None:
@@ -251,6 +260,10 @@ def test_who_has_the_address_that_a_pod_asks_for() -> None:
     assert "not known to be leaked" in in_use.message
     nobody = found(with_events(node(waits("a/a")), Event(words.format("10.244.1.77"))))
     assert "but no directory that was read has a reservation of 10.244.1.77" in nobody.message
+    outside = f'{BY_CONTAINERD}plugin type="x" failed (add): failed to allocate all requested IPs: '
+    assert "reservation" not in found(
+        with_events(node(waits("a/a")), Event(f"{outside}192.168.27.56"))
+    ).message  # fmt: skip
 
 
 def flannel(problem: str | None = None, **more: Any) -> CniFiles:
@@ -391,6 +404,10 @@ def test_no_node_is_ok_while_a_pod_waits() -> None:
     volumes = with_events(node(*some(3)), Event("Multi-Attach error", "FailedAttachVolume"))
     assert headline(scanned(volumes)).startswith("Info: 3 pods have waited for up to 30m")
     assert state_of(scanned(node())) is NodeState.OK
+    # It has waited for a minute in the second snapshot only, and that is enough.
+    young = waits("a/a", 59 * SECOND)
+    later = scanned(node(young), node(young, later=SECOND))
+    assert headline(later).startswith("Info: pod a/a has waited for 1m")
 
 
 def test_the_catalog_has_the_entries_that_decide() -> None:

@@ -2,6 +2,8 @@
 
 import os
 import threading
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from agent.model.snapshot import SANDBOX_NOT_READY, Container
 from agent.sources.deadline import Deadline, Late
 from agent.sources.host.disks import DisksSource
-from tests.builders import GONE, node, reservation, waiting_pod
+from tests.builders import GONE, NOW, PODS, node, reservation, waiting_pod
 from tests.sources.reading import HEALTHY
 from tests.wire import error_of
 
@@ -98,3 +100,6 @@ def test_disks_are_read_while_a_pod_waits_or_a_sandbox_keeps_its_address(tmp_pat
     assert source.reason_not_needed(node(ended)) is not None, "a Job that ended is healthy"
     assert source.reason_not_needed(node(ended, reservation("10.244.1.9", GONE))) is None
     assert source.reason_not_needed(node(waiting_pod())) is None
+    for since, is_needed in ((timedelta(seconds=59), False), (timedelta(minutes=1), True)):
+        ending = replace(PODS[0], deleting=True, deletion=NOW - since)
+        assert (source.reason_not_needed(node(pods=[ending])) is None) is is_needed

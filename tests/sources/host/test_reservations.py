@@ -183,6 +183,13 @@ def test_what_is_missing_unreadable_or_no_directory_is_unavailable_and_an_empty_
     assert isinstance(linked, Unavailable)
     assert linked.why.startswith(f"{tmp_path}/a-link is a symbolic link")
     assert "mount cbr0 on it (`mount --bind`" in str(linked.remedy)
+    # In a pod, a link may lead out of what is mounted: nothing is known to be missing.
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.symlink_to("/data/cni/networks")
+    store = read(elsewhere / "kubenet")
+    assert isinstance(store.reading, Unavailable)
+    assert (store.reading.missing, store.absent) == (False, False)
+    assert str(store.reading.remedy) == "mount /data/cni/networks at this path, too"
     # host-local >= 1.4 writes 0600: what one file hides could be any container's.
     (open_dir / "closed").mkdir(0o000)
     kubenet = open_dir / "kubenet"

@@ -1,0 +1,454 @@
+"""Pods get addresses that are not the node's, or host-local refuses the range that is configured.
+
+Other nodes send the traffic for a pod to the node whose pod CIDR (`spec.podCIDRs` of the Node) has
+its address. Pods get others if another file of the CNI configuration comes first, such as the
+sample bridge of containerd or CRI-O, whose range is the same on every node; if flannel's
+`subnet.env` is of another node or time; or if the range was written by hand. Pods of before keep
+addresses of an earlier range.
+
+Means: a network of the pods has a range outside of the node's pod CIDRs, family by family, or
+running pods have such addresses; or its ranges are ones that host-local refuses in ADD and in DEL
+(host bits, none at all, overlapping). Only bridge, ptp and flannel are judged: Calico, Cilium,
+macvlan and others have addresses of their own. Nothing is said of a Node without a pod CIDR, unless
+another file shows that the cluster has a network that is not used.
+Severity critical: pods wait, or have such addresses while the cluster's own network is configured
+in another place. Severity info: the range is wider than the pod CIDR, which is right on a cluster
+of one node; or flannel has addresses from elsewhere than the Node, as with etcd.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+from shlex import quote
+from typing import Final
+
+from agent.checks.detector import Advice, Noun, Step
+from agent.checks.host_local_ranges import BRIDGING, IPNetwork, refusal, subnet_of
+from agent.checks.node_network import few, waiting
+from agent.model.assessment import (
+    KUBENET,
+    PRIMARY,
+    Assessment,
+    ClassifiedReservation,
+    State,
+    or_none,
+)
+from agent.model.finding import Finding, Severity
+from agent.model.node_network import CniFile, CniFiles
+from agent.model.ranges import Range
+from agent.model.remedy import Remedy
+from agent.model.runtime import RuntimeNetwork
+from agent.model.snapshot import InsufficientData, known_or, require_available
+from agent.model.text import count_of
+
+NAME = "wrong_range"
+SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
+NOUN: Final = Noun("network with a wrong range", "networks with wrong ranges")
+ADVICE: Final = Advice(
+    steps=(Step("Keep the directory of a network that running pods have addresses from."),),
+    runbook="Networks.md#nodeleakwrongrange",
+)
+
+_API_SERVER: Final = "kube-system/kube-apiserver"
+_FLANNEL: Final = "flannel"
+_ROUTED: Final = BRIDGING | {_FLANNEL}
+"""The plugins whose pods other nodes reach through the node that has the pod CIDR."""
+_GENERIC: Final = BRIDGING | {
+    "macvlan",
+    "ipvlan",
+    "vlan",
+    "host-device",
+    "loopback",
+    "dummy",
+    "tap",
+}
+"""The plugins that anybody's file may name: others are those of a cluster's CNI."""
+_SAMPLES: Final = {
+    ip_network("10.88.0.0/16"): "of containerd and podman",
+    ip_network("10.85.0.0/16"): "of CRI-O",
+}
+"""The ranges of the configurations that come with runtimes."""
+
+
+_EXCEPTION: Final = (
+    "If this is the cluster's only node, or routes for the range are written by hand, nothing is "
+    "wrong. Otherwise:"
+)
+_FLANNEL_EXCEPTION: Final = "If flannel keeps its subnets in etcd, nothing is wrong. Otherwise:"
+_DELETE: Final = Remedy(
+    "Delete the pods that are named: their controllers create them again with other addresses."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _PodNetwork:
+    """A network that gives pods their `eth0`."""
+
+    name: str
+    plugin: str  # the first one of its chain, or the one that made the interfaces
+    subnets: tuple[IPNetwork, ...]  # of its ranges
+    users: tuple[ClassifiedReservation, ...]  # the addresses that running pods have from it
+    is_current: bool  # the runtime gives it to new pods
+    is_written: bool  # the subnets are those of its configuration
+
+
+def find(assessment: Assessment) -> Iterator[Finding]:
+    snapshot = assessment.snapshot
+    refused: set[str] = set()
+    for network in known_or(snapshot.networks, ()):
+        if reason := refusal(network, assessment.runtime.name):
+            refused.add(network.name)
+            yield from _refused(network.name, reason, assessment)
+    for pod_network in _pod_networks(assessment):
+        if pod_network.name not in refused:
+            yield from _compared(pod_network, assessment)
+    require_available(snapshot.networks, snapshot.node)
+
+
+def _refused(name: str, reason: str, assessment: Assessment) -> Iterator[Finding]:
+    """Yield a finding unless pods run with addresses of the network, and none waits.
+
+    The version of host-local then accepts the configuration, or it is newer than they are.
+    """
+    waiting_pods = waiting(assessment.snapshot)
+    running = any(entry.state is State.IN_USE for entry in or_none(assessment.entries, name) or ())
+    if running and not waiting_pods:
+        return
+    severity = Severity.CRITICAL if waiting_pods else Severity.WARNING
+    file = _file_of(name, assessment)
+    text = f"{name}: host-local refuses its configuration, because {reason}"
+    step = Remedy(f"Correct the range in {file or 'the CNI configuration'}.")
+    yield Finding(
+        NAME,
+        name,
+        "; ".join(filter(None, [text, f"see {file}" if file else "", waiting_pods])),
+        severity=severity,
+        network=name,
+        identity=("refused",),
+        steps=(step,),
+    )
+
+
+def _pod_networks(assessment: Assessment) -> Iterator[_PodNetwork]:
+    """Yield the networks whose pods other nodes reach by the node's pod CIDR."""
+    configured: dict[str, RuntimeNetwork] = {}
+    for network in known_or(assessment.snapshot.networks, ()):
+        configured.setdefault(network.name, network)
+    first = next(iter(configured), None)
+    for name in dict.fromkeys([*configured, *_networks_in_use(assessment)]):
+        entries = or_none(assessment.entries, name) or ()
+        users = tuple(
+            entry for entry in entries if entry.state is State.IN_USE and entry.ifname in PRIMARY
+        )
+        own = configured.get(name)
+        plugin = own.plugins[0] if own and own.plugins else _plugin_in_cache(users, assessment)
+        allocates = own is None or own.ipam == "host-local" or plugin == _FLANNEL
+        if plugin in _ROUTED and allocates and (users or name == first):
+            subnets = _subnets(name, own, assessment)
+            yield _PodNetwork(
+                name,
+                plugin,
+                subnets,
+                users,
+                is_current=own is not None,
+                is_written=own is not None and bool(own.ranges),
+            )
+
+
+def _networks_in_use(assessment: Assessment) -> tuple[str, ...]:
+    try:
+        return assessment.networks
+    except InsufficientData:
+        return ()
+
+
+def _plugin_in_cache(users: Sequence[ClassifiedReservation], assessment: Assessment) -> str:
+    """Return the plugin that made the interfaces of a network that is configured no more."""
+    for user in users:
+        for result in assessment.index.results.get(user.container_id, ()):
+            if result.network == user.network and result.plugin:
+                return result.plugin
+    return ""
+
+
+def _subnets(
+    name: str, own: RuntimeNetwork | None, assessment: Assessment
+) -> tuple[IPNetwork, ...]:
+    """Return the subnets of a network's ranges; none if they are not known."""
+    if own and own.ranges:
+        written = [subnet_of(range_) for ranges in own.ranges for range_ in ranges]
+        return tuple(filter(None, written))
+    sets = or_none(assessment.ranges, name) or ()
+    return tuple(_enclosing(range_) for ranges in sets for range_ in ranges)
+
+
+def _enclosing(range_: Range) -> IPNetwork:
+    """Return the smallest subnet that has all of a range."""
+    bits = (int(range_.first) ^ int(range_.last)).bit_length()
+    return ip_network((range_.first, range_.first.max_prefixlen - bits), strict=False)
+
+
+def _compared(network: _PodNetwork, assessment: Assessment) -> Iterator[Finding]:
+    """Yield what differs between a network and the Node."""
+    cidrs = _pod_cidrs(assessment)
+    strangers = tuple(user for user in network.users if not _is_within(user.name, cidrs))
+    outside = [subnet for subnet in network.subnets if _relation(subnet, cidrs) == "outside"]
+    wider = [subnet for subnet in network.subnets if _relation(subnet, cidrs) == "wider"]
+    if not network.is_current:
+        yield from _earlier_network(network, strangers, assessment)
+    elif outside:
+        yield _outside(network, outside, strangers, assessment)
+    elif not cidrs and any(subnet in _SAMPLES for subnet in network.subnets):
+        yield from _shadowing_sample(network, assessment)
+    elif wider:
+        yield _wider(network, wider, strangers, assessment)
+    elif cidrs or network.is_written:
+        yield from _earlier_range(network, strangers, assessment)
+
+
+def _outside(
+    network: _PodNetwork,
+    outside: Sequence[IPNetwork],
+    strangers: Sequence[ClassifiedReservation],
+    assessment: Assessment,
+) -> Finding:
+    shadowed = _shadowed(network, assessment)
+    text = (
+        f"{network.name} gives pods addresses of {_list(outside)}{_sample(outside)}, which is "
+        f"outside of the node's pod CIDR {_list(_pod_cidrs(assessment))}"
+    )
+    severity = Severity.CRITICAL if shadowed and strangers else Severity.WARNING
+    steps = _steps(network, assessment, shadowed=bool(shadowed), sample=bool(_sample(outside)))
+    parts = [text, shadowed or _source(network, assessment), _pods(strangers)]
+    return _finding(network, "outside", parts, severity, steps)
+
+
+def _shadowing_sample(network: _PodNetwork, assessment: Assessment) -> Iterator[Finding]:
+    """Yield a finding if a cluster's network is configured and pods get a sample's addresses."""
+    if shadowed := _shadowed(network, assessment):
+        subnets = network.subnets
+        text = f"{network.name} gives pods addresses of {_list(subnets)}{_sample(subnets)}"
+        severity = Severity.CRITICAL if network.users else Severity.WARNING
+        steps = _steps(network, assessment, shadowed=True, sample=True)
+        parts = [text, shadowed, _pods(network.users)]
+        yield _finding(network, "outside", parts, severity, steps)
+
+
+def _steps(
+    network: _PodNetwork, assessment: Assessment, *, shadowed: bool, sample: bool
+) -> Iterator[Remedy]:
+    """Yield what to do about a range outside of the pod CIDR."""
+    if not shadowed:
+        yield Remedy(_FLANNEL_EXCEPTION if network.plugin == _FLANNEL else _EXCEPTION)
+    node = quote(assessment.snapshot.node_name)
+    yield Remedy("Keep new pods away:", f"kubectl cordon {node}")
+    if shadowed:
+        file = quote(_file_of(network.name, assessment) or "FILE")
+        which = ["are named"] if network.users else []
+        which += ["wait"] if waiting(assessment.snapshot) else []
+        if which:
+            pods = " and those that ".join(which)
+            yield Remedy(f"Delete the pods that {pods}: their teardown needs that file.")
+        yield Remedy("Move that one file away then, and keep the others:", f"mv {file} /root/")
+    elif network.plugin == _FLANNEL:
+        yield Remedy("Delete flannel's pod on this node: its successor writes subnet.env again.")
+        yield _DELETE
+    elif sample:
+        yield Remedy("Install the cluster's CNI, or see why its pod does not run on this node.")
+        yield _DELETE
+    else:
+        yield Remedy("Correct the range in the file.")
+        yield _DELETE
+    yield Remedy("When nothing is found any more:", f"kubectl uncordon {node}")
+
+
+def _wider(
+    network: _PodNetwork,
+    wider: Sequence[IPNetwork],
+    strangers: Sequence[ClassifiedReservation],
+    assessment: Assessment,
+) -> Finding:
+    text = (
+        f"{network.name} has the range {_list(wider)}, wider than the node's pod CIDR "
+        f"{_list(_pod_cidrs(assessment))}: in a cluster of several nodes, another node can give "
+        "out the same addresses"
+    )
+    certain = strangers and not _runs_api_server(assessment)
+    severity = Severity.WARNING if certain else Severity.INFO
+    parts = [text, _source(network, assessment), _pods(strangers)]
+    step = Remedy("Give each node a range of its own, unless this is the only one.")
+    return _finding(network, "wider", parts, severity, (step,))
+
+
+def _earlier_network(
+    network: _PodNetwork, strangers: Sequence[ClassifiedReservation], assessment: Assessment
+) -> Iterator[Finding]:
+    """Yield a finding for pods with addresses of a network that new pods do not get."""
+    current = ", ".join(each.name for each in known_or(assessment.snapshot.networks, ()))
+    cidrs = _pod_cidrs(assessment)
+    if not cidrs and current and any(subnet in _SAMPLES for subnet in network.subnets):
+        strangers = network.users
+    if strangers:
+        which = f", which is outside of the node's pod CIDR {_list(cidrs)}" if cidrs else ""
+        text = f"{count_of(len(strangers), 'pod')} got an address from {network.name}{which}"
+        new = f"new pods get theirs from {current}" if current else ""
+        parts = [text, new, _pods(strangers)]
+        yield _finding(network, "earlier", parts, Severity.WARNING, (_DELETE,))
+
+
+def _earlier_range(
+    network: _PodNetwork, strangers: Sequence[ClassifiedReservation], assessment: Assessment
+) -> Iterator[Finding]:
+    """Yield a finding for pods with addresses of a range that a network no longer has."""
+    cidrs = _pod_cidrs(assessment)
+    bounds = cidrs or network.subnets
+    if not cidrs:
+        strangers = tuple(user for user in network.users if not _is_within(user.name, bounds))
+    if strangers:
+        what = f"the node's pod CIDR {_list(cidrs)}" if cidrs else f"its range {_list(bounds)}"
+        text = (
+            f"{network.name}: {count_of(len(strangers), 'pod has', 'pods have')} an address of an "
+            f"earlier range, outside of {what}: no route leads to it"
+        )
+        parts = [text, _pods(strangers)]
+        yield _finding(network, "earlier", parts, Severity.WARNING, (_DELETE,))
+
+
+def _finding(
+    network: _PodNetwork,
+    kind: str,
+    parts: Sequence[str],
+    severity: Severity,
+    steps: Iterable[Remedy],
+) -> Finding:
+    return Finding(
+        NAME,
+        network.name,
+        "; ".join(filter(None, parts)),
+        severity=severity,
+        network=network.name,
+        identity=(kind,),
+        steps=tuple(steps),
+    )
+
+
+def _pod_cidrs(assessment: Assessment) -> tuple[IPNetwork, ...]:
+    """Return the Node's; none if they are not known, or no networks."""
+    node = known_or(assessment.snapshot.node, None)
+    try:
+        return tuple(ip_network(cidr, strict=False) for cidr in (node.pod_cidrs if node else ()))
+    except ValueError:
+        return ()
+
+
+def _is_within(ip: str, networks: Sequence[IPNetwork]) -> bool:
+    """Return whether an address is in one of the networks, or there is none of its family."""
+    address = ip_address(ip)
+    family = [network for network in networks if network.version == address.version]
+    return not family or any(address in network for network in family)
+
+
+def _relation(subnet: IPNetwork, cidrs: Sequence[IPNetwork]) -> str:
+    """Return how a range lies to the pod CIDRs of its family; empty: it is within, or has none."""
+    family = [cidr for cidr in cidrs if cidr.version == subnet.version]
+    if not family or any(subnet.subnet_of(cidr) for cidr in family):  # type: ignore[arg-type]
+        return ""
+    return "wider" if any(subnet.overlaps(cidr) for cidr in family) else "outside"
+
+
+def _shadowed(network: _PodNetwork, assessment: Assessment) -> str:
+    """Say which files of the cluster's own networks are not used; empty: none is seen."""
+    files = known_or(assessment.snapshot.cni_files, None)
+    if files is None:
+        return ""
+    used = _position(network.name, files)
+    parts: list[str] = []
+    for position, file in enumerate(files.files):
+        if file.problem is None and position != used and _is_clusters(file, assessment):
+            subnets = [subnet for each in file.networks for subnet in _written_subnets(each)]
+            named = f"{file.name} (network {', '.join([file.network, *map(str, subnets)])})"
+            later = ""
+            if used is not None and used < position:
+                later = f", because {_path(files, used)} comes first"
+            parts.append(f"{named} is not used{later}")
+    return "; ".join(parts)
+
+
+def _is_clusters(file: CniFile, assessment: Assessment) -> bool:
+    """Return whether a file is of a cluster's CNI, or has a range within the node's pod CIDR."""
+    cidrs = _pod_cidrs(assessment)
+    for network in file.networks:
+        if network.plugins and network.plugins[0] not in _GENERIC:
+            return True
+        fits = [
+            subnet
+            for subnet in _written_subnets(network)
+            if any(subnet.version == cidr.version for cidr in cidrs)
+        ]
+        if fits and not any(_relation(subnet, cidrs) for subnet in fits):
+            return True
+    return False
+
+
+def _written_subnets(network: RuntimeNetwork) -> list[IPNetwork]:
+    written = [subnet_of(range_) for ranges in network.ranges for range_ in ranges]
+    return [subnet for subnet in written if subnet is not None]
+
+
+def _position(network: str, files: CniFiles) -> int | None:
+    """Return where the file of a network is in the order of the runtimes; None: not known."""
+    for position, file in enumerate(files.files):
+        if file.problem is None and network in {
+            file.network,
+            *(each.name for each in file.networks),
+        }:
+            return position
+    return None
+
+
+def _file_of(network: str, assessment: Assessment) -> str:
+    """Return the path of a network's file; empty: not known."""
+    files = known_or(assessment.snapshot.cni_files, None)
+    position = _position(network, files) if files else None
+    return _path(files, position) if files and position is not None else ""
+
+
+def _path(files: CniFiles, position: int) -> str:
+    return f"{files.directory}/{files.files[position].name}"
+
+
+def _source(network: _PodNetwork, assessment: Assessment) -> str:
+    """Say where a network's range is written."""
+    files = known_or(assessment.snapshot.cni_files, None)
+    if network.plugin == _FLANNEL:
+        path = files.subnet_env.path if files and files.subnet_env else "flannel's subnet.env"
+        return f"see {path}"
+    if network.name == KUBENET:
+        return ""
+    file = _file_of(network.name, assessment)
+    return f"see {file}" if file else ""
+
+
+def _sample(subnets: Sequence[IPNetwork]) -> str:
+    for subnet in subnets:
+        if subnet in _SAMPLES:
+            return f" (the sample {_SAMPLES[subnet]}, the same on every node)"
+    return ""
+
+
+def _pods(users: Sequence[ClassifiedReservation]) -> str:
+    """Name pods with their addresses."""
+    if not users:
+        return ""
+    names = sorted(f"{user.pod or user.container_id[:12]} {user.name}" for user in users)
+    return f"{count_of(len(names), 'address', 'addresses')} in use: {few(names)}"
+
+
+def _runs_api_server(assessment: Assessment) -> bool:
+    """Return whether this is a node of the control plane, which may be the only one."""
+    pods = known_or(assessment.snapshot.pods, ())
+    return any(pod.static and pod.name.startswith(_API_SERVER) for pod in pods)
+
+
+def _list(networks: Sequence[IPNetwork]) -> str:
+    return ", ".join(map(str, networks))
