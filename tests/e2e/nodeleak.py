@@ -163,6 +163,10 @@ class Nodeleak:
         )
         return Report(done.returncode, json.loads(done.stdout))
 
+    def screen(self, *options: str | Path, wrapped: Sequence[str] = ()) -> str:
+        """Return the text of `scan`."""
+        return run(*wrapped, NODELEAK, "scan", *options, codes=(0, 3), env=self._settings).stdout
+
     def clean(
         self, *options: str | Path, codes: Sequence[int] = (0,), wrapped: Sequence[str] = ()
     ) -> Cleaned:

@@ -154,10 +154,13 @@ class ModernNode:
         name: str = json.loads(configuration.read_text())["name"]
         return name
 
-    def reserve(self, count: int) -> list[str]:
-        """Create leaks: reserve addresses with the real host-local for containers that do not exist."""
+    def reserve(self, count: int, cidr: str = "") -> list[str]:
+        """Create leaks: reserve addresses with the real host-local for containers that do not exist.
+
+        `cidr`: the network's range; empty: the node's pod CIDR.
+        """
         program, store = Path(self.env["NODE_CNI_BIN"]) / "host-local", self.networks / self.network
-        ranges = [self.cluster.pod_cidr]
+        ranges = [cidr or self.cluster.pod_cidr]
         results = [
             host_local("ADD", secrets.token_hex(32), ranges, self.network, store, program)
             for _ in range(count)
@@ -168,6 +171,10 @@ class ModernNode:
 
     def scan(self, *options: str, codes: tuple[int, ...] = (0,)) -> Report:
         return self.nodeleak.scan(*options, codes=codes, wrapped=self.inside)
+
+    def screen(self, *options: str) -> str:
+        """Return what `nodeleak scan` prints for a person."""
+        return self.nodeleak.screen(*options, wrapped=self.inside)
 
     def clean(self, *options: str, codes: tuple[int, ...] = (0,)) -> Cleaned:
         return self.nodeleak.clean(*BOLD, *options, codes=codes, wrapped=self.inside)
