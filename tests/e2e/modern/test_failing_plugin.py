@@ -119,9 +119,10 @@ def _is_told(node: ModernNode, says: str) -> None:
     found = report.subjects("failing_plugin")
     assert found, (report.states, report.unavailable)
     (finding,) = found.values()
-    assert "portmap" in finding["message"], finding
-    assert says in finding["message"], finding
     assert finding["severity"] == "critical"
+    (waiting,) = report.subjects("waiting_pods").values()
+    assert "portmap" in waiting["message"], waiting
+    assert says in waiting["message"], waiting
 
 
 def _release_for(node: ModernNode, names: list[str]) -> None:
