@@ -96,15 +96,20 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
     refused: set[str] = set()
     runtimes = assessment.runtime.names
-    may_be_docker = not runtimes or DOCKER in runtimes
+    needs_runtime = False
     for network in known_or(snapshot.networks, ()):
-        if reason := refusal(network, may_be_docker=may_be_docker):
+        reason = refusal(network, may_be_docker=not runtimes or DOCKER in runtimes)
+        if reason:
             refused.add(network.name)
             yield from _refused(network.name, reason, assessment)
+        elif not runtimes and refusal(network, may_be_docker=False):
+            needs_runtime = True
     for pod_network in _pod_networks(assessment):
         if pod_network.name not in refused:
             yield from _compared(pod_network, assessment)
-    require_available(snapshot.networks, snapshot.node, snapshot.pods, snapshot.runtimes)
+    require_available(snapshot.networks, snapshot.node, snapshot.pods)
+    if needs_runtime:
+        require_available(snapshot.runtimes)
     assessment.require_reservations()
 
 
