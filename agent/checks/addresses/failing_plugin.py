@@ -20,7 +20,7 @@ from agent.checks.detector import Advice, Noun, Step
 from agent.checks.waiting_pods import waiting_pods
 from agent.model.assessment import Assessment, State, or_none
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import known_or
+from agent.model.snapshot import FAILED_SANDBOX, SandboxFailure, Snapshot, known_or
 from agent.model.text import count_of, format_time
 
 NAME = "failing_plugin"
@@ -30,7 +30,7 @@ ADVICE: Final = Advice(
     steps=(
         Step("Repair the plugin first: what is released before is taken again."),
         Step(
-            "waiting_pods names it, if the account may list Events (apply "
+            "The message names it, if the account may list Events (apply "
             "deploy/overlays/volume-attachments), and so does the runtime's log:",
             commands=(
                 (
@@ -54,6 +54,7 @@ MIN_LOST: Final = 5
 """Addresses in the window. One pod that is retried takes about five a minute."""
 _MINUTE: Final = timedelta(minutes=1)
 _SOON: Final = timedelta(hours=1)
+_OPERATIONS: Final = {"add": "ADD", "delete": "DEL", "": "ADD"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +73,16 @@ class RetryLeak:
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     for network, leak in retry_leaks(assessment).items():
+        problem = "a CNI plugin fails in ADD and DEL"
+        if failure := _failure(assessment.snapshot, network):
+            operation = _OPERATIONS[failure.operation]
+            problem = f"plugin {failure.plugin} fails in {operation}: {failure.message}"
         free = or_none(assessment.free, network)
         ends_soon = free is not None and free <= leak.per_minute * (_SOON / _MINUTE)
         yield Finding(
             NAME,
             network,
-            f"{network}: a CNI plugin fails in ADD and DEL; {leak}: repair the plugin first, then "
-            "release",
+            f"{network}: {problem}; {leak}: repair the plugin first, then release",
             severity=Severity.CRITICAL if ends_soon else Severity.WARNING,
             network=network,
             since=leak.since,
@@ -154,3 +158,19 @@ def _last_start(assessment: Assessment) -> datetime | None:
             return None
         starts.append(start)
     return max(starts, default=None)
+
+
+def _failure(snapshot: Snapshot, network: str) -> SandboxFailure | None:
+    """Return what a waiting pod says about the network, or about one that it does not name.
+
+    Once the range is full, waiting_pods tells that, and the failure of before is the cause.
+    """
+    failures = [
+        failure
+        for failure in known_or(snapshot.sandbox_failures, ())
+        if failure.reason == FAILED_SANDBOX
+        and failure.network in {network, ""}
+        and failure.plugin
+        and not failure.exhausted
+    ]
+    return max(failures, key=lambda failure: failure.network, default=None)
