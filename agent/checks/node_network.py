@@ -44,7 +44,7 @@ def why_no_network(snapshot: Snapshot) -> NoNetwork | None:
     files = known_or(snapshot.cni_files, None)
     if not _has_no_network(snapshot, runtime):
         return None
-    if files and (problem := _unusable(files, runtime)):
+    if files and (problem := _unusable(files, snapshot)):
         return problem
     words = (status.load_error or status.message or status.reason) if status else ""
     said = f"{spelled(runtime)} says: {words}" if words else "it does not say why"
@@ -60,13 +60,31 @@ def _has_no_network(snapshot: Snapshot, runtime: str) -> bool:
     files = known_or(snapshot.cni_files, None)
     node = known_or(snapshot.node, None)
     is_known = isinstance(snapshot.networks, (Known, NotRequested))
-    if runtime != DOCKER or is_known or files is None or not _unusable(files, runtime):
+    if runtime != DOCKER or is_known or files is None or not _unusable(files, snapshot):
         return False
     return bool(waiting_pods(snapshot)) or bool(node and node.not_ready)
 
 
-def _unusable(files: CniFiles, runtime: str) -> NoNetwork | None:
+def blocking_files(snapshot: Snapshot) -> list[CniFile]:
+    """Return the damaged files that matter to the runtime.
+
+    containerd reads only the first of its files (its `max_conf_num` is 1 by default) and reports
+    the one that it could not load. The other runtimes try each file.
+    """
+    files = known_or(snapshot.cni_files, None)
+    if files is None:
+        return []
+    broken = [file for file in files.files if file.problem]
+    if kubelet_runtime(snapshot).name != CONTAINERD:
+        return broken
+    status = known_or(snapshot.runtime_status, None)
+    load_error = status.load_error if status else ""
+    return [file for file in broken if file is files.files[0] or f"/{file.name}:" in load_error][:1]
+
+
+def _unusable(files: CniFiles, snapshot: Snapshot) -> NoNetwork | None:
     """Return why the runtime can use no file of the directory; None: no reason is seen."""
+    runtime = kubelet_runtime(snapshot).name
     directory = files.directory
     if not files.exists:
         step = "start the DaemonSet of the cluster's CNI, which writes its configuration there"
@@ -76,7 +94,7 @@ def _unusable(files: CniFiles, runtime: str) -> NoNetwork | None:
     if not files.files:
         step = "start the DaemonSet of the cluster's CNI, which writes it"
         return NoNetwork(f"{directory} has no CNI configuration", step, may_come=True)
-    broken = [file for file in files.files if file.problem]
+    broken = blocking_files(snapshot)
     usable = [file for file in files.files if not file.problem]
     if broken and (runtime == CONTAINERD or not usable):
         reason = "; ".join(f"{file.name} {file.problem}" for file in broken[:_NAMED])

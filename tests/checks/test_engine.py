@@ -272,7 +272,7 @@ def test_an_unavailable_source_is_listed_and_the_report_is_incomplete_if_needed(
     not_needed = {
         *("cni_results", "autoscaler", "mounts", "attachments", "state"),
         "sandbox_failures",
-        *("cni_files", "links", "disks"),
+        *("links", "disks"),
     }
     for source in SOURCES:
         report = scanned(without(node(), source))

@@ -74,7 +74,7 @@ def test_the_headline_is_the_worst_that_is_known_and_never_good_about_what_was_n
         (
             scanned(without(node(), "node")),
             "incomplete",
-            f"Incomplete: 6 of {checks}: it gave no word",
+            f"Incomplete: 7 of {checks}: it gave no word",
         ),
         (FAILED, "incomplete", f"Incomplete: 1 of {checks}: shared_ip: KeyError"),
         (scanned(without(node(LOST), "device_plugins")), "findings", leak_of_one),

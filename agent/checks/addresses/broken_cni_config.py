@@ -47,10 +47,12 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     runtime = node_network.spelled(assessment.runtime.name)
     if reason := node_network.why_no_network(snapshot):
         yield _no_network(reason, runtime, snapshot)
-    else:
-        yield from _next_failure(runtime, snapshot)
-        yield from _no_subnet(snapshot)
-    require_available(snapshot.runtime_status)
+        return
+    # What follows is true only of a runtime that has a network.
+    require_available(snapshot.runtime_status, snapshot.runtimes)
+    yield from _next_failure(runtime, snapshot)
+    yield from _no_subnet(snapshot)
+    require_available(snapshot.cni_files)
 
 
 def _no_network(reason: node_network.NoNetwork, runtime: str, snapshot: Snapshot) -> Finding:

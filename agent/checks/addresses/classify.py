@@ -112,6 +112,8 @@ def _in_use(reservation: Reservation, index: SnapshotIndex) -> StateAndReason | 
     if reservation.container_id:
         # A sandbox is classified whole, and it may be in use in a network that could not be read.
         require_available(*(store.reading for store in snapshot.reservations))
+    # Whether a sandbox without a record may yet get one depends on the runtime's version.
+    require_available(snapshot.runtimes)
     if may_be_of_podman(reservation, index):
         return State.UNKNOWN, _PODMANS
     if reservation.network == KUBENET:

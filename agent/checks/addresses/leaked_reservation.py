@@ -118,6 +118,7 @@ def _check_sources(assessment: Assessment) -> None:
         raise InsufficientData(f"reservations: {addresses} {undecided[0].why}")
     require_available(
         snapshot.networks,
+        snapshot.runtimes,
         snapshot.checkpoints,
         snapshot.addresses,
         snapshot.mounted_namespaces,

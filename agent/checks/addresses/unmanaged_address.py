@@ -23,7 +23,14 @@ from agent.model.assessment import Assessment, ClassifiedReservation, State, or_
 from agent.model.finding import Finding, Severity
 from agent.model.index import SnapshotIndex
 from agent.model.ranges import covers
-from agent.model.snapshot import INIT, Known, NotRequested, known_or, require_available
+from agent.model.snapshot import (
+    INIT,
+    Known,
+    NotRequested,
+    Unavailable,
+    known_or,
+    require_available,
+)
 
 NAME = "unmanaged_address"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
@@ -68,14 +75,17 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     for classified in assessment.reservations:
         if classified.state is State.UNMANAGED:
             yield from _unmanaged(classified, assessment.index)
-    if running_for(assessment) >= _SETTLED:
+    is_settled = isinstance(snapshot.processes, Known) and running_for(assessment) >= _SETTLED
+    if is_settled and not isinstance(snapshot.pods, Unavailable):
         yield from _unreserved(assessment)
-    # After the findings: without the checkpoints it is unknown which containers are gone for good.
+    # After the findings. Without the processes it is unknown for how long the runtime has run,
+    # without the pods whose an address is, and without the checkpoints which containers are gone
+    # for good.
     if assessment.runtime.keeps_checkpoints:
         snapshot.checkpoints.known()
     if assessment.index.has_unowned:
         snapshot.cni_results.known()
-    require_available(snapshot.mounted_namespaces)
+    require_available(snapshot.mounted_namespaces, snapshot.processes, snapshot.pods)
 
 
 def _unmanaged(entry: ClassifiedReservation, index: SnapshotIndex) -> Iterator[Finding]:
@@ -121,14 +131,17 @@ def _unmanaged(entry: ClassifiedReservation, index: SnapshotIndex) -> Iterator[F
 def _unreserved(assessment: Assessment) -> Iterator[Finding]:
     """Yield each address of a range that a process of no container has, and that is not reserved.
 
-    A pod that has it according to the API server is `unreserved_pod_ip`.
+    A pod that has it according to the API server is `unreserved_pod_ip`. Raises InsufficientData,
+    after the findings, if the range of a network is not known because a source is unavailable.
     """
     reserved = {entry.name for entry in assessment.reservations}
+    is_unexplained = False
     for address in known_or(assessment.snapshot.addresses, ()):
         if address.contained or address.pid == INIT or address.ip in reserved:
             continue
         if address.ip in assessment.index.claims:
             continue
+        is_unexplained = True
         for network in _networks_of(address.ip, assessment):
             yield Finding(
                 NAME,
@@ -139,6 +152,10 @@ def _unreserved(assessment: Assessment) -> Iterator[Finding]:
                 identity=(address.pid,),
                 kinds=(_UNRESERVED,),
             )
+    stores = assessment.snapshot.reservations
+    has_all = all(or_none(assessment.ranges, store.network) is not None for store in stores)
+    if is_unexplained and not has_all:
+        require_available(assessment.snapshot.cni_results, assessment.snapshot.node)
 
 
 def _networks_of(ip: str, assessment: Assessment) -> Iterator[str]:

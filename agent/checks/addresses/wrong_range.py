@@ -107,7 +107,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     for pod_network in _pod_networks(assessment):
         if pod_network.name not in refused:
             yield from _compared(pod_network, assessment)
-    require_available(snapshot.networks, snapshot.node, snapshot.pods)
+    require_available(snapshot.networks, snapshot.node, snapshot.pods, snapshot.cni_files)
     if needs_runtime:
         require_available(snapshot.runtimes)
     assessment.require_reservations()
@@ -120,9 +120,12 @@ def _refused(name: str, reason: str, assessment: Assessment) -> Iterator[Finding
     """
     waiting_pods = waiting(assessment.snapshot)
     entries = or_none(assessment.entries, name)
-    is_used = entries is None or any(entry.state is State.IN_USE for entry in entries)
-    if is_used and not waiting_pods:
-        return
+    if not waiting_pods:
+        states = None if entries is None else {entry.state for entry in entries}
+        if states is not None and State.IN_USE in states:
+            return
+        if states is None or State.UNKNOWN in states:
+            raise InsufficientData(f"it is unknown whether pods run with addresses of {name}")
     severity = Severity.CRITICAL if waiting_pods else Severity.WARNING
     file = _file_of(name, assessment)
     text = f"{name}: host-local refuses its configuration, because {reason}"

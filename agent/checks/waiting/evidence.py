@@ -6,10 +6,10 @@ longer so.
 """
 
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from agent.checks.node_network import blocking_files, hanging_plugin
 from agent.checks.waiting_pods import EVENT_AGE, is_about
 from agent.model import catalog
 from agent.model.assessment import Assessment, State, or_none
@@ -21,8 +21,6 @@ from agent.model.text import count_of, format_age, join_names
 
 _FULL: Final = 2**20
 """Bytes. With less, a file of host-local or libcni may not be written."""
-_HANGS_AFTER: Final = timedelta(minutes=1)
-"""No plugin that works takes longer."""
 DISK: Final = frozenset({
     "reservations_disk_full", "reservations_not_writable", "cached_result_not_written",
      "no_space",
@@ -215,18 +213,16 @@ def _files(situation: Situation, files: CniFiles | None, *, is_down: bool) -> It
     elif not files.files:
         text = f"no CNI configuration is in {files.directory}: the network's pod has not written it"
         yield Evidence(text, weight)
-    is_containerd = situation.assessment.runtime.names == (CONTAINERD,)
-    for number, file in enumerate(files.files):
-        if file.problem:
-            rest = _rest(files.files[number + 1 :]) if is_containerd else ""
-            yield Evidence(f"{files.directory}/{file.name} {file.problem}{rest}", weight)
-            if is_containerd:
-                return
+    snapshot = situation.assessment.snapshot
+    for file in blocking_files(snapshot):
+        rest = _rest(file, files) if situation.assessment.runtime.names == (CONTAINERD,) else ""
+        yield Evidence(f"{files.directory}/{file.name} {file.problem}{rest}", weight)
 
 
-def _rest(later: tuple[CniFile, ...]) -> str:
+def _rest(file: CniFile, files: CniFiles) -> str:
     """Say what containerd does then: it stops at the first file that it cannot load."""
-    names = join_names([file.name for file in later])
+    later = files.files[files.files.index(file) + 1 :]
+    names = join_names([each.name for each in later])
     return f", so containerd does not load {names} either" if names else ""
 
 
@@ -235,11 +231,10 @@ def _processes(situation: Situation) -> Iterator[Evidence]:
     processes = known_or(snapshot.processes, None)
     if processes is None:
         return
-    oldest = min(processes.plugins, key=lambda plugin: plugin.started, default=None)
-    if oldest and snapshot.taken_at - oldest.started >= _HANGS_AFTER:
-        age = format_age(snapshot.taken_at - oldest.started)
+    if plugin := hanging_plugin(snapshot):
+        age = format_age(snapshot.taken_at - plugin.started)
         yield Evidence(
-            f"CNI plugin {oldest.command} (process {oldest.pid}) has been running for {age}"
+            f"CNI plugin {plugin.command} (process {plugin.pid}) has been running for {age}"
         )
     if situation.cause is WaitCause.UNEXPLAINED and processes.kubelet is None:
         yield Evidence(

@@ -22,6 +22,7 @@ from shlex import quote
 from typing import Final
 
 from agent.checks.detector import Advice, Noun, Step
+from agent.checks.node_network import is_young
 from agent.checks.waiting.causes import Group, events_unread, groups, unattached_volumes
 from agent.checks.waiting.evidence import Evidence, Situation, Weight, gather, message_values
 from agent.checks.waiting_pods import WAITS_AFTER, Wait
@@ -50,8 +51,6 @@ ADVICE: Final = Advice(
     runbook="WaitingPods.md#nodeleakwaitingpods",
 )
 
-STARTING: Final = timedelta(minutes=5)
-"""A node that is up for less starts its network and dozens of pods at once."""
 LONG: Final = timedelta(minutes=5)
 _NAMED: Final = 15
 """Pods that a message names. It counts the others."""
@@ -67,7 +66,7 @@ _ABOUT: Final = {
 def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
     found = groups(snapshot)
-    starting = _is_starting(snapshot)
+    starting = is_young(snapshot)
     for number, group in enumerate(found):
         yield _finding(assessment, group, number, starting=starting)
     # The others have it among their evidence.
@@ -75,7 +74,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         yield from _not_ready(assessment, starting=starting)
     # After the findings: what is unavailable must not hide them. Without Events, they say so.
     snapshot.pods.known()
-    require_available(snapshot.containers)
+    require_available(snapshot.containers, snapshot.runtime_status, snapshot.node)
 
 
 def _finding(assessment: Assessment, group: Group, number: int, *, starting: bool) -> Finding:
@@ -211,14 +210,6 @@ def _last_start(assessment: Assessment) -> timedelta:
         if containers[container_id].pod_uid not in on_host
     ]
     return timedelta(seconds=snapshot.taken_at.timestamp() - max(created, default=0))
-
-
-def _is_starting(snapshot: Snapshot) -> bool:
-    processes = known_or(snapshot.processes, None)
-    node = known_or(snapshot.node, None)
-    if processes and snapshot.taken_at - processes.booted < STARTING:
-        return True
-    return bool(node and node.created and snapshot.api_time - node.created < STARTING)
 
 
 def _steps(group: Group, evidence: Sequence[Evidence]) -> Iterator[Remedy]:

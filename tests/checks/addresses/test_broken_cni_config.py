@@ -6,7 +6,7 @@ from typing import Any
 
 from agent.checks.node_network import why_no_network
 from agent.model.finding import Finding, Severity
-from agent.model.node_network import CniFiles, RuntimeStatus
+from agent.model.node_network import CniFile, CniFiles, RuntimeStatus
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import (
     Known,
@@ -227,6 +227,18 @@ def test_nothing_is_advised_that_blocks_containerd_behind_a_hanging_plugin() -> 
     says(the_finding(BROKEN, snapshot), Severity.CRITICAL, text)
 
 
+def test_containerd_reads_no_file_after_the_first() -> None:
+    """Its `max_conf_num` is 1: a damaged later file is no cause, unless containerd names it."""
+    files = cni_files(
+        accepted("10-flannel.conflist", FLANNEL), CniFile("20-b.conflist", "is empty")
+    )
+    finding = the_finding(BROKEN, a_node(files, NOT_INITIALIZED))
+    assert "20-b.conflist" not in finding.message
+    error = "failed to load CNI config list file /etc/cni/net.d/20-b.conflist: unexpected end"
+    finding = the_finding(BROKEN, a_node(files, replace(NOT_INITIALIZED, load_error=error)))
+    assert "20-b.conflist is empty" in finding.message
+
+
 def test_what_the_runtime_does_not_answer_is_a_gap() -> None:
     files = cni_files(accepted("10-flannel.conflist", FLANNEL))
     healthy = pod_node(
@@ -234,5 +246,6 @@ def test_what_the_runtime_does_not_answer_is_a_gap() -> None:
     )
     assert findings_of(BROKEN, healthy) == []
     assert gap_of(BROKEN, without(healthy, "runtime_status")) == "runtime_status: it gave no word"
-    assert findings_of(BROKEN, without(healthy, "cni_files")) == []
+    assert gap_of(BROKEN, without(healthy, "cni_files")) == "cni_files: it gave no word"
+    assert gap_of(BROKEN, without(healthy, "runtimes")) == "runtimes: it gave no word"
     assert findings_of(BROKEN, pod_node([FLANNEL], runtimes=(ContainerRuntime(DOCKER),))) == []

@@ -144,6 +144,7 @@ def test_an_unavailable_source_makes_only_its_dependents_unknown() -> None:
         without(node(LOST), "addresses"),
         node(LOST, addresses=NotRequested("addresses", "nobody needed them")),
         without(node(LOST), "pods"),
+        without(node(LOST), "runtimes"),
     ):
         assert state(snapshot, LOST.ip) is UNKNOWN
         assert state(snapshot, "10.244.1.2") is IN_USE

@@ -147,6 +147,9 @@ def test_an_address_of_the_range_that_no_file_reserves_is_told_if_it_lasts() -> 
         "so has the kubelet": node(JAVA, processes=[b.processes(kubelet=minute)]),
     }.items():
         assert messages(snapshot) == [], why
+    for source in ("processes", "pods"):
+        gap = gap_of(DETECTOR, without(node(JAVA), source))
+        assert gap == f"{source}: it gave no word", "who has it, and for how long, is not known"
     assert b.scanned(node(JAVA), node()).findings == ()
     assert b.scanned(node(JAVA), node(replace(JAVA, pid=4712))).findings == ()
 
@@ -154,10 +157,10 @@ def test_an_address_of_the_range_that_no_file_reserves_is_told_if_it_lasts() -> 
 def test_without_its_sources_it_has_insufficient_data_after_what_is_certain() -> None:
     for source in ("reservations", "containers", "addresses", "checkpoints"):
         assert gap_of(DETECTOR, without(node(), source)).startswith(source)
-    assert len(messages(without(node(LOST, JAVA), "pods"))) == 1
     other = reservation("10.244.1.8", "8" * 64)
     for source, snapshot in {
         "mounted_namespaces": node(LOST, JAVA, other, PINNED),
+        "pods": node(LOST, JAVA),
         "checkpoints": node(empty_file("10.244.1.9"), JAVA),
     }.items():
         findings, gap = b.findings_and_gap(DETECTOR, without(snapshot, source))

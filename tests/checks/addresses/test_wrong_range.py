@@ -350,3 +350,13 @@ def test_without_the_node_the_range_is_not_judged() -> None:
     refused = RuntimeNetwork("net", ("bridge",), "host-local")
     found, _ = findings_and_gap(WRONG, without(pod_node([refused]), "node"))
     assert ["no range" in finding.message for finding in found] == [True]
+
+
+def test_a_refused_range_is_not_judged_where_it_is_unknown_whether_pods_have_addresses() -> None:
+    refused = RuntimeNetwork("net", ("bridge",), "host-local")
+    snapshot = pod_node([refused], pods_of("net", *EASY))
+    assert findings_of(WRONG, snapshot) == [], "its pods run"
+    for source in ("containers", "reservations", "cni_files"):
+        found, gap = findings_and_gap(WRONG, without(snapshot, source))
+        assert found == [], source
+        assert gap.why, source

@@ -110,7 +110,7 @@ def test_severity_is_that_of_the_effect() -> None:
 
 def test_a_node_that_has_just_started_is_not_ill() -> None:
     pods = some(12, 4 * MINUTE)
-    booted = node(*pods, processes=[processes(booted=4 * MINUTE)])
+    booted = replace(node(*pods), uptime=4 * MINUTE)
     joined = node(*pods, node=[replace(WORKER, created=NOW - 4 * MINUTE)])
     for snapshot in (booted, joined):
         finding = found(with_events(snapshot, Event(NOT_READY, "NetworkNotReady")))
@@ -391,7 +391,7 @@ def test_no_node_is_ok_while_its_network_or_itself_is_not_ready() -> None:
     words = "Kubelet stopped posting node status."
     not_ready = node(node=[replace(WORKER, ready=False, not_ready=words)])
     assert headline(scanned(not_ready)) == f"Warning: the Node is not Ready: {words}"
-    starting = replace(not_ready, processes=Known(processes(booted=MINUTE)))
+    starting = replace(not_ready, uptime=MINUTE)
     assert headline(scanned(starting)) == f"Info: the Node is not Ready: {words}"
     assert found(starting).cause is WaitCause.NODE_NOT_READY
 
