@@ -102,7 +102,8 @@ _RULES: Final[Mapping[str, _Rule]] = {
     **dict.fromkeys(("not_ready", "load_error", "problem", "SandboxFailure.kind"), _TEXT),
     **dict.fromkeys(("SandboxFailure.reason", "SandboxFailure.entry"), _KEPT),
     "exhausted": _RANGE_SET,
-    **dict.fromkeys(("server_version", "Node.runtime", "ContainerRuntime.version"), _VERSION),
+    **dict.fromkeys(("server_version", "Node.runtime", "Node.kubelet"), _VERSION),
+    "ContainerRuntime.version": _VERSION,
 }
 """By `Type.field` or by field; all other fields are names."""
 

@@ -41,7 +41,12 @@ _REJECTIONS: Final = {
     RejectionKind.UNREGISTERED: "{resource} was not registered with the kubelet",
     RejectionKind.NO_HEALTHY: "the kubelet had no healthy device of {resource}",
     RejectionKind.INSUFFICIENT: "too few devices of {resource}{amounts}",
+    RejectionKind.POD_DEVICES_UNHEALTHY: "its earlier devices of {resource} were not healthy",
     RejectionKind.PLUGIN_GONE: "the plugin of {resource} was gone",
+    RejectionKind.PLUGIN_CRASHED: "{message}",
+    RejectionKind.PLUGIN_ERROR: "{message}",
+    RejectionKind.REQUEST_CHANGED: "{message}",
+    RejectionKind.CHECKPOINT_FAILED: "{message}",
     RejectionKind.NO_CAPACITY: "the node had no {resource}",
     RejectionKind.OTHER: "{message}",
 }

@@ -63,6 +63,17 @@ REPLACED_WITHIN: Final = {
 The last two delete the failed pod first. So if it is older than that, it is stuck.
 """
 
+_DELETE_WHEN: Final = {
+    RejectionCause.EXHAUSTED: "once a device is free",
+    RejectionCause.CHECKPOINT_FAILED: "once the kubelet can write to its disk again",
+    **dict.fromkeys(
+        (RejectionCause.DEVICES_LEAKED, RejectionCause.UNLISTED_POD),
+        "once the node is drained and its kubelet restarted",
+    ),
+    RejectionCause.PLUGIN_ERROR: "once its device plugin is repaired",
+}
+"""For causes of which healthy devices are no end."""
+
 NO_FORCE: Final = "never use --force, which can leak the address of a pod that had run"
 _LEFTOVER: Final = f"delete the failed pod at your convenience; {NO_FORCE}"
 
@@ -140,8 +151,7 @@ def _outcome(
         return PodOutcome.TERMINATING_STUCK, f"{overdue}, but {_deletion_blocker(pod)}"
 
     when = "(its devices are healthy again)" if healthy else "once its devices are healthy again"
-    if cause is RejectionCause.EXHAUSTED:
-        when = "once a device is free"
+    when = _DELETE_WHEN.get(cause, when)
     delete = f"delete it {when}; {NO_FORCE}"
 
     controller = pod.controller
@@ -169,9 +179,15 @@ def _deletion_blocker(pod: Pod) -> str:
     )
 
 
+def _rejected(pod: RejectedPod) -> str:
+    if pod.cause is RejectionCause.CHECKPOINT_FAILED:
+        return "rejected"
+    return f"rejected for {pod.resource or 'a device'}"
+
+
 def _finding_about_pod(pod: RejectedPod) -> Finding:
     subject = f"pod {pod.pod}"
-    rejected = f"{subject} was rejected for {pod.resource or 'a device'}"
+    rejected = f"{subject} was {_rejected(pod)}"
     is_stuck = pod.pod_outcome is PodOutcome.TERMINATING_STUCK
     return Finding(
         NAME,
@@ -197,7 +213,7 @@ def _finding_about_storm(pods: Sequence[RejectedPod]) -> Finding:
     names = ", ".join(pod.pod for pod in pods[:_NAMED])
     if len(pods) > _NAMED:
         names += f" and {len(pods) - _NAMED} more"
-    rejected = f"{len(pods)} {subject} were rejected for {typical.resource or 'a device'}"
+    rejected = f"{len(pods)} {subject} were {_rejected(typical)}"
     return Finding(
         NAME,
         subject,
@@ -214,7 +230,7 @@ def describe_group(findings: Sequence[Finding], _assessment: Assessment) -> str:
     """Describe several pods that were rejected for one resource and cause."""
     first = findings[0].rejected_pods[0]
     pods = join_names([finding.pod for finding in findings])
-    rejected = f"{len(findings)} pods were rejected for {first.resource or 'a device'} ({pods})"
+    rejected = f"{len(findings)} pods were {_rejected(first)} ({pods})"
     return f"{rejected}; for the first of them: {first.why}; {first.do}"
 
 

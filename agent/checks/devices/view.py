@@ -13,7 +13,7 @@ from typing import Final
 
 from agent.model.clocks import CLOCK_STEP
 from agent.model.devices import KUBELET_SOCKET, DevicePlugins, DeviceTransition, TransitionKind
-from agent.model.snapshot import Snapshot, known_or
+from agent.model.snapshot import Known, Pod, Snapshot, known_or
 
 REGISTERS_WITHIN: Final = timedelta(seconds=1)
 """From the bind of a plugin's socket to its registration: 0.2 s on a real node."""
@@ -152,6 +152,21 @@ class DeviceView:
             if change.what is TransitionKind.SOCKET_APPEARED and is_own:
                 times.append(change.at)
         return min((at for at in times if since <= at <= until), default=None)
+
+    @cached_property
+    def live_pods(self) -> Mapping[str, Pod]:
+        """The pods that the API server has and that have not ended, by uid."""
+        return {pod.uid: pod for pod in known_or(self.snapshot.pods, ()) if pod.live}
+
+    @cached_property
+    def unlisted_pods(self) -> frozenset[str]:
+        """The uids of pods whose sandbox runs and that the API server does not have."""
+        if not isinstance(self.snapshot.pods, Known):
+            return frozenset()
+        listed = {pod.uid for pod in self.snapshot.pods.value}
+        containers = known_or(self.snapshot.containers, ())
+        running = {entry.pod_uid for entry in containers if entry.sandbox and entry.running}
+        return frozenset(running - listed - {""})
 
     def in_this_boot(self, at: datetime) -> bool:
         """Whether the wall clock, as it is set now, can have shown this time since the boot."""

@@ -45,8 +45,11 @@ def parse_pod(item: Object) -> Pod:
     attached = (unique_volume_name(volume, str(volume.get("name"))) for volume in volumes)
     # The status has the last two runs of each container.
     started = min(filter(None, _starts(status)), default=None)
-    wants_in_init = sorted_names(_device_resources(spec, "initContainers"))
-    wants = sorted_names((*wants_in_init, *_device_resources(spec, "containers")))
+    init_containers = objects(spec.get("initContainers"))
+    # The others are sidecars, which run on like other containers.
+    plain = [entry for entry in init_containers if entry.get("restartPolicy") != "Always"]
+    containers = (*init_containers, *objects(spec.get("containers")))
+    wants = sorted_names(_device_resources(containers))
 
     pod = Pod(
         name=f"{metadata['namespace']}/{name}",
@@ -58,7 +61,7 @@ def parse_pod(item: Object) -> Pod:
         created=moment(metadata.get("creationTimestamp")),
         started=started,
         wants=wants,
-        wants_in_init=wants_in_init,
+        wants_in_init=sorted_names(_device_resources(plain)),
         rejection=parse_rejection(metadata, status, wants, started),
         controller=sys.intern(_controller(metadata)),
         deletion=moment(deletion),
@@ -98,9 +101,9 @@ def _ips(status: Object) -> tuple[str, ...]:
     return tuple(str(ip_address(str(ip))) for ip in ips)
 
 
-def _device_resources(spec: Object, containers: str) -> Iterator[str]:
+def _device_resources(containers: Iterable[Object]) -> Iterator[str]:
     """Yield the device resources that these containers request."""
-    for container in spec.get(containers) or ():
+    for container in containers:
         resources = container.get("resources") or {}
         for kind in ("limits", "requests"):
             for name, amount in (resources.get(kind) or {}).items():
