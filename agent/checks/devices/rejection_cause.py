@@ -223,6 +223,8 @@ class _Case:
         """
         if contradiction := self._had_registered():
             return self._explain_unseen(contradiction)
+        if idle := self._explain_idle_plugin():
+            return idle
         if not self._is_covered(self.window.latest):
             return unverified(f"no snapshot saw whether {self.resource} had been registered before")
         if doubt := self._doubt_about_order(None if certain else registration):
@@ -329,8 +331,6 @@ class _Case:
         return ""
 
     def _explain_race(self, registration: DeviceTransition | None) -> Explanation:
-        if idle := self._explain_idle_plugin():
-            return idle
         start = self.run.start
         kubelet = (
             f"kubelet started at {format_time(start.at)} and "
@@ -398,10 +398,8 @@ class _Case:
         it rejects then, and it outlives a reboot.
         """
         version = self.version
-        first = self.pod.started or self.rejection.start_time
+        first = self._admitted_before()
         if first is None or rejects_running_pods(version):
-            return None
-        if not self._booted <= first < self.run.start.at - WHOLE_SECOND:
             return None
         admitted = f"an earlier kubelet had admitted it at {format_time(first)}"
         if self.pod.controller.startswith("Job/") and readmits_completed_pods(version):
@@ -415,6 +413,13 @@ class _Case:
                 "(kubernetes#124345)"
             )
             return Explanation(RejectionCause.INIT_CONTAINER, evidence)
+        return None
+
+    def _admitted_before(self) -> datetime | None:
+        """Return when an earlier kubelet of this boot had admitted the pod; None: nothing shows."""
+        for at in (self.rejection.start_time, self.pod.started):
+            if at is not None and self._booted <= at < self.run.start.at - WHOLE_SECOND:
+                return at
         return None
 
     # After a registration
@@ -499,9 +504,8 @@ class _Case:
             f"{self.resource} had healthy devices {self.when}, but not all that the pod had before"
         )
         if missing:
-            now = f"of the healthy ones, {count_of(len(healthy), 'device')}"
-            names = join_names(missing)
-            evidence += f"; by the checkpoint now, {names} {_is_or_are(missing)} none {now}"
+            total = count_of(len(healthy), "healthy device")
+            evidence += f"; by the checkpoint now, its {total} lack {join_names(missing)}"
         return Explanation(RejectionCause.UNHEALTHY, evidence)
 
     def _socket_bound(self, since: datetime, until: datetime) -> datetime | None:
@@ -525,7 +529,3 @@ class _Case:
             is_bound = change.what is TransitionKind.SOCKET_APPEARED
             if is_bound and change.socket not in assigned and since <= change.at <= until:
                 yield change
-
-
-def _is_or_are(names: list[str]) -> str:
-    return "is" if len(names) == 1 else "are"

@@ -5,25 +5,12 @@ some of these marks only when it restarts (kubernetes#130145). Nothing shows the
 checkpoint has who was given devices.
 """
 
-from dataclasses import dataclass
 from datetime import datetime
 
 from agent.checks.devices.explanation import Explanation, Window, unverified
 from agent.checks.devices.view import DeviceView
 from agent.model.rejections import Rejection, RejectionCause
 from agent.model.text import count_of, format_time
-
-
-@dataclass(frozen=True, slots=True)
-class _Devices:
-    """The devices of one resource, by the checkpoint now."""
-
-    healthy: frozenset[str]
-    of_live_pods: frozenset[str]
-    of_unlisted_pods: frozenset[str]
-    """Given to pods that run and that the API server does not have, as after a restored etcd."""
-    given: frozenset[str]
-    """All with an entry. Those of pods that have ended stay for a while."""
 
 
 def explain_shortage(
@@ -43,8 +30,8 @@ def explain_shortage(
             f"too few devices of {resource} were free {when} ({needed} wanted, {available} free)"
         )
         too_few = f"the kubelet had {count_of(available, 'device')} of {resource} free {when}"
-    devices = _devices(view, resource)
-    if not devices.healthy:
+    devices = view.uses.get(resource)
+    if devices is None or not devices.healthy:
         if by_predicate or available:
             return Explanation(RejectionCause.EXHAUSTED, in_use)
         return unverified(f"{too_few}, and the checkpoint now has none to compare")
@@ -74,27 +61,6 @@ def explain_shortage(
     return unverified(
         f"{too_few}, but {held}: either pods that had the others have ended since, or the kubelet "
         "holds devices that no pod has (kubernetes#130145)"
-    )
-
-
-def _devices(view: DeviceView, resource: str) -> _Devices:
-    healthy = frozenset(view.healthy.get(resource, ()))
-    of_live_pods = set[str]()
-    of_unlisted_pods = set[str]()
-    given = set[str]()
-    for allocation in view.plugins.allocations:
-        if allocation.resource != resource:
-            continue
-        given.update(allocation.devices)
-        if allocation.pod_uid in view.live_pods:
-            of_live_pods.update(allocation.devices)
-        elif allocation.pod_uid in view.unlisted_pods:
-            of_unlisted_pods.update(allocation.devices)
-    return _Devices(
-        healthy=healthy,
-        of_live_pods=healthy & of_live_pods,
-        of_unlisted_pods=healthy & of_unlisted_pods,
-        given=healthy & given,
     )
 
 

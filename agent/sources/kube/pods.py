@@ -45,11 +45,7 @@ def parse_pod(item: Object) -> Pod:
     attached = (unique_volume_name(volume, str(volume.get("name"))) for volume in volumes)
     # The status has the last two runs of each container.
     started = min(filter(None, _starts(status)), default=None)
-    init_containers = objects(spec.get("initContainers"))
-    # The others are sidecars, which run on like other containers.
-    plain = [entry for entry in init_containers if entry.get("restartPolicy") != "Always"]
-    containers = (*init_containers, *objects(spec.get("containers")))
-    wants = sorted_names(_device_resources(containers))
+    wants, wants_in_init = _wants(spec)
 
     pod = Pod(
         name=f"{metadata['namespace']}/{name}",
@@ -61,7 +57,7 @@ def parse_pod(item: Object) -> Pod:
         created=moment(metadata.get("creationTimestamp")),
         started=started,
         wants=wants,
-        wants_in_init=sorted_names(_device_resources(plain)),
+        wants_in_init=wants_in_init,
         rejection=parse_rejection(metadata, status, wants, started),
         controller=sys.intern(_controller(metadata)),
         deletion=moment(deletion),
@@ -99,6 +95,17 @@ def _ips(status: Object) -> tuple[str, ...]:
     if not ips and status.get("podIP"):
         ips = [status["podIP"]]  # servers before 1.16 send only this one
     return tuple(str(ip_address(str(ip))) for ip in ips)
+
+
+def _wants(spec: Object) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the device resources of all containers, and those of init containers.
+
+    A sidecar is no such init container: it runs on like other containers.
+    """
+    init_containers = objects(spec.get("initContainers"))
+    plain = [entry for entry in init_containers if entry.get("restartPolicy") != "Always"]
+    containers = (*init_containers, *objects(spec.get("containers")))
+    return sorted_names(_device_resources(containers)), sorted_names(_device_resources(plain))
 
 
 def _device_resources(containers: Iterable[Object]) -> Iterator[str]:

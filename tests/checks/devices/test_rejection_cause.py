@@ -19,6 +19,7 @@ OTHER_SOCKET = "gpu.intel.com-i915.sock"
 I915 = "intel.example/i915"
 STARTED, APPEARED = TransitionKind.KUBELET_STARTED, TransitionKind.SOCKET_APPEARED
 REGISTERED, LOST = TransitionKind.REGISTERED, TransitionKind.LOST
+UNVERIFIED = RejectionCause.UNVERIFIED
 NO_HEALTHY, INSUFFICIENT = RejectionKind.NO_HEALTHY, RejectionKind.INSUFFICIENT
 
 RACE: Sequence[DeviceTransition] = (
@@ -200,7 +201,7 @@ def test_earlier_devices_that_are_not_healthy_are_told_as_such() -> None:
     found = cause_of(refused, *RACE, entry)
     assert found.cause is RejectionCause.UNHEALTHY
     assert "had healthy devices" in found.why
-    assert "GPU-7 is none of the healthy ones, 4 devices" in found.why
+    assert "by the checkpoint now, its 4 healthy devices lack GPU-7" in found.why
     # The same words before the registration that snapshots saw: there was an earlier one.
     assert cause_of(gpu_pod(ago=999, refused=RejectionKind.POD_DEVICES_UNHEALTHY), *RACE).cause is (
         RejectionCause.UNHEALTHY
@@ -255,6 +256,11 @@ def test_a_connected_plugin_without_a_healthy_device_is_told_as_such() -> None:
         assert found.cause is RejectionCause.UNHEALTHY, kind
         assert "is connected and reports no healthy device" in found.why
         assert "capacity 4, allocatable 0" in found.why
+    # Kubelets before 1.25.10 also say so of a resource without a healthy device.
+    for version, expected in (("v1.24.17", RejectionCause.UNHEALTHY), ("v1.33.2", UNVERIFIED)):
+        refused = gpu_pod(ago=100, refused=INSUFFICIENT)
+        found = cause_of(refused, *start, healthy=(), written=960, kubelet=version)
+        assert found.cause is expected, version
     # Before the plugin bound its socket, the kubelet was too early all the same.
     found = cause_of(gpu_pod(ago=999), *start, healthy=(), written=960)
     assert found.cause is RejectionCause.KUBELET_RESTART

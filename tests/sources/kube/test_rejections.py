@@ -266,6 +266,16 @@ def test_a_rejection_has_its_time_and_whose_clock_that_is(pods: Pods) -> None:
         assert (pod.rejection.at, pod.rejection.by_api) == (expected, by_api)
 
 
+def test_a_rejection_keeps_when_an_earlier_kubelet_had_admitted_the_pod(pods: Pods) -> None:
+    message = FRAME.format(UNREGISTERED)
+    given = rejected(
+        "UnexpectedAdmissionError", message, fields=[NEW], startTime="2025-12-31T00:00:00Z"
+    )
+    (pod,) = pods(given)
+    assert pod.rejection.at == datetime(2026, 1, 1, 0, 0, 19, tzinfo=UTC)
+    assert pod.rejection.start_time == datetime(2025, 12, 31, tzinfo=UTC)
+
+
 def test_any_message_is_parsed_truncated_and_printable(pods: Pods) -> None:
     long = (
         "endpoint " * 9000,
