@@ -322,6 +322,8 @@ class Address:
     """The inode of its table in /proc, which each network namespace has; 0: unknown."""
     contained: bool = False
     """Its process is in a container that the runtime has, by its cgroup, or that is unknown."""
+    passing: bool = False
+    """The process may have it for a moment only, as one that enters a pod's namespace."""
 
 
 @dataclass(frozen=True, slots=True)
