@@ -4,6 +4,10 @@ Pods that request its devices are rejected. When the kubelet starts, it knows no
 their sockets. Each plugin has to notice, bind its socket again and register. Until then the kubelet
 has none of its devices, although the node's status may still list some.
 
+What DRA (dynamic resource allocation) serves is not checked: then a pod has a claim, and the
+capacity of 0 that a device plugin left on the node is no fault. A pod whose claim cannot be
+prepared waits: see waiting_pods.
+
 Means: the kubelet started a minute or more ago, it should offer this resource, and it has no device
 of it.
 """
