@@ -42,7 +42,7 @@ def optional_resources(view: DeviceView) -> dict[str, bool | None]:
     dropped = _dropped(view)
     optional.update(name for name in dropped if is_unclear or _is_replaced(name, view))
     optional -= dra_resources(view)
-    return {resource: _is_requested(resource, view.snapshot) for resource in optional}
+    return {resource: is_requested(resource, view.snapshot) for resource in optional}
 
 
 def _dropped(view: DeviceView) -> list[str]:
@@ -88,7 +88,7 @@ def _is_replaced(resource: str, view: DeviceView) -> bool:
     return bool(offered) and offered.isdisjoint(older)
 
 
-def _is_requested(resource: str, snapshot: Snapshot) -> bool | None:
+def is_requested(resource: str, snapshot: Snapshot) -> bool | None:
     """Whether a pod requests a resource, or the node's status has some of it; None: unknown."""
     node = known_or(snapshot.node, None)
     if node and any(device.capacity for device in node.devices if device.resource == resource):
@@ -120,6 +120,8 @@ def _state(resource: str, view: DeviceView) -> ResourceState:
 
 
 def _is_registered(resource: str, view: DeviceView) -> bool | None:
+    if view.node_denies(resource):
+        return False
     healthy = bool(view.healthy.get(resource))
     connected = view.is_connected(resource)
     last = view.last_in_run.get(resource)

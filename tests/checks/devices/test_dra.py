@@ -29,12 +29,12 @@ CLAIMING = asking("ml/run-1", has_resource_claims=True)
 
 
 def snapshot_of(
-    *records: Any, allocatable: int | None = 0, kubelet: float = 9000, **others: Any
+    *records: Any, allocatable: int | None = 0, kubelet: float = 9000, written: float = 3700
 ) -> Snapshot:
     """A node from which the device plugin of a GPU was removed an hour ago."""
     devices = () if allocatable is None else (NodeDevices(GPU, allocatable, allocatable),)
-    others = {"node": [replace(WORKER, devices=devices)], "written": 3700} | others
-    return with_plugins(*records, kubelet=kubelet, **others)
+    worker = replace(WORKER, devices=devices)
+    return with_plugins(*records, kubelet=kubelet, written=written, node=[worker])
 
 
 def found(snapshot: Snapshot) -> list[str]:
