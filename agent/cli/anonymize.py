@@ -95,7 +95,8 @@ _RULES: Final[Mapping[str, _Rule]] = {
     "WrittenRange.subnet": _SUBNET,
     "Watch.resource": _NAMES,
     **dict.fromkeys(
-        ("resource", "wants", "wants_in_init", "socket", "PluginSocket.name"), _DEVICES
+        ("resource", "wants", "wants_in_init", "dra_resources", "socket", "PluginSocket.name"),
+        _DEVICES,
     ),
     **dict.fromkeys(("volume", "volumes", "volumes_in_use", "volumes_attached"), _VOLUMES),
     **dict.fromkeys(("why", "message", "trouble", "not_requested"), _TEXT),

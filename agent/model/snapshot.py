@@ -356,6 +356,9 @@ class Pod:
     host_ports: tuple[PortMapping, ...] | None = None
     """Those in its spec that are forwarded; None: an old recording."""
     waiting: bool = False  # a container of it waits to be started, as after a crash
+    dra_resources: tuple[str, ...] = ()
+    """Of `wants`, those that DRA serves, not a device plugin, by `extendedResourceClaimStatus`."""
+    has_resource_claims: bool = False  # it has claims of DRA
 
     @property
     def live(self) -> bool:
