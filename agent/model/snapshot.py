@@ -448,6 +448,7 @@ class Node:
     runtime: str = ""
     """`nodeInfo.containerRuntimeVersion`, such as `docker://20.10.24`; empty: not set."""
     kubelet: str = ""  # `nodeInfo.kubeletVersion`, such as `v1.37.2`
+    has_machine: bool = False  # a Machine of Cluster API, or of Rancher, stands for it
 
 
 @dataclass(frozen=True, slots=True)
