@@ -276,7 +276,10 @@ def test_any_snapshot_can_be_exported(first: Snapshot, second: Snapshot) -> None
     text = " ".join(
         scan_table(report, verbose=True).split()
     )  # otherwise findings of one cause are one line
-    assert all(" ".join(tracked.finding.message.split()) in text for tracked in report.findings)
+    findings = [tracked.finding for tracked in report.findings]
+    for finding in findings:
+        parts = [finding.headline, *finding.details] if finding.details else [finding.message]
+        assert all(" ".join(part.split()) in text for part in parts)
     assert all(reading.why in text for reading in report.unavailable)
 
 

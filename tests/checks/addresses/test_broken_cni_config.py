@@ -82,7 +82,7 @@ def test_containerd_loads_nothing_if_one_file_is_broken_and_the_others_are_to_be
         Severity.CRITICAL,
         "containerd has no network for pods: 05-mesh.conflist is empty (in /etc/cni/net.d)",
         "Move 05-mesh.conflist out of the directory and keep 10-flannel.conflist (network cbr0)",
-        "2 pods wait for an address: apps/web-0, apps/web-1",
+        "2 pods wait for an address (see waiting_pods)",
     )
     says(the_finding(BROKEN, a_node(files)), Severity.WARNING, "05-mesh.conflist is empty")
     loaded_none = the_finding(BROKEN, a_node(files, READY, ()))
@@ -144,7 +144,7 @@ def test_no_file_is_said_of_the_directory_and_is_info_while_the_node_is_new() ->
     ):
         for runtime in (CONTAINERD, CRI_O):
             snapshot = a_node(files, runtime=runtime, more=WAITING)
-            says(the_finding(BROKEN, snapshot), Severity.CRITICAL, text, "DaemonSet", "apps/web-0")
+            says(the_finding(BROKEN, snapshot), Severity.CRITICAL, text, "DaemonSet", "2 pods wait")
             says(the_finding(BROKEN, _young(snapshot)), Severity.INFO, text, "the node is new")
             registered = replace(WORKER, created=NOW - timedelta(minutes=4))
             joined = replace(snapshot, node=Known(registered))

@@ -208,7 +208,7 @@ def test_ranges_that_host_local_refuses() -> None:
         where = "Correct the range in /etc/cni/net.d/10-net.conflist"
         says(the_finding(WRONG, pod_node([bridge], **given)), Severity.WARNING, reason, where)
         waits = pod_node([bridge], more=[waiting_pod()], **given)
-        pods = "1 pod waits for an address: shop/db-0"
+        pods = "1 pod waits for an address (see waiting_pods)"
         says(the_finding(WRONG, waits), Severity.CRITICAL, reason, pods)
         # The host-local of this node evidently accepts it.
         running = pod_node([bridge], pods_of("net", "10.1.0.4"), **given)
