@@ -26,6 +26,7 @@ from agent.model.registration import (
     TO_BE_DELETED,
     UNINITIALIZED,
 )
+from agent.model.rejections import ADMISSION_REASONS
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER
 from agent.model.snapshot import CREATION_REASONS, FAILED_KILL, SOURCES
 from agent.model.volumes import MIGRATED
@@ -87,6 +88,7 @@ _KEPT: Final = _Rule(
     re.compile(r".+", re.DOTALL),
     {*CREATION_REASONS, FAILED_KILL, *(entry.key for entry in catalog.entries())}.__contains__,
 )
+_REASON: Final = _Rule(re.compile(r".+", re.DOTALL), ADMISSION_REASONS.__contains__)
 _TEXT: Final = _Rule(
     re.compile(rf"{_PHRASES}|(?:(?!{_PHRASES}).)+", re.DOTALL), re.compile(_PHRASES).fullmatch
 )
@@ -111,6 +113,7 @@ _RULES: Final[Mapping[str, _Rule]] = {
     **dict.fromkeys(("why", "message", "trouble", "not_requested"), _TEXT),
     **dict.fromkeys(("not_ready", "load_error", "problem", "SandboxFailure.kind"), _TEXT),
     **dict.fromkeys(("SandboxFailure.reason", "SandboxFailure.entry"), _KEPT),
+    "Rejection.reason": _REASON,
     "exhausted": _RANGE_SET,
     **dict.fromkeys(("server_version", "Node.runtime", "ContainerRuntime.version"), _VERSION),
 }

@@ -339,7 +339,7 @@ class Pod:
     """When its first container started, by the kubelet's clock to the second; None: none has."""
     wants: tuple[str, ...] = ()  # the device resources in its limits, those of init containers too
     wants_in_init: tuple[str, ...] = ()  # those that its init containers request
-    rejection: Rejection | None = None  # how the kubelet rejected it for a device; None: it did not
+    rejection: Rejection | None = None  # how the kubelet rejected it; None: it did not
     controller: str = ""
     """`Kind/name` of its controller; empty: it has none and will not be replaced."""
     deletion: datetime | None = None
