@@ -49,6 +49,7 @@ _REJECTIONS: Final = {
     RejectionKind.CHECKPOINT_FAILED: "{message}",
     RejectionKind.NO_CAPACITY: "the node had no {resource}",
     RejectionKind.OTHER: "{message}",
+    RejectionKind.NOT_FOR_A_DEVICE: "{message}",
 }
 _ORDER: Final = (
     "booted",

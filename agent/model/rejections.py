@@ -1,8 +1,27 @@
-"""How the kubelet rejected a pod for a device, and what happens to the pod."""
+"""How the kubelet rejected a pod, for a device or otherwise, and what happens to the pod."""
 
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
+
+OUT_OF: Final = "OutOf"
+"""A reason that begins like this ends with the resource of which the node has too little."""
+UNEXPECTED_ERROR: Final = "UnexpectedAdmissionError"
+TOPOLOGY: Final = "TopologyAffinityError"
+ADMISSION_REASONS: Final = frozenset({
+    UNEXPECTED_ERROR, TOPOLOGY, "SMTAlignmentError", "EmptyPodSharedPoolError",
+    "NodeAffinity", "NodeName", "NodePorts", "TaintToleration", "AppArmor", "SysctlForbidden",
+    "PodOSNotSupported", "PodOSSelectorNodeLabelDoesNotMatch",
+    "InitContainerRestartPolicyForbidden", "SupplementalGroupsPolicyNotSupported",
+    "InvalidNodeInfo", "UnknownReason", "UnexpectedPredicateFailureType",
+    "VolumeAttachmentLimitExceeded",
+})  # fmt: skip
+"""The reasons of a Failed pod that the kubelet rejected (1.18 to 1.37), beside those of `OUT_OF`."""
+INTENDED_REASONS: Final = frozenset({
+    "Evicted", "Preempting", "Shutdown", "NodeShutdown", "Terminated",
+})  # fmt: skip
+"""The reasons of evictions, preemptions and shutdowns: they are as intended, also at admission."""
 
 
 class RejectionKind(StrEnum):
@@ -29,6 +48,11 @@ class RejectionKind(StrEnum):
     NO_CAPACITY = "no_capacity"
     """`OutOf<resource>`, capacity 0: the checkpoint was gone, and the Node says 0."""
     OTHER = "other"  # rejected for a device with another message
+    NOT_FOR_A_DEVICE = "not_for_a_device"
+    """Neither its reason nor its message is about a device: both say what else it was."""
+
+
+_NOT_FOR_DEVICES: Final = {RejectionKind.NOT_FOR_A_DEVICE, RejectionKind.CHECKPOINT_FAILED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +73,12 @@ class Rejection:
     start_time: datetime | None = None
     """`status.startTime`, by the kubelet's clock: when a kubelet first admitted the pod, or rejected
     it. It outlives the rejection, and reboots; None: unknown, or an old recording."""
+    reason: str = ""
+    """`status.reason`, such as `UnexpectedAdmissionError`; empty: an old recording."""
 
     @property
     def for_device(self) -> bool:
-        return self.refused is not RejectionKind.CHECKPOINT_FAILED
+        return self.refused not in _NOT_FOR_DEVICES
 
 
 class RejectionCause(StrEnum):
@@ -70,6 +96,8 @@ class RejectionCause(StrEnum):
     REQUEST_CHANGED = "request_changed"
     CHECKPOINT_FAILED = "checkpoint_failed"
     READMITTED_AFTER_COMPLETION = "readmitted_after_completion"
+    NOT_FOR_A_DEVICE = "not_for_a_device"
+    """The kubelet's reason and message say why."""
     UNVERIFIED = "unverified"
 
 

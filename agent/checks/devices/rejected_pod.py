@@ -180,7 +180,7 @@ def _deletion_blocker(pod: Pod) -> str:
 
 
 def _rejected(pod: RejectedPod) -> str:
-    if pod.cause is RejectionCause.CHECKPOINT_FAILED:
+    if pod.cause in {RejectionCause.CHECKPOINT_FAILED, RejectionCause.NOT_FOR_A_DEVICE}:
         return "rejected"
     return f"rejected for {pod.resource or 'a device'}"
 

@@ -67,6 +67,9 @@ _BY_WORDS: Final[Mapping[RejectionKind, tuple[RejectionCause, str]]] = {
 
 def explain(view: DeviceView | None, pod: Pod, rejection: Rejection, resource: str) -> Explanation:
     """Return the cause of a rejection; `view`: None if the device plugins are unavailable."""
+    if rejection.refused is RejectionKind.NOT_FOR_A_DEVICE:
+        evidence = f"the kubelet reported {rejection.reason}: {rejection.message}"
+        return Explanation(RejectionCause.NOT_FOR_A_DEVICE, evidence)
     by_words = _BY_WORDS.get(rejection.refused)
     found = Explanation(*by_words) if by_words else _by_records(view, pod, rejection, resource)
     if rejection.message and (by_words or found.cause is RejectionCause.UNVERIFIED):
@@ -416,11 +419,21 @@ class _Case:
         return None
 
     def _admitted_before(self) -> datetime | None:
-        """Return when an earlier kubelet of this boot had admitted the pod; None: nothing shows."""
+        """Return when an earlier kubelet had admitted a pod that may have run until this start.
+
+        None: nothing shows it. If the node or its runtime started in between, nothing ran.
+        """
+        began = [self._booted, *self._runtime_starts()]
         for at in (self.rejection.start_time, self.pod.started):
-            if at is not None and self._booted <= at < self.run.start.at - WHOLE_SECOND:
+            if at is not None and max(began) <= at < self.run.start.at - WHOLE_SECOND:
                 return at
         return None
+
+    def _runtime_starts(self) -> Iterator[datetime]:
+        processes = known_or(self.view.snapshot.processes, None)
+        if processes is not None:
+            starts = (processes.docker, processes.containerd, processes.crio)
+            yield from (start for start in starts if start is not None)
 
     # After a registration
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.rejections import RejectedPod, RejectionCause, RejectionKind
-from agent.model.snapshot import Known, Node, NodeDevices, Pod
+from agent.model.snapshot import Known, Node, NodeDevices, Pod, ProcessStartTimes
 from tests import builders as b
 from tests.builders import NOW, UPTIME, pod, refused_pod, registered, transition
 from tests.checks.reported import rejected_pods, seconds, with_plugins
@@ -19,6 +19,7 @@ OTHER_SOCKET = "gpu.intel.com-i915.sock"
 I915 = "intel.example/i915"
 STARTED, APPEARED = TransitionKind.KUBELET_STARTED, TransitionKind.SOCKET_APPEARED
 REGISTERED, LOST = TransitionKind.REGISTERED, TransitionKind.LOST
+KUBELET_RESTART = RejectionCause.KUBELET_RESTART
 UNVERIFIED = RejectionCause.UNVERIFIED
 NO_HEALTHY, INSUFFICIENT = RejectionKind.NO_HEALTHY, RejectionKind.INSUFFICIENT
 
@@ -75,6 +76,7 @@ def cause_of(
     resource: str = GPU,
     booted: timedelta = UPTIME,
     allocatable: int = 4,
+    processes: ProcessStartTimes | None = None,
 ) -> RejectedPod:
     """Return what is said of a pod. All times are seconds ago; the kubelet started at 1000."""
     snapshot = with_plugins(
@@ -87,6 +89,8 @@ def cause_of(
     )
     node = worker(kubelet, allocatable=allocatable)
     snapshot = replace(snapshot, node=Known(node), uptime=booted)
+    if processes is not None:
+        snapshot = replace(snapshot, processes=Known(processes))
     (found,) = rejected_pods(snapshot)
     return found
 
@@ -123,7 +127,7 @@ def test_a_bug_of_the_kubelet_is_claimed_only_of_versions_that_have_it() -> None
         RejectionCause.READMITTED_AFTER_COMPLETION,
         RejectionCause.INIT_CONTAINER,
     )
-    restart = RejectionCause.KUBELET_RESTART
+    restart = KUBELET_RESTART
     for version, of_job, of_init in (
         ("v1.20.2", restart, restart),
         ("v1.24.17", readmitted, restart),
@@ -148,6 +152,11 @@ def test_a_pod_of_which_nothing_shows_an_earlier_run_in_this_boot_met_no_bug() -
     init = gpu_pod(ago=999, wants_in_init=(GPU,))
     for refused in (init, started_at(init, ago=before_boot), started_at(init, ago=999)):
         assert cause_of(refused, *RACE, entry).cause is RejectionCause.KUBELET_RESTART
+    # After a restart of the runtime its containers need not have run on.
+    again = started_at(init, ago=9000)
+    for docker, expected in ((8000, KUBELET_RESTART), (9500, RejectionCause.INIT_CONTAINER)):
+        processes = b.processes(docker=seconds(docker))
+        assert cause_of(again, *RACE, entry, processes=processes).cause is expected
     # The version is that of the present kubelet, not of the one before.
     earlier = (
         transition(STARTED, ago=seconds(5000)),
