@@ -24,6 +24,8 @@ class PluginSocket:
     made: datetime  # when the plugin bound it, by the file's time
     connected: bool | None
     """Whether the kubelet has its stream open; None: the host's sockets are unavailable."""
+    registry: bool = False
+    """It is in `plugins_registry`, where drivers of storage and of DRA have theirs too."""
 
 
 @dataclass(frozen=True, slots=True)
