@@ -14,7 +14,7 @@ from typing import Final
 from agent.checks.devices.pairing import pair, stem
 from agent.model.clocks import CLOCK_STEP
 from agent.model.devices import KUBELET_SOCKET, DevicePlugins, DeviceTransition, TransitionKind
-from agent.model.snapshot import NodeDevices, Snapshot, known_or
+from agent.model.snapshot import Known, NodeDevices, Snapshot, known_or
 
 REGISTERS_WITHIN: Final = timedelta(seconds=1)
 """From the bind of a plugin's socket to its registration: 0.2 s on a real node."""
@@ -178,6 +178,21 @@ class DeviceView:
             if change.what is TransitionKind.SOCKET_APPEARED and is_own:
                 times.append(change.at)
         return min((at for at in times if since <= at <= until), default=None)
+
+    @cached_property
+    def running_unlisted(self) -> Mapping[str, str]:
+        """The names, by UID, of pods that run and that the API server does not have.
+
+        Empty also if the pods or the containers are unavailable.
+        """
+        if not isinstance(self.snapshot.pods, Known):
+            return {}
+        listed = {pod.uid for pod in self.snapshot.pods.value}
+        return {
+            container.pod_uid: container.pod
+            for container in known_or(self.snapshot.containers, ())
+            if container.sandbox and container.running and container.pod_uid not in listed
+        }
 
     def in_this_boot(self, at: datetime) -> bool:
         """Whether the wall clock, as it is set now, can have shown this time since the boot."""
