@@ -95,7 +95,8 @@ def is_requested(resource: str, snapshot: Snapshot) -> bool | None:
     if node and any(device.capacity for device in node.devices if device.resource == resource):
         return True
     for pod in known_or(snapshot.pods, ()):
-        if resource in pod.wants and (pod.live or pod.rejection is not None):
+        was_rejected = pod.rejection is not None and pod.rejection.for_device
+        if resource in pod.wants and (pod.live or was_rejected):
             return True
     failed = isinstance(snapshot.pods, Unavailable) or isinstance(snapshot.node, Unavailable)
     return None if failed else False
