@@ -105,7 +105,15 @@ _RULES: Final[Mapping[str, _Rule]] = {
     "WrittenRange.subnet": _SUBNET,
     "Watch.resource": _NAMES,
     **dict.fromkeys(
-        ("resource", "wants", "wants_in_init", "dra_resources", "socket", "PluginSocket.name"),
+        (
+            "resource",
+            "wants",
+            "wants_in_init",
+            "dra_resources",
+            "drivers",
+            "socket",
+            "PluginSocket.name",
+        ),
         _DEVICES,
     ),
     **dict.fromkeys(("volume", "volumes", "volumes_in_use", "volumes_attached"), _VOLUMES),

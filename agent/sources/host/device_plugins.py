@@ -60,7 +60,9 @@ def read_device_plugins(
         made = _sockets_in(directory, path)
         checkpoint = _read_checkpoint(directory)
     registry = path.with_name(_REGISTRY)
-    in_registry = _registry_sockets(registry)
+    all_in_registry = _registry_sockets(registry)
+    drivers = [name for name in all_in_registry if name.endswith(_OF_A_DRIVER)]
+    in_registry = {name: at for name, at in all_in_registry.items() if name not in drivers}
     stored = history()
     paths = {
         name: {os.fsencode(parent / name) for parent in (path, _CANONICAL)}
@@ -83,6 +85,7 @@ def read_device_plugins(
         allocations=checkpoint.allocations,
         history=stored.transitions,
         trouble=stored.trouble,
+        drivers=_devices(name.removesuffix(_OF_A_DRIVER) for name in drivers),
         listens_without_file=kubelet is None and listens,
     )
 
@@ -99,13 +102,12 @@ def _sockets_in(directory: int, path: Path) -> dict[str, datetime]:
 
 
 def _registry_sockets(path: Path) -> dict[str, datetime]:
-    """Return those of the registry that may be device plugins'; none where there is no registry."""
+    """Return those of the registry; none where there is no registry."""
     try:
         with open_directory(path) as directory:
-            made = _sockets_in(directory, path)
+            return _sockets_in(directory, path)
     except NotFound:
         return {}
-    return {name: at for name, at in made.items() if not name.endswith(_OF_A_DRIVER)}
 
 
 def _open_sockets(proc: Path, paths: Iterable[bytes]) -> UnixSockets:

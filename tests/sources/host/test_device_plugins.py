@@ -210,6 +210,7 @@ def test_sockets_of_the_registry_are_read_and_those_of_drivers_are_not(directory
         accepted, _ = plugin.accept()
         with accepted:
             found = plugins(directory).sockets
+            assert plugins(directory).drivers == ("csi", "dra")
         assert [(each.name, each.made, each.connected, each.registry) for each in found] == [
             ("a.sock", MADE, False, False),
             ("vf.sock", MADE, True, True),
