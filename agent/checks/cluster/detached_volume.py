@@ -10,9 +10,9 @@ a controller or recreating the pod changes nothing.
 
 Means: confirmed: the VolumeAttachment says attached and a pod has waited for 2 minutes. Mounted: it
 is in use, and the controller may detach it under a pod. After 10 minutes: elsewhere, failing or
-no_driver: the cluster says which of the other reasons it is (info). Probable: nothing says it. A
-volume that the kubelet names in-tree and the controller by its CSI driver, or the other way, is the
-same, or unknown.
+no_driver: the cluster says which of the other reasons it is (info). Probable: nothing says it
+(critical if none of them is possible). A volume that the kubelet names in-tree and the controller
+by its CSI driver, or the other way, is the same, or unknown.
 """
 
 import re
@@ -267,9 +267,12 @@ def _unconfirmed(
     else:
         oldest = max(_waiting_times(snapshot, users).values())
         is_listed = not answers.not_requested and oldest < EVENTS_LIVE
-        reason = _one_of(
-            possible_causes(attachment, events_known=is_listed), attachment, users[0], snapshot
-        )
+        causes = possible_causes(attachment, events_known=is_listed)
+        if causes == [Cause.LOST] and is_since(snapshot.server_version, FIXED):
+            causes = [Cause.FAILING, Cause.LOST]  # this version should not lose it
+        if exact and causes == [Cause.LOST]:
+            severity = Severity.CRITICAL
+        reason = _one_of(causes, attachment, users[0], snapshot)
     problem = _NOT_LISTED.format(
         volume=attachment.volume, users=_describe_users(users, mounted=False, exact=exact)
     )

@@ -123,7 +123,8 @@ def _possible(attachment: Attachment, *, events_known: bool) -> Iterator[Cause]:
     is_csi = _CSI.fullmatch(attachment.volume) is not None
     # The Node that has it may have been deleted: then only its VolumeAttachment shows it.
     is_nowhere = attachment.holders == () and (not is_csi or bool(attachment.exists))
-    if not (events_known or is_nowhere or attachment.shared):
+    # Multi-Attach is reported once for a volume and node: pods that come later have no Event.
+    if not (is_nowhere or attachment.shared):
         yield Cause.ELSEWHERE
     is_pending = bool(attachment.exists) and not attachment.attached
     if is_pending or (attachment.exists is None and not events_known):
