@@ -239,6 +239,16 @@ def test_the_account_has_only_these_rights() -> None:
     assert [rule.get("resourceNames") for rule in role["rules"]] == [["cluster-autoscaler-status"]]
 
 
+def test_the_right_to_list_events_can_be_taken_away(tmp_path: Path) -> None:
+    shown = (DEPLOY / "README.md").read_text()
+    (patches,) = re.findall(r"^patchesJson6902:\n(?:[ ].*\n)+", shown, re.MULTILINE)
+    own = kustomization(tmp_path, resources=["../deploy/base"], **yaml.safe_load(patches))
+    (role,) = (document for document in render(own) if document["kind"] == "ClusterRole")
+    verbs = {rule["resources"][0]: rule["verbs"] for rule in role["rules"]}
+    reads = ["list", "watch"]
+    assert verbs == {"pods": reads, "nodes": reads, "events": ["create", "patch"]}
+
+
 def filled(name: str, pattern: str, **variables: str) -> Any:
     """Return the object that the shell command in the head of a file makes of it."""
     shown = "\n".join(
