@@ -15,6 +15,7 @@ from agent.model.settings import (
     GRACE,
     MAX_RESERVATIONS,
     MAX_SHARE,
+    PROVISION_TIME,
     SETTLE,
     Expected,
     endpoint_path,
@@ -278,6 +279,12 @@ class Config:
         whether the Node object must have a provider ID; cluster-autoscaler deletes instances
         without one. auto: only if the cluster uses a cloud provider; ignored: on bare metal, or
         without an autoscaler""")
+    max_node_provision_time: timedelta = _setting(
+        f"{PROVISION_TIME // timedelta(minutes=1)}m",
+        duration_between("1m", "1d"), DETECTION, "DURATION", help="""
+        cluster-autoscaler's option of this name: how long it leaves an instance without a Node
+        that has its provider ID, before it deletes the instance. The findings about that become
+        warnings after a fifth of it, and critical after half of it""")
     cleanup: str = _choice("off|dry-run|auto", "off", CLEANUP, commands=_RUN, common=True, help="""
         off: only detect leaks; dry-run: report what would be released; auto: release confirmed
         leaks that pass every guard""")

@@ -32,7 +32,7 @@ from agent.model.rejections import Rejection, RejectionKind
 from agent.model.release import Limits, Refusal
 from agent.model.report import Report
 from agent.model.runtime import DOCKER, ContainerRuntime, RuntimeNetwork
-from agent.model.settings import Expected
+from agent.model.settings import PROVISION_TIME, Expected
 from agent.model.snapshot import (
     SOURCES,
     Address,
@@ -312,8 +312,11 @@ def registration(
     cloud_provider: str | None = None,
     listed_pods: int = 0,
     why: str | None = None,
+    provision_time: timedelta = PROVISION_TIME,
 ) -> Registration:
-    return Registration(expected, last, kubelet_name, cloud_provider, listed_pods, why)
+    return Registration(
+        expected, last, kubelet_name, cloud_provider, listed_pods, why, provision_time
+    )
 
 
 def shown(

@@ -179,6 +179,7 @@ def _registration_tracker(
     return RegistrationTracker(
         name=displayed_name(config),
         expected=config.provider_id,
+        provision_time=config.max_node_provision_time,
         state_dir=config.state_dir,
         flags=processes.kubelet_flags,
         proc=config.proc,

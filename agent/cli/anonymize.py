@@ -19,7 +19,14 @@ from agent.model import catalog
 from agent.model.assessment import KUBENET
 from agent.model.documents import Recording
 from agent.model.ranges import Range
-from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED
+from agent.model.registration import (
+    BESIDE_A_CLOUD,
+    DELETION_CANDIDATE,
+    EMBEDDED_CONTROLLERS,
+    TO_BE_DELETED,
+    UNINITIALIZED,
+)
+from agent.model.rejections import ADMISSION_REASONS
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER
 from agent.model.snapshot import CREATION_REASONS, FAILED_KILL, SOURCES
 from agent.model.volumes import MIGRATED
@@ -58,6 +65,7 @@ DEVICE_WORDS: Final = frozenset({
     "net", "sock",
 })  # fmt: skip
 VOLUME_WORDS: Final = frozenset("/".join((*chain(*MIGRATED.items()), "iscsi", "fc")).split("/"))
+SCHEMES: Final = frozenset({*EMBEDDED_CONTROLLERS, *BESIDE_A_CLOUD})
 _PHRASES: Final = "Pod was rejected: |enough resource:"
 _OWN_VERSION: Final = (
     r"(?:v|docker://|containerd://|cri-o://)?[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,4}(?![0-9.])"
@@ -73,12 +81,14 @@ _SUBNET: Final = _Rule(re.compile(r".+", re.DOTALL), {"usePodCidr", "usePodCidrI
 _DEVICES: Final = _Rule(re.compile(r"[^-./]+"), DEVICE_WORDS.__contains__)
 """Resources and sockets: part by part, so that a socket that is named after a resource still is."""
 _VOLUMES: Final = _Rule(re.compile(r"[^/^]+"), VOLUME_WORDS.__contains__)
+_PROVIDER_IDS: Final = _Rule(re.compile(r"[^/:]+"), SCHEMES.__contains__)
 _RANGE_SET: Final = _Rule(re.compile(r"[^-,]+"), lambda _: False)
 """As host-local writes it: `10.1.0.2-10.1.0.9,10.2.0.2-10.2.0.9`."""
 _KEPT: Final = _Rule(
     re.compile(r".+", re.DOTALL),
     {*CREATION_REASONS, FAILED_KILL, *(entry.key for entry in catalog.entries())}.__contains__,
 )
+_REASON: Final = _Rule(re.compile(r".+", re.DOTALL), ADMISSION_REASONS.__contains__)
 _TEXT: Final = _Rule(
     re.compile(rf"{_PHRASES}|(?:(?!{_PHRASES}).)+", re.DOTALL), re.compile(_PHRASES).fullmatch
 )
@@ -95,12 +105,15 @@ _RULES: Final[Mapping[str, _Rule]] = {
     "WrittenRange.subnet": _SUBNET,
     "Watch.resource": _NAMES,
     **dict.fromkeys(
-        ("resource", "wants", "wants_in_init", "socket", "PluginSocket.name"), _DEVICES
+        ("resource", "wants", "wants_in_init", "dra_resources", "socket", "PluginSocket.name"),
+        _DEVICES,
     ),
     **dict.fromkeys(("volume", "volumes", "volumes_in_use", "volumes_attached"), _VOLUMES),
+    **dict.fromkeys(("provider_id", "earlier_id", "schemes"), _PROVIDER_IDS),
     **dict.fromkeys(("why", "message", "trouble", "not_requested"), _TEXT),
     **dict.fromkeys(("not_ready", "load_error", "problem", "SandboxFailure.kind"), _TEXT),
     **dict.fromkeys(("SandboxFailure.reason", "SandboxFailure.entry"), _KEPT),
+    "Rejection.reason": _REASON,
     "exhausted": _RANGE_SET,
     **dict.fromkeys(("server_version", "Node.runtime", "ContainerRuntime.version"), _VERSION),
 }

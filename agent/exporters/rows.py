@@ -50,7 +50,7 @@ def _device_row(state: ResourceState) -> list[str]:
         format_number(state.allocated),
         registered[state.registered],
         "?" if state.registered_since is None else rfc3339(state.registered_since),
-        "?" if state.delay is None else f"{state.delay.total_seconds():.1f} s",
+        "-" if state.delay is None else f"{state.delay.total_seconds():.1f} s",
         socket,
     ]
 

@@ -5,17 +5,22 @@ else.
 """
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
 from agent.model.fields import NONE_IS_EMPTY
-from agent.model.settings import Expected
+from agent.model.settings import PROVISION_TIME, Expected
 
 UNINITIALIZED: Final = "node.cloudprovider.kubernetes.io/uninitialized"
 """The taint of a node that its cloud has not identified."""
 TO_BE_DELETED: Final = "ToBeDeletedByClusterAutoscaler"
 DELETION_CANDIDATE: Final = "DeletionCandidateOfClusterAutoscaler"
+EMBEDDED_CONTROLLERS: Final = {"k3s": "k3s", "rke2": "RKE2"}
+"""Distributions whose own cloud controller sets IDs that no autoscaler of a cloud knows, by the
+scheme of these IDs."""
+BESIDE_A_CLOUD: Final = frozenset({"eks-hybrid", "hrobot"})
+"""Schemes of machines outside of a cloud that are nodes of its clusters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,8 @@ class Registration:
     listed_pods: int = 0  # how many pods the API server still lists for a Node that does not exist
     why: str | None = field(default=None, metadata=NONE_IS_EMPTY)
     """Why the remembered Node cannot be read; None: it can."""
+    provision_time: timedelta = PROVISION_TIME
+    """`--max-node-provision-time`: how long the autoscaler leaves an instance without a Node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +86,7 @@ class Autoscaler:
     told: datetime | None = None  # when the autoscaler wrote its status
     why: str | None = field(default=None, metadata=NONE_IS_EMPTY)
     """Why its status is not known; None: it is."""
+    exists: bool | None = None  # whether there is a status; None: not known
+    schemes: tuple[str, ...] = ()
+    """The schemes of the other nodes' provider IDs, such as `aws`, each once."""
+    marked: int = 0  # how many of the other nodes have a taint or annotation of the autoscaler

@@ -15,6 +15,8 @@ GRACE: Final = timedelta(minutes=5)
 SETTLE: Final = timedelta(minutes=5)
 MAX_SHARE: Final = 0.5
 """The defaults of `Limits`."""
+PROVISION_TIME: Final = timedelta(minutes=15)
+"""The default of cluster-autoscaler's `--max-node-provision-time`, and of the setting."""
 MAX_RESERVATIONS: Final = 65_536
 """Files in the directories of all networks: the maximum of the setting --max-reservations."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from agent.model.registration import (
     TO_BE_DELETED,
@@ -22,6 +22,32 @@ _PODS_LEFT_FOR: Final = timedelta(seconds=40)
 """How long the API server keeps the pods of a deleted Node."""
 
 Pods = tuple[Pod, ...]
+
+
+class Deadlines(NamedTuple):
+    """When the autoscaler deletes an instance that it counts as unregistered, by its age."""
+
+    provision: timedelta
+    """Its `--max-node-provision-time`."""
+
+    @property
+    def warning(self) -> timedelta:
+        """By then a cloud controller, which needs seconds, has set the provider ID."""
+        return self.provision / 5
+
+    @property
+    def critical(self) -> timedelta:
+        """By then half of the time for a repair is over."""
+        return self.provision / 2
+
+    @property
+    def acted(self) -> timedelta:
+        """By then the cloud's controllers and the autoscaler have acted, if at all."""
+        return max(timedelta(hours=1), 4 * self.provision)
+
+    def concern(self, age: timedelta) -> bool:
+        """Return whether the autoscaler may delete an instance of that age soon."""
+        return self.warning <= age < self.acted
 
 
 def advance(before: LastSeen | None, node: Node, pods: Pods | None, now: datetime) -> LastSeen:

@@ -1,24 +1,33 @@
 """The cluster no longer knows this machine as its node: the autoscaler may delete the instance.
 
 The cluster-autoscaler identifies instances by `spec.providerID` of Node objects. It deletes an
-instance that matches none of them 15 minutes after it noticed, even if scale-down is disabled; no
-Node means no taint that would announce it. A kubelet registers when it starts, and never again: a
-deleted Node does not come back by itself.
+instance that matches none of them 15 minutes after it noticed (`--max-node-provision-time`), even
+if scale-down is disabled; no Node means no taint that would announce it. A kubelet registers when
+it starts, and never again: a deleted Node does not come back by itself.
 
-Means: the Node is gone, has no provider ID or another ID than before, or is about to be removed.
+Karpenter deletes the instance of a NodeClaim whose Node is not registered 15 minutes after its
+launch, and matches both by the same ID. Cluster API binds a Machine to its Node by that ID, and a
+MachineHealthCheck replaces a Machine without a Node after 10 minutes. nodeleak reads neither.
+
+Means: the Node is gone, has no provider ID, another ID than before or one of the wrong form, or is
+about to be removed.
 Critical: it is gone while its kubelet runs (its pods are deleted 40 s later), or has had no
-provider ID for 8 minutes.
+provider ID for half of `--max-node-provision-time`, or for a fifth of it while the autoscaler
+counts an instance as overdue.
 Warning: the same after an hour in which nothing deleted the instance; or it has had no provider ID
-for 3 minutes, has another ID than before, or was deleted while it was cordoned.
+for a fifth of that time, has another ID than before, or was deleted while it was cordoned; or its
+ID has another scheme than those of the other nodes, or k3s or RKE2 set it while an autoscaler runs.
 Info: it was removed on purpose (drained within a day, or marked by the autoscaler), or the
-autoscaler removes it or considers that.
+autoscaler removes it or considers that; or its ID may be wrong, and it is unknown whether an
+autoscaler runs, or which instance it misses.
 """
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from agent.checks.cluster.registration import evidence_of_cloud, evidence_of_node
+from agent.checks.cluster.provider_ids import autoscaler_status, doubt_of_id, due
+from agent.checks.cluster.registration import Deadlines, evidence_of_cloud, evidence_of_node
 from agent.checks.detector import Advice, Noun, Step
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
@@ -30,8 +39,15 @@ from agent.model.registration import (
     Removal,
 )
 from agent.model.settings import Expected
-from agent.model.snapshot import InsufficientData, Node, Snapshot, known_or
-from agent.model.text import count_of, format_time
+from agent.model.snapshot import (
+    InsufficientData,
+    Node,
+    NotRequested,
+    Snapshot,
+    Unavailable,
+    known_or,
+)
+from agent.model.text import format_age, format_time
 
 NAME = "unregistered_node"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
@@ -62,10 +78,15 @@ ADVICE: Final = Advice(
             "If the ID has changed, compare it with the machine's ID at the cloud provider: if it "
             "is wrong, tell the owner of the cloud-controller-manager."
         ),
+        Step(
+            "If the ID has the wrong form (k3s and RKE2 set `k3s://NODE` and `rke2://NODE`), it "
+            "cannot be changed: disable their cloud controller (`disable-cloud-controller: true`), "
+            "run that of the cloud, delete the Node, and restart the kubelet at once."
+        ),
         Step("Once the Node is right, undo the pause or the protection."),
         Step(
             "On bare metal, or where nothing deletes instances, `--provider-id=ignored` disables "
-            "the check for a missing ID."
+            "the checks of the ID."
         ),
     ),
     runbook="NodeUnregistered.md#nodeleaknodeunregistered",
@@ -74,14 +95,8 @@ ADVICE: Final = Advice(
 
 REGISTERS_WITHIN: Final = timedelta(seconds=60)
 """How long a kubelet may take from its start to its registration."""
-REMOVED_AFTER: Final = timedelta(minutes=15)
-"""How long an instance may have no Node: the default of `--max-node-provision-time`."""
-_WARNING_AFTER: Final = timedelta(minutes=3)
-"""Without a provider ID: a cloud controller sets it within seconds."""
-_CRITICAL_AFTER: Final = timedelta(minutes=8)
-"""Without a provider ID: the autoscaler acts after `REMOVED_AFTER`."""
-ACTED_WITHIN: Final = timedelta(hours=1)
-"""By then the cloud's controllers and the autoscaler have acted, if at all."""
+REPORTED_FOR: Final = timedelta(hours=1)
+"""How long a changed provider ID is news."""
 _MARKED: Final = {
     TO_BE_DELETED: "is being removed by the cluster-autoscaler in a scale-down",
     DELETION_CANDIDATE: "is a candidate for removal by the cluster-autoscaler, which considers it "
@@ -115,6 +130,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             )
     yield from _find_changed_id(node, registration, snapshot.taken_at)
     yield from _find_missing_id(node, registration, snapshot)
+    yield from _find_wrong_id(node, registration, snapshot)
 
 
 def _find_deleted(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
@@ -173,14 +189,15 @@ def _describe_deletion(
             "is running"
         )
 
-    status = _autoscaler_status(snapshot)
+    status = autoscaler_status(snapshot)
+    deadlines = Deadlines(snapshot.registration.known().provision_time)
     remedy += ", unless the Node was deleted on purpose"
-    if last and last.gone and snapshot.taken_at - last.gone >= ACTED_WITHIN:
+    if last and last.gone and snapshot.taken_at - last.gone >= deadlines.acted:
         return Severity.WARNING, f"{deleted}: {evidence}; {_NOT_DELETED_SINCE}{status}; {remedy}"
 
-    due = "15 minutes after it notices"
+    due = f"{format_age(deadlines.provision)} after it notices"
     if last:
-        due += f" (at {format_time(last.at + REMOVED_AFTER)} or later)"
+        due += f" (at {format_time(last.at + deadlines.provision)} or later)"
     message = (
         f"{deleted}: {evidence}; its pods are deleted after 40 s, and a cluster-autoscaler deletes "
         f"the instance {due}{status}; {remedy}; until then, pause the autoscaler or protect the "
@@ -206,7 +223,8 @@ def _find_missing_id(
     if node.created is None:
         raise InsufficientData("node: it has no creationTimestamp")
     age = snapshot.api_time - node.created  # the server sets creationTimestamp
-    if age < _WARNING_AFTER:
+    deadlines = Deadlines(registration.provision_time)
+    if age < deadlines.warning:
         return
     reason = _reason_to_need_id(node, registration, snapshot)
     if reason is None:
@@ -215,17 +233,16 @@ def _find_missing_id(
     severity = Severity.WARNING
     effect = _NOT_DELETED_SINCE
     remedy = "if the node needs none, set --provider-id=ignored"
-    if age < ACTED_WITHIN:
-        due = format_time(node.created + REMOVED_AFTER)
-        effect = f"a cluster-autoscaler may delete the instance from about {due} on"
+    if age < deadlines.acted:
+        effect = f"a cluster-autoscaler may delete the instance from {due(node.created, deadlines)}"
         remedy = "until then, pause the autoscaler or protect the instance"
-        if age >= _CRITICAL_AFTER:
+        if age >= deadlines.critical or _is_overdue(snapshot):
             severity = Severity.CRITICAL
 
     message = (
         f"the Node {node.name} has had no provider ID since it registered at "
         f"{format_time(node.created)}, and needs one: {reason}; "
-        f"{effect}{_autoscaler_status(snapshot)}; repair the cloud-controller-manager, or set "
+        f"{effect}{autoscaler_status(snapshot)}; repair the cloud-controller-manager, or set "
         f"spec.providerID of the Node (it can be set only once); {remedy}"
     )
     yield Finding(
@@ -236,6 +253,12 @@ def _find_missing_id(
         since=node.created,
         identity=(severity.value,),  # a change of the severity is another finding
     )
+
+
+def _is_overdue(snapshot: Snapshot) -> bool:
+    """Whether the autoscaler is about to delete an instance, which may be this one."""
+    status = known_or(snapshot.autoscaler, None)
+    return status is not None and bool(status.long_unregistered)
 
 
 def _reason_to_need_id(node: Node, registration: Registration, snapshot: Snapshot) -> str | None:
@@ -250,11 +273,36 @@ def _reason_to_need_id(node: Node, registration: Registration, snapshot: Snapsho
     return f"{nodes.others_with_id} of {nodes.others} other nodes have one"
 
 
+def _find_wrong_id(node: Node, registration: Registration, snapshot: Snapshot) -> Iterator[Finding]:
+    deadlines = Deadlines(registration.provision_time)
+    if not node.provider_id or node.created is None or registration.expected is Expected.IGNORED:
+        return
+    age = snapshot.api_time - node.created
+    if not deadlines.concern(age):
+        return
+    doubt = doubt_of_id(node, deadlines, snapshot)
+    if doubt is not None:
+        yield Finding(
+            NAME,
+            f"form of the provider ID of {node.name}",
+            doubt.message,
+            severity=doubt.severity,
+            since=node.created,
+            identity=(doubt.severity.value,),
+        )
+    reading = snapshot.autoscaler
+    if doubt is not None and isinstance(reading, NotRequested):
+        reason = f"whether a cluster-autoscaler knows {node.provider_id}: {reading.why}"
+        raise InsufficientData(f"autoscaler: it is unknown {reason}")
+    if isinstance(reading, Unavailable):
+        reading.known()
+
+
 def _find_changed_id(node: Node, registration: Registration, now: datetime) -> Iterator[Finding]:
     last = registration.last
     if last is None or last.name != node.name or last.uid != node.uid or last.changed is None:
         return
-    if not last.earlier_id or not node.provider_id or now - last.changed >= ACTED_WITHIN:
+    if not last.earlier_id or not node.provider_id or now - last.changed >= REPORTED_FOR:
         return
     message = (
         f"the Node {node.name} has the provider ID {node.provider_id}, and had {last.earlier_id} "
@@ -270,19 +318,3 @@ def _find_changed_id(node: Node, registration: Registration, now: datetime) -> I
         since=last.changed,
         identity=(node.provider_id,),
     )
-
-
-def _autoscaler_status(snapshot: Snapshot) -> str:
-    """Return what the autoscaler's status says, as the end of a sentence."""
-    status = known_or(snapshot.autoscaler, None)
-    if status is None:
-        return ""
-    if status.why:
-        return f"; the autoscaler's status is unknown: {status.why}"
-    counts = []
-    if status.unregistered is not None:
-        counts.append(f"{count_of(status.unregistered, 'node')} unregistered")
-    if status.long_unregistered is not None:
-        counts.append(f"{status.long_unregistered} for so long that it deletes them")
-    at = f"of {format_time(status.told)}" if status.told else "says"
-    return f"; the autoscaler's status {at}: {', '.join(counts) or 'no counts'} (whole cluster)"

@@ -113,7 +113,7 @@ def _registrations(view: DeviceView) -> Iterator[DeviceTransition]:
     """Yield what is registered now and was not before."""
     written = view.plugins.checkpoint_written
     for resource, devices in view.healthy.items():
-        if not devices or view.has_registered(resource):
+        if not devices or view.has_registered(resource) or view.node_denies(resource):
             continue
 
         registered = _seen_now(view, TransitionKind.REGISTERED, resource=resource)
@@ -166,7 +166,7 @@ def _losses(view: DeviceView, last: Mapping[str, DeviceTransition]) -> Iterator[
             continue
         if resource in view.healthy and not view.healthy[resource]:
             yield _in_checkpoint(view, TransitionKind.LOST, before)
-        elif view.is_connected(resource) is False:
+        elif view.is_connected(resource) is False or view.node_denies(resource):
             yield _seen_now(view, TransitionKind.LOST, resource=resource)
 
 

@@ -103,7 +103,10 @@ def rejected_pods(snapshot: Snapshot) -> Iterator[RejectedPod]:
 
         # If the message names a socket and no resource, the resource is a guess from the spec.
         resource = by_socket.get(rejection.socket, rejection.resource)
-        cause, evidence = explain(view, pod, rejection, resource)
+        cause = RejectionCause.NOT_FOR_A_DEVICE
+        evidence = f"the kubelet reported {rejection.reason}: {rejection.message}"
+        if rejection.for_device:
+            cause, evidence = explain(view, pod, rejection, resource)
         outcome, advice = _outcome(pod, rejection, cause, snapshot, healthy=resource in healthy)
         yield RejectedPod(
             pod=pod.name,

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+from agent.checks.devices.dra import dra_resources
 from agent.checks.devices.view import DeviceView
 from agent.model.devices import ResourceState, TransitionKind
 from agent.model.snapshot import Known, Snapshot, Unavailable, known_or
@@ -14,7 +15,7 @@ def resource_states(view: DeviceView) -> tuple[ResourceState, ...]:
     when it drops the resource, and a pod requests it: the 0 stays forever after a plugin is
     uninstalled. Any other capacity was set by hand. A resource that was dropped before the
     kubelet's last start is not expected: its plugin was removed. One that another has replaced is
-    expected only if it is still requested.
+    expected only if it is still requested, and one that DRA serves is not expected.
     """
     names = {*view.last_changes, *view.healthy}
     for resource, requested in optional_resources(view).items():
@@ -25,6 +26,7 @@ def resource_states(view: DeviceView) -> tuple[ResourceState, ...]:
     for resource in _dropped(view):
         if resource not in view.last_in_run:
             names.discard(resource)
+    names -= dra_resources(view)
     return tuple(_state(resource, view) for resource in sorted(names))
 
 
@@ -35,8 +37,12 @@ def optional_resources(view: DeviceView) -> dict[str, bool | None]:
         {device.resource for device in node.devices if not device.capacity} if node else set()
     )
     optional.difference_update(view.last_changes, view.healthy)
-    optional.update(resource for resource in _dropped(view) if _is_replaced(resource, view))
-    return {resource: _is_requested(resource, view.snapshot) for resource in optional}
+    # Without the pods, it is unknown whether DRA serves what the kubelet dropped.
+    is_unclear = isinstance(view.snapshot.pods, Unavailable)
+    dropped = _dropped(view)
+    optional.update(name for name in dropped if is_unclear or _is_replaced(name, view))
+    optional -= dra_resources(view)
+    return {resource: is_requested(resource, view.snapshot) for resource in optional}
 
 
 def _dropped(view: DeviceView) -> list[str]:
@@ -82,13 +88,14 @@ def _is_replaced(resource: str, view: DeviceView) -> bool:
     return bool(offered) and offered.isdisjoint(older)
 
 
-def _is_requested(resource: str, snapshot: Snapshot) -> bool | None:
+def is_requested(resource: str, snapshot: Snapshot) -> bool | None:
     """Whether a pod requests a resource, or the node's status has some of it; None: unknown."""
     node = known_or(snapshot.node, None)
     if node and any(device.capacity for device in node.devices if device.resource == resource):
         return True
     for pod in known_or(snapshot.pods, ()):
-        if resource in pod.wants and (pod.live or pod.rejection is not None):
+        was_rejected = pod.rejection is not None and pod.rejection.for_device
+        if resource in pod.wants and (pod.live or was_rejected):
             return True
     failed = isinstance(snapshot.pods, Unavailable) or isinstance(snapshot.node, Unavailable)
     return None if failed else False
@@ -114,6 +121,8 @@ def _state(resource: str, view: DeviceView) -> ResourceState:
 
 
 def _is_registered(resource: str, view: DeviceView) -> bool | None:
+    if view.node_denies(resource):
+        return False
     healthy = bool(view.healthy.get(resource))
     connected = view.is_connected(resource)
     last = view.last_in_run.get(resource)

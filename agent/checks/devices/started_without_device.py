@@ -13,6 +13,7 @@ from datetime import MAXYEAR, datetime
 from typing import Final
 
 from agent.checks.detector import Advice, Noun, Step
+from agent.checks.devices.dra import dra_resources_of
 from agent.checks.devices.view import DeviceView
 from agent.model.assessment import Assessment
 from agent.model.clocks import CONTAINER_START, WHOLE_SECOND
@@ -49,7 +50,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     for pod in pods:
         # The kubelet may have taken back the devices of a pod that is being deleted.
         if pod.live and not pod.deleting and pod.started is not None:
-            for resource in sorted(of_plugins.intersection(pod.wants)):
+            wanted = of_plugins.intersection(pod.wants) - dra_resources_of(pod, view)
+            for resource in sorted(wanted):
                 if (pod.uid, resource) not in allocated:
                     yield from _too_early(pod, pod.started, resource, view)
 

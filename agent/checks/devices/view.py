@@ -13,10 +13,12 @@ from typing import Final
 
 from agent.model.clocks import CLOCK_STEP
 from agent.model.devices import KUBELET_SOCKET, DevicePlugins, DeviceTransition, TransitionKind
-from agent.model.snapshot import Snapshot, known_or
+from agent.model.snapshot import NodeDevices, Snapshot, known_or
 
 REGISTERS_WITHIN: Final = timedelta(seconds=1)
 """From the bind of a plugin's socket to its registration: 0.2 s on a real node."""
+NODE_STATUS_DELAY: Final = timedelta(seconds=60)
+"""From a registration to the node's status that shows it: the kubelet sends one every 10 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,30 @@ class DeviceView:
     def healthy(self) -> Mapping[str, tuple[str, ...]]:
         """The healthy devices of each resource in the checkpoint."""
         return {resource.resource: resource.devices for resource in self.plugins.registered}
+
+    @cached_property
+    def node_devices(self) -> Mapping[str, NodeDevices]:
+        """What the node's status has of each resource; empty if that is unknown or not current."""
+        node = known_or(self.snapshot.node, None)
+        if node is None or not node.ready:
+            return {}
+        return {device.resource: device for device in node.devices}
+
+    def node_denies(self, resource: str) -> bool:
+        """Whether the kubelet reports that it has nothing of a resource to give.
+
+        False too if the status may be older than what the kubelet last wrote.
+        """
+        device = self.node_devices.get(resource)
+        if device is None or device.allocatable:
+            return False
+        changes = [self.plugins.checkpoint_written, self.plugins.kubelet_socket]
+        own = self.sockets.get(resource)
+        changes += [socket.made for socket in self.plugins.sockets if socket.name == own]
+        return all(
+            change is None or self.snapshot.taken_at - change > NODE_STATUS_DELAY
+            for change in changes
+        )
 
     @cached_property
     def connected(self) -> Mapping[str, bool | None]:

@@ -6,14 +6,14 @@ That is the last seen Node and, while the Node is gone or has no provider ID, fl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 from agent.checks.cluster.registration import advance, advance_without_node
 from agent.model.documents import LAST_SEEN_FILE, Damaged, load_last_seen
 from agent.model.registration import LastSeen, Registration
-from agent.model.settings import Expected
+from agent.model.settings import PROVISION_TIME, Expected
 from agent.model.snapshot import Known, Node, NotRequested, Pod, Reading, known_or
 from agent.sources.host.files import read_file
 from agent.sources.source_error import SourceError, cannot_read
@@ -36,6 +36,8 @@ class RegistrationTracker:
     proc: Path
     latest: Callable[[], Node | None] = lambda: None
     """Returns the Node as the API server last sent it, also between two snapshots."""
+    provision_time: timedelta = PROVISION_TIME
+    """The autoscaler's `--max-node-provision-time`."""
     _last: LastSeen | None = None
 
     def read(
@@ -49,26 +51,32 @@ class RegistrationTracker:
             return NotRequested("registration", node.why)
         why = self._load(now)
         if not isinstance(node, Known):
-            return Known(Registration(self.expected, self._last, why=why))
+            return Known(self._registration(why))
         listed = known_or(pods, None)
         if node.value is not None:
             self._last = advance(self._last, node.value, listed, now)
             if node.value.provider_id:
-                return Known(Registration(self.expected, self._last, why=why))
+                return Known(self._registration(why))
         elif self._last is not None and self._last.gone is None:
             self._last = advance_without_node(self._last, self.latest(), listed, now)
         flags: Mapping[str, str] = {}
         with suppress(SourceError):  # the kubelet may have ended meanwhile
             flags = self.flags(_HOSTNAME, _CLOUD)
-        registration = Registration(
-            expected=self.expected,
-            last=self._last,
+        registration = replace(
+            self._registration(why),
             kubelet_name=self._kubelet_name(flags),
             cloud_provider=flags.get(_CLOUD) or None,
             listed_pods=0 if node.value else len(listed or ()),
-            why=why,
         )
         return Known(registration)
+
+    def _registration(self, why: str | None) -> Registration:
+        return Registration(
+            expected=self.expected,
+            last=self._last,
+            why=why,
+            provision_time=self.provision_time,
+        )
 
     def _load(self, now: datetime) -> str | None:
         """Read the stored Node if none is remembered; returns why it cannot be read."""

@@ -1,6 +1,6 @@
 """Other nodes' provider IDs and the cluster-autoscaler's status.
 
-They are requested rarely, if this node's registration is incomplete.
+They are requested rarely: if this node's registration is incomplete, or while it is young.
 """
 
 import json
@@ -10,13 +10,15 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from agent.checks.cluster.registration import evidence_of_cloud, evidence_of_node
-from agent.model.registration import Autoscaler, Registration
+from agent.checks.cluster.provider_ids import scheme
+from agent.checks.cluster.registration import Deadlines, evidence_of_cloud, evidence_of_node
+from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, Autoscaler
 from agent.model.settings import Expected
-from agent.model.snapshot import Known, Node, NotRequested, Reading, Snapshot
+from agent.model.snapshot import Known, NotRequested, Snapshot
 from agent.model.text import truncate
 from agent.sources.kube.cached_request import CachedRequest, Get, OpenSession
 from agent.sources.kube.errors import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, ApiError
+from agent.sources.kube.fields import Object, objects
 from agent.sources.kube.node_object import NODES_PATH
 from agent.sources.source import Source
 from agent.sources.source_error import SourceError
@@ -26,6 +28,8 @@ _CONFIGMAP: Final = "configmap kube-system/cluster-autoscaler-status"
 # Seconds. The autoscaler acts in minutes.
 _NODES_CACHED_FOR: Final = 600.0
 _STATUS_CACHED_FOR: Final = 120.0
+_ANNOTATIONS: Final = "cluster-autoscaler.kubernetes.io/"
+"""What the names of the autoscaler's annotations begin with."""
 _DENIED: Final = frozenset({UNAUTHORIZED, FORBIDDEN})
 
 
@@ -41,7 +45,7 @@ class AutoscalerClient(Source):
 
     def read(self, snapshot: Snapshot) -> Autoscaler | NotRequested:
         """Request what is needed; raises SourceError. What may not be read is reported as such."""
-        uses_cloud = _uses_cloud(self._name, snapshot.node, snapshot.registration)
+        uses_cloud = _uses_cloud(self._name, snapshot)
         if isinstance(uses_cloud, NotRequested):
             return uses_cloud
         nodes = Autoscaler()
@@ -53,28 +57,52 @@ class AutoscalerClient(Source):
                     raise
                 reason = f"no permission to list nodes, to read their provider IDs ({error})"
                 return NotRequested("autoscaler", reason)
-            if not nodes.others_with_id:
+            if not nodes.others_with_id and not _has_id(snapshot):
                 return nodes
+        return replace(
+            self._read_status(),
+            others=nodes.others,
+            others_with_id=nodes.others_with_id,
+            schemes=nodes.schemes,
+            marked=nodes.marked,
+        )
+
+    def _read_status(self) -> Autoscaler:
         try:
-            status = self._status.get(_read_status)
+            return self._status.get(_read_status)
         except SourceError as error:
-            status = Autoscaler(why=_why_no_status(error))
-        return replace(status, others=nodes.others, others_with_id=nodes.others_with_id)
+            is_absent = isinstance(error, ApiError) and error.status == NOT_FOUND
+            return Autoscaler(why=_why_no_status(error), exists=False if is_absent else None)
 
     def _read_other_nodes(self, get: Get) -> Autoscaler:
         items = json.loads(get(NODES_PATH, (("limit", "50"),)))["items"] or []
-        has_id = [
-            bool(item["spec"].get("providerID"))
-            for item in items
-            if item["metadata"]["name"] != self._name
-        ]
-        return Autoscaler(others=len(has_id), others_with_id=sum(has_id))
+        others = [item for item in items if item["metadata"]["name"] != self._name]
+        ids = [str(item["spec"]["providerID"]) for item in others if item["spec"].get("providerID")]
+        return Autoscaler(
+            others=len(others),
+            others_with_id=len(ids),
+            schemes=tuple(sorted(filter(None, set(map(scheme, ids))))),
+            marked=sum(map(_is_marked, others)),
+        )
 
 
-def _uses_cloud(
-    name: str, node: Reading[Node | None], registration: Reading[Registration]
-) -> NotRequested | bool:
+def _is_marked(item: Object) -> bool:
+    """Whether a node has a taint or an annotation of the cluster-autoscaler."""
+    taints = {taint.get("key") for taint in objects(item["spec"].get("taints"))}
+    annotations = item["metadata"].get("annotations") or {}
+    by_name = any(name.startswith(_ANNOTATIONS) for name in annotations)
+    return by_name or not taints.isdisjoint({TO_BE_DELETED, DELETION_CANDIDATE})
+
+
+def _has_id(snapshot: Snapshot) -> bool:
+    node = snapshot.node.known()
+    return node is not None and bool(node.provider_id)
+
+
+def _uses_cloud(name: str, snapshot: Snapshot) -> NotRequested | bool:
     """Whether the cluster is already known to use a cloud; or why nothing is requested."""
+    node = snapshot.node
+    registration = snapshot.registration
     for reading in (node, registration):
         if not isinstance(reading, Known):
             reason = f"whether the node is registered is not known: {reading.why}"
@@ -85,10 +113,12 @@ def _uses_cloud(
             return True
         reason = f"there is no Node named {name}, and no evidence that there was one"
         return NotRequested("autoscaler", reason)
-    if own.provider_id:
-        return NotRequested("autoscaler", "the node is registered")
     if registered.expected is Expected.IGNORED:
         return NotRequested("autoscaler", "--provider-id=ignored")
+    if own.provider_id:
+        deadlines = Deadlines(registered.provision_time)
+        is_young = own.created and deadlines.concern(snapshot.api_time - own.created)
+        return False if is_young else NotRequested("autoscaler", "the node is registered")
     is_required = registered.expected is Expected.REQUIRED
     return is_required or bool(evidence_of_cloud(registered, own.taints))
 
@@ -121,12 +151,13 @@ def _read_status(get: Get) -> Autoscaler:
         # The entries of the node groups follow: they are long and not needed.
         cluster_wide = _GROUPS.split(text, maxsplit=1)[0]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return Autoscaler(why=f"{_CONFIGMAP} has no status")
+        return Autoscaler(why=f"{_CONFIGMAP} has no status", exists=True)
     counts = {name: int(count) for name, count in _COUNT.findall(cluster_wide)}
     return Autoscaler(
         unregistered=counts.get("unregistered"),
         long_unregistered=counts.get("longUnregistered"),
         told=_time(text),
+        exists=True,
         why=None if counts else f"{_CONFIGMAP} has no counts of nodes ({truncate(text)[:60]})",
     )
 

@@ -21,6 +21,8 @@ from agent.sources.kube.fields import (
 )
 
 NODES_PATH: Final = "/api/v1/nodes"
+_MACHINE: Final = "cluster.x-k8s.io/machine"
+"""The annotation with the name of the Machine, of Cluster API and of Rancher."""
 _CONTROLLER_ATTACH: Final = "volumes.kubernetes.io/controller-managed-attach-detach"
 
 
@@ -32,6 +34,7 @@ def own_node(name: str) -> Resource[Node]:
 def parse_node(item: Object) -> Node:
     """Return a Node; raises KeyError, TypeError or AttributeError if it is none."""
     metadata = item["metadata"]
+    annotations = metadata.get("annotations") or {}
     spec = item.get("spec") or {}
     status = item.get("status") or {}
     info = status.get("nodeInfo") or {}
@@ -52,11 +55,12 @@ def parse_node(item: Object) -> Node:
         unschedulable=spec.get("unschedulable") is True,
         ready=is_ready,
         not_ready="" if is_ready else escape(str(ready.get("message") or "")),
-        controller_attach=(metadata.get("annotations") or {}).get(_CONTROLLER_ATTACH) == "true",
+        controller_attach=annotations.get(_CONTROLLER_ATTACH) == "true",
         volumes_in_use=sorted_names(map(str, in_use)) if isinstance(in_use, list) else (),
         volumes_attached=_volumes_attached(status),
         runtime=str(info.get("containerRuntimeVersion") or ""),
         kubelet=str(info.get("kubeletVersion", "")),
+        has_machine=_MACHINE in annotations,
     )
 
 

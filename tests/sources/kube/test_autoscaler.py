@@ -1,12 +1,12 @@
 """What is asked about the autoscaler, when and how often, and what is read from real status texts."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from agent.model.registration import UNINITIALIZED, Autoscaler, Taint
+from agent.model.registration import DELETION_CANDIDATE, UNINITIALIZED, Autoscaler, Taint
 from agent.model.settings import Expected
 from agent.model.snapshot import Node, NotRequested, Unavailable
 from tests.builders import INSTANCE, last_seen, node, registration, unavailable, worker
@@ -31,6 +31,7 @@ FORBIDDEN = http(
 ABSENT = http(
     json.dumps({"message": 'configmaps "cluster-autoscaler-status" not found'}), "404 Not Found"
 )
+ANNOTATION = "cluster-autoscaler.kubernetes.io"
 NO_ID, GONE = [worker()], list[Node]()
 UNKNOWN, REQUIRED = registration(), registration(expected=Expected.REQUIRED)
 
@@ -84,7 +85,10 @@ def test_the_status_of_every_version_is_read_and_one_without_counts_reported(ask
     ):
         asked.status = status(text)
         expected = Autoscaler(
-            unregistered=unregistered, long_unregistered=long_unregistered, told=told
+            unregistered=unregistered,
+            long_unregistered=long_unregistered,
+            told=told,
+            exists=True,
         )
         assert asked.anew(known=REQUIRED).known() == expected
     for text in (
@@ -105,6 +109,7 @@ def test_the_autoscaler_is_asked_if_other_nodes_have_a_provider_id_or_the_node_i
     found = asked.anew().known()
     assert (found.others, found.others_with_id, found.long_unregistered) == (2, 1, 1)
     assert asked.cluster.server.requested("") == ["/api/v1/nodes?limit=50", STATUS]
+    assert found.schemes == ("kind",)
     asked.nodes = others("", "")
     assert asked.anew().known() == Autoscaler(others=2)
     assert asked.cluster.asked == ["/api/v1/nodes"]
@@ -132,6 +137,52 @@ def test_the_autoscaler_is_asked_if_other_nodes_have_a_provider_id_or_the_node_i
         assert isinstance(found, NotRequested)
         assert found.why.endswith(why)
         assert asked.cluster.asked == []
+
+
+def test_a_young_node_with_an_id_is_compared_with_the_others_and_the_status(asked: Asked) -> None:
+    minute = timedelta(minutes=1)
+    asked.nodes = http(
+        listed(
+            "NodeList",
+            9,
+            *(
+                {"metadata": {"name": f"other-{n}", **more}, "spec": {"providerID": one, **spec}}
+                for n, (one, more, spec) in enumerate(
+                    (
+                        (
+                            "aws:///a/i-1",
+                            {"annotations": {f"{ANNOTATION}/scale-down-disabled": "1"}},
+                            {},
+                        ),
+                        ("aws:///a/i-2", {}, {"taints": [{"key": DELETION_CANDIDATE}]}),
+                        ("hrobot://3", {"annotations": {"a": "b"}}, {"taints": [{"key": "a"}]}),
+                        ("ocid1.instance", {}, {}),
+                    )
+                )
+            ),
+        )
+    )
+    for age, is_asked in ((2, False), (3, True), (59, True), (60, False)):
+        young = [worker(age=age * minute, provider_id=INSTANCE)]
+        found = asked.anew(young)
+        assert isinstance(found, NotRequested) is not is_asked
+        assert asked.cluster.asked == (["/api/v1/nodes", STATUS] if is_asked else [])
+    young = [worker(age=9 * minute, provider_id=INSTANCE)]
+    found = asked.anew(young).known()
+    assert (found.others, found.others_with_id, found.marked) == (4, 4, 2)
+    assert (found.schemes, found.exists, found.unregistered) == (("aws", "hrobot"), True, 2)
+    for asked.status, exists in ((ABSENT, False), (FORBIDDEN, None), (status(7), True)):
+        assert asked.anew(young).known().exists is exists
+    asked.nodes = others("", "")
+    assert asked.anew(young).known().exists is True, "the others alone may lack an ID"
+    asked.nodes = FORBIDDEN
+    assert isinstance(asked.anew(young), NotRequested)
+    known = registration(expected=Expected.IGNORED)
+    assert asked.anew(young, known).why == "--provider-id=ignored"
+    # The time that the autoscaler is set to decides how long a node is young.
+    known = registration(provision_time=5 * minute)
+    assert asked.anew([worker(age=minute, provider_id=INSTANCE)], known)
+    assert asked.cluster.asked == ["/api/v1/nodes"]
 
 
 def test_an_answer_is_kept_for_minutes_and_a_failure_for_less(asked: Asked) -> None:
