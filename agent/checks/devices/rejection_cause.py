@@ -67,9 +67,6 @@ _BY_WORDS: Final[Mapping[RejectionKind, tuple[RejectionCause, str]]] = {
 
 def explain(view: DeviceView | None, pod: Pod, rejection: Rejection, resource: str) -> Explanation:
     """Return the cause of a rejection; `view`: None if the device plugins are unavailable."""
-    if rejection.refused is RejectionKind.NOT_FOR_A_DEVICE:
-        evidence = f"the kubelet reported {rejection.reason}: {rejection.message}"
-        return Explanation(RejectionCause.NOT_FOR_A_DEVICE, evidence)
     by_words = _BY_WORDS.get(rejection.refused)
     found = Explanation(*by_words) if by_words else _by_records(view, pod, rejection, resource)
     if rejection.message and (by_words or found.cause is RejectionCause.UNVERIFIED):

@@ -4,13 +4,14 @@ Without a battery-backed clock, a node boots with a wrong time that is corrected
 times can be compared.
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
+from agent.checks.devices.pairing import pair, stem
 from agent.model.clocks import CLOCK_STEP
 from agent.model.devices import (
     KUBELET_SOCKET,
@@ -162,20 +163,18 @@ class DeviceView:
 
     @cached_property
     def sockets(self) -> Mapping[str, str]:
-        """The socket of each resource, by convention, or if there is one of each.
-
-        The socket need not exist now.
-        """
-        resources = dict.fromkeys([*self.healthy, *self.last_changes])
-        names = {*self.connected, *(change.socket for change in self.history)}
-        paired = {}
-        for resource in resources:
-            for socket in _conventional_sockets(resource):
-                if socket in names:
-                    paired[resource] = socket
-        if len(resources) == len(self.connected) == 1 and not paired:
-            return dict(zip(resources, self.connected, strict=True))
-        return paired
+        """The socket of each resource of which the evidence names one. It need not exist now."""
+        dropped = {
+            resource
+            for resource, last in self.last_changes.items()
+            if last.what is TransitionKind.DROPPED
+        }
+        return pair(
+            resources={*self.healthy, *self.last_changes},
+            sockets=self.plugins.sockets,
+            history=self.history,
+            expected=({*self.healthy, *self.last_changes} - dropped),
+        )
 
     def is_connected(self, resource: str) -> bool | None:
         """Whether the kubelet has the stream of the resource's plugin open; None: unknown."""
@@ -189,10 +188,11 @@ class DeviceView:
         Of an unknown plugin, it may be any socket that is not assigned to another resource.
         """
         own = self.sockets.get(resource)
-        assigned = set(self.sockets.values())
+        assigned = set(map(stem, self.sockets.values()))
         times = []
         for change in run.history:
-            is_own = change.socket == own if own else change.socket not in assigned
+            name = stem(change.socket)
+            is_own = name == stem(own) if own else name not in assigned
             if change.what is TransitionKind.SOCKET_APPEARED and is_own:
                 times.append(change.at)
         return min((at for at in times if since <= at <= until), default=None)
@@ -203,14 +203,19 @@ class DeviceView:
         return {pod.uid: pod for pod in known_or(self.snapshot.pods, ()) if pod.live}
 
     @cached_property
-    def unlisted_pods(self) -> frozenset[str]:
-        """The uids of pods whose sandbox runs and that the API server does not have."""
+    def running_unlisted(self) -> Mapping[str, str]:
+        """The names, by UID, of pods that run and that the API server does not have.
+
+        Empty also if the pods or the containers are unavailable.
+        """
         if not isinstance(self.snapshot.pods, Known):
-            return frozenset()
+            return {}
         listed = {pod.uid for pod in self.snapshot.pods.value}
-        containers = known_or(self.snapshot.containers, ())
-        running = {entry.pod_uid for entry in containers if entry.sandbox and entry.running}
-        return frozenset(running - listed - {""})
+        return {
+            container.pod_uid: container.pod
+            for container in known_or(self.snapshot.containers, ())
+            if container.sandbox and container.running and container.pod_uid not in listed
+        }
 
     @cached_property
     def uses(self) -> Mapping[str, DeviceUse]:
@@ -223,7 +228,7 @@ class DeviceView:
                 healthy=healthy,
                 given=healthy & _devices_of(entries),
                 of_live_pods=healthy & _devices_of(entries, self.live_pods),
-                of_unlisted_pods=healthy & _devices_of(entries, self.unlisted_pods),
+                of_unlisted_pods=healthy & _devices_of(entries, self.running_unlisted),
             )
         return uses
 
@@ -313,13 +318,3 @@ def _devices_of(
         if pods is None or entry.pod_uid in pods
         for device in entry.devices
     )
-
-
-def _conventional_sockets(resource: str) -> Iterator[str]:
-    """KubeVirt (`generic_device.go`, `pci_device.go`) and NVIDIA (`internal/plugin/server.go`)."""
-    vendor, _, name = resource.partition("/")
-    if vendor == "devices.kubevirt.io":
-        yield f"kubevirt-{name}.sock"
-    if vendor == "nvidia.com":
-        yield f"nvidia-{name}.sock"
-    yield f"kubevirt-{resource.replace('/', '-')}.sock"

@@ -19,7 +19,7 @@ from agent.sources.kube.fields import (
     sorted_names,
 )
 from agent.sources.kube.rejections import parse_rejection
-from agent.sources.kube.volume_names import unique_volume_name
+from agent.sources.kube.volume_names import unique_volume_names
 
 
 def pods_of(node: str) -> Resource[Pod]:
@@ -42,7 +42,6 @@ def parse_pod(item: Object) -> Pod:
     host_network = bool(spec.get("hostNetwork"))
     ips = _ips(status)
     volumes = objects(spec.get("volumes"))
-    attached = (unique_volume_name(volume, str(volume.get("name"))) for volume in volumes)
     # The status has the last two runs of each container.
     started = min(filter(None, _starts(status)), default=None)
     wants, wants_in_init = _wants(spec)
@@ -66,7 +65,7 @@ def parse_pod(item: Object) -> Pod:
         scheduled=None if ips else _since(status, "PodScheduled", "True"),
         unready=None if ips else _since(status, "Ready", "False"),
         claims=sorted_names(_claims(name, volumes)),
-        volumes=sorted_names(filter(None, attached)),
+        volumes=sorted_names(filter(None, _attached(volumes))),
         static=_is_mirror(metadata),
         host_ports=() if host_network else tuple(dict.fromkeys(_host_ports(spec))),
         waiting=any("waiting" in state for state in _states(status, "state")),
@@ -130,6 +129,12 @@ def _dra_resources(status: Object) -> Iterator[str]:
     """Yield the extended resources that DRA serves (KEP-5004)."""
     for mapping in objects(_extended_claim(status).get("requestMappings")):
         yield str(mapping.get("resourceName"))
+
+
+def _attached(volumes: Iterable[Object]) -> Iterator[str]:
+    """Yield what the node's status may call these volumes; empty: a volume that is not attached."""
+    for volume in volumes:
+        yield from unique_volume_names(volume, str(volume.get("name")))
 
 
 def _claims(pod: str, volumes: Iterable[Object]) -> Iterator[str]:
