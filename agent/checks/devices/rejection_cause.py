@@ -18,6 +18,8 @@ from agent.checks.devices.kubelet_versions import (
     rejects_running_pods,
     requests_init_devices_again,
 )
+from agent.checks.devices.pairing import stem
+from agent.checks.devices.resources import registration_delay
 from agent.checks.devices.shortage import explain_shortage
 from agent.checks.devices.view import REGISTERS_WITHIN, DeviceView, KubeletRun
 from agent.model.clocks import SKEW_ERROR, STATUS_DELAY, WHOLE_SECOND
@@ -59,7 +61,7 @@ _BY_WORDS: Final[Mapping[RejectionKind, tuple[RejectionCause, str]]] = {
     ),
     RejectionKind.CHECKPOINT_FAILED: (
         RejectionCause.CHECKPOINT_FAILED,
-        "the kubelet could not write to its disk, which says nothing about devices",
+        "the kubelet could not write to its disk: no device is at fault",
     ),
 }
 """Causes that the kubelet's message alone proves."""
@@ -271,14 +273,8 @@ class _Case:
 
         A plugin whose last registration is minutes after the kubelet's start has registered once.
         """
-        start = self.run.start
-        if until - start.at <= SURELY_DROPPED_AFTER:
-            return True
-        snapshot = self.view.snapshot
-        if start.boot_id != self.view.boot_id:
-            return start.boot_id != ""
-        seen_at = snapshot.taken_at - (snapshot.uptime - start.uptime)
-        return seen_at - start.at <= SURELY_DROPPED_AFTER
+        is_soon = until - self.run.start.at <= SURELY_DROPPED_AFTER
+        return is_soon or self.view.saw_start(self.run)
 
     def _explain_unseen(self, contradiction: str) -> Explanation:
         """Explain a rejection after a registration that no snapshot saw."""
@@ -345,9 +341,9 @@ class _Case:
         return Explanation(RejectionCause.KUBELET_RESTART, f"the {kubelet}; {rejected}")
 
     def _registered_later(self, registration: DeviceTransition | None) -> str:
-        if registration is not None and self._is_covered(registration.at):
-            delay = (registration.at - self.run.start.at).total_seconds()
-            return f"was registered {delay:.1f} s later"
+        delay = registration_delay(self.resource, self.run, self.view)
+        if delay is not None:
+            return f"was registered {delay.total_seconds():.1f} s later"
         if registration is not None:
             return f"was registered later, at {format_time(registration.at)} or before"
         if self.run.end:
@@ -534,8 +530,8 @@ class _Case:
         return f"; plugins bound their sockets again: {join_names(sockets)}"
 
     def _unassigned_sockets(self, since: datetime, until: datetime) -> Iterator[DeviceTransition]:
-        assigned = set(self.view.sockets.values())
+        assigned = set(map(stem, self.view.sockets.values()))
         for change in self.run.history:
             is_bound = change.what is TransitionKind.SOCKET_APPEARED
-            if is_bound and change.socket not in assigned and since <= change.at <= until:
+            if is_bound and stem(change.socket) not in assigned and since <= change.at <= until:
                 yield change

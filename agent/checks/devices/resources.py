@@ -171,7 +171,7 @@ def registration_delay(resource: str, run: KubeletRun, view: DeviceView) -> time
             return None
         at = bound
     saw_before = first.boot_id == run.start.boot_id and first.uptime > run.start.uptime
-    is_first = saw_before or _may_be_first(resource, run, at, view)
+    is_first = (saw_before and view.saw_start(run)) or _may_be_first(resource, run, at, view)
     return at - run.start.at if at >= run.start.at and is_first else None
 
 

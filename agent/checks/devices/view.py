@@ -15,6 +15,7 @@ from agent.checks.devices.pairing import pair, stem
 from agent.model.clocks import CLOCK_STEP
 from agent.model.devices import (
     KUBELET_SOCKET,
+    SURELY_DROPPED_AFTER,
     Allocation,
     DevicePlugins,
     DeviceTransition,
@@ -102,6 +103,18 @@ class DeviceView:
     def run_before(self, at: datetime) -> KubeletRun | None:
         """Return the last run that began before a time."""
         return next((run for run in reversed(self.runs) if run.start.at < at), None)
+
+    def saw_start(self, run: KubeletRun) -> bool:
+        """Whether a snapshot saw this start of the kubelet before a plugin can have come and gone.
+
+        An agent that is installed later knows only the last registration, which need not be the
+        first.
+        """
+        start = run.start
+        if start.boot_id != self.boot_id:
+            return start.boot_id != ""
+        seen_at = self.snapshot.taken_at - (self.snapshot.uptime - start.uptime)
+        return seen_at - start.at <= SURELY_DROPPED_AFTER
 
     @property
     def start(self) -> DeviceTransition | None:
