@@ -120,7 +120,7 @@ _RULES: Final[Mapping[str, _Rule]] = {
     **dict.fromkeys(("provider_id", "earlier_id", "schemes"), _PROVIDER_IDS),
     **dict.fromkeys(("why", "message", "trouble", "not_requested"), _TEXT),
     **dict.fromkeys(("not_ready", "load_error", "problem", "SandboxFailure.kind"), _TEXT),
-    **dict.fromkeys(("SandboxFailure.reason", "SandboxFailure.entry"), _KEPT),
+    **dict.fromkeys(("SandboxFailure.reason", "SandboxFailure.entry", "VolumeEvent.entry"), _KEPT),
     "Rejection.reason": _REASON,
     "exhausted": _RANGE_SET,
     **dict.fromkeys(("server_version", "Node.runtime", "ContainerRuntime.version"), _VERSION),

@@ -219,6 +219,7 @@ def test_the_account_has_only_these_rights() -> None:
     reads = itertools.product([""], ["persistentvolumes", "persistentvolumeclaims"], ["get"])
     volumes = {
         ("storage.k8s.io", "volumeattachments", "get"),
+        ("storage.k8s.io", "csinodes", "get"),
         ("", "events", "get"),
         ("", "events", "list"),
         *reads,

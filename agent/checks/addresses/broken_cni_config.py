@@ -106,6 +106,16 @@ def _no_subnet(snapshot: Snapshot) -> Iterator[Finding]:
     if subnet_env := node_network.missing_subnet_env(snapshot):
         message = f"{subnet_env.path} {subnet_env.problem}: flannel gives no pod an address"
         step = "see why flannel's pod does not run here, and do not write the file by hand"
+        node = known_or(snapshot.node, None)
+        if node is not None and not node.pod_cidrs:
+            message += (
+                "; the Node has no pod CIDR, without which flannel does not start, unless it "
+                "keeps its subnets in etcd"
+            )
+            step = (
+                "see in the log of kube-controller-manager why the Node gets no pod CIDR: its "
+                "`--cluster-cidr` may be used up, or `--allocate-node-cidrs` is not set"
+            )
         yield _finding(subnet_env.path, message, step, snapshot, may_come=True)
 
 

@@ -35,11 +35,15 @@ SUBNET_ENV: Final = frozenset({"flannel_subnet_env", "flannel_subnet_env_incompl
 REFUSED: Final = frozenset({"host_bits", "invalid_ranges", "no_ranges"})
 BRIDGE_ADDRESS: Final = "bridge_other_address"
 NO_BINARY: Final = "plugin_binary_missing"
-DEADLINE_EXCEEDED: Final = "deadline_exceeded"
+ATTEMPT_LASTS: Final = frozenset({
+    "container_name_reserved", "crio_ready_next_retry", "crio_stage", "deadline_exceeded",
+    "runtime_slow", "sandbox_name_reserved",
+})  # fmt: skip
+"""The entries by which an attempt to make the sandbox does not end."""
 
 _CONFIGURATION: Final = "broken_cni_config"
 _FULL_RANGE: Final = "exhausted_range"
-_HANGING: Final = "hanging_plugin"
+HANGING: Final = "hanging_plugin"
 _REFUSED_RANGE: Final = "wrong_range"
 _STOPPED: Final = "stopped_kubelet"
 
@@ -265,7 +269,7 @@ def _processes(situation: Situation) -> Iterator[Evidence]:
     if plugin := hanging_plugin(snapshot):
         age = format_age(snapshot.taken_at - plugin.started)
         text = f"CNI plugin {plugin.command} (process {plugin.pid}) has been running for {age}"
-        yield Evidence(text, detector=_HANGING)
+        yield Evidence(text, detector=HANGING)
     if situation.cause is WaitCause.UNEXPLAINED and processes.kubelet is None:
         text = "no kubelet was found: it does not run, or is part of another process (k3s, RKE2)"
         yield Evidence(text, detector=_STOPPED)

@@ -25,7 +25,8 @@ from agent.checks.detector import Advice, Noun, Step
 from agent.checks.node_network import is_young
 from agent.checks.waiting.causes import Group, events_unread, groups, unattached_volumes
 from agent.checks.waiting.evidence import (
-    DEADLINE_EXCEEDED,
+    ATTEMPT_LASTS,
+    HANGING,
     Evidence,
     Situation,
     Weight,
@@ -171,15 +172,18 @@ def _times(failure: SandboxFailure, snapshot: Snapshot) -> str:
 def _told_by(group: Group, evidence: Sequence[Evidence]) -> str:
     """Return the detector that tells what stops these pods; empty: none does.
 
-    What only fits may be another fault, unless nothing else is known of what stops them.
+    What only fits may be another fault, unless no Event says what stops them, or it says that an
+    attempt does not end, and a plugin hangs.
     """
-    unexplained = group.failure is None or group.failure.entry == DEADLINE_EXCEEDED
+    failure = group.failure
     named = [one for one in evidence if one.detector]
     proven = [one.detector for one in named if one.weight is Weight.PROOF]
     fitting = {one.detector for one in named if one.weight is Weight.FITS}
     if proven:
         return proven[0]
-    return fitting.pop() if unexplained and len(fitting) == 1 else ""
+    if failure is not None:
+        return HANGING if failure.entry in ATTEMPT_LASTS and HANGING in fitting else ""
+    return fitting.pop() if len(fitting) == 1 else ""
 
 
 def _meaning(group: Group, snapshot: Snapshot) -> Iterator[str]:

@@ -217,6 +217,14 @@ def test_flannels_missing_file_is_told_while_its_network_has_no_range() -> None:
     text = "/run/flannel/subnet.env does not exist: flannel gives no pod an address"
     says(the_finding(BROKEN, snapshot), Severity.CRITICAL, text, "2 pods wait")
     assert gap_of(BROKEN, without(snapshot, "networks")) == "networks: it gave no word"
+    without_cidr = a_node(files, READY, (bare,), more=WAITING, cidrs=())
+    says(
+        the_finding(BROKEN, without_cidr),
+        Severity.CRITICAL,
+        text,
+        "the Node has no pod CIDR, without which flannel does not start",
+        "in the log of kube-controller-manager why the Node gets no pod CIDR",
+    )
     says(the_finding(BROKEN, _young(snapshot)), Severity.INFO, text)
     assert findings_of(BROKEN, a_node(files, READY, (CALICO,))) == []
 

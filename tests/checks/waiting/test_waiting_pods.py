@@ -286,6 +286,10 @@ DISK_FULL = (
     "/var/lib/cni/results/cni-loopback-269c-lo: no space left on device"
 )
 SLOW = "Failed to create pod sandbox: rpc error: code = Unknown desc = it takes too long"
+NAME_RESERVED = (
+    "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to reserve sandbox name "
+    '"late-0_apps_1c_0": name "late-0_apps_1c_0" is reserved for "5f0a"'
+)
 LATE = "Failed to create pod sandbox: rpc error: code = DeadlineExceeded desc = context deadline exceeded"
 DISK = Disk("/var/lib/cni", 10**9, 10**10, 9, 10**6)
 
@@ -391,7 +395,9 @@ def test_a_fault_that_another_check_tells_is_referred_to() -> None:
     for event, other, given in (
         (NO_BINARY, "broken_cni_config", {"cni_files": lacks}),
         (LATE, "hanging_plugin", {"processes": hangs}),
-        (LATE, "", {"processes": hangs, "cni_files": lacks}),  # either may be the reason
+        (LATE, "hanging_plugin", {"processes": hangs, "cni_files": lacks}),
+        (LATE, "", {"cni_files": lacks}),  # without its program, an attempt ends at once
+        (NAME_RESERVED, "hanging_plugin", {"processes": hangs}),
         (BRIDGE, "", {"processes": hangs}),
     ):
         values: dict[str, Any] = {source: Known(value) for source, value in given.items()}
@@ -402,6 +408,14 @@ def test_a_fault_that_another_check_tells_is_referred_to() -> None:
             assert steps == [f"Do what {other} says. The kubelet then tries again by itself."]
         else:
             assert steps[0].startswith("What it means: "), "nothing else tells what to do"
+    unknown = replace(
+        node(*some(3)),
+        sandbox_failures=Known(()),
+        processes=Known(hangs),
+        cni_files=Known(lacks),
+    )
+    assert found(unknown).told_by == "", "either may be the reason"
+    assert found(replace(unknown, processes=node().processes)).told_by == "broken_cni_config"
 
 
 def test_each_thought_about_waiting_pods_is_a_line_of_its_own() -> None:

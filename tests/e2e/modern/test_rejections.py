@@ -4,13 +4,13 @@ import json
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from tests.e2e.device_plugin import DIRECTORY, RESOURCE, DevicePlugin
+from tests.e2e.device_plugin import DIRECTORY, DevicePlugin
 from tests.e2e.node import deployment_of, eventually, forget_resource, pod_with
 from tests.e2e.nodeleak import Daemon, Report
 from tests.wire import only_with
@@ -20,6 +20,7 @@ from .node import ModernNode
 pytestmark = pytest.mark.e2e
 _EAGER: Final = ("--interval=500ms", "--confirm-after=1ms")
 _MANIFESTS: Final = "/etc/kubernetes/manifests"
+_PREFIX: Final = "devices.example.com"
 _SOCKETS: Final = {
     "gpu.intel.com/i915": "gpu.intel.com-i915.sock",
     "amd.com/gpu": "amd.com_gpu",
@@ -28,22 +29,29 @@ _SOCKETS: Final = {
 """Resources, and the sockets that their vendors' plugins bind."""
 
 
-@pytest.fixture(autouse=True)
-def _node_as_found(node: ModernNode) -> Iterator[None]:
+@pytest.fixture(scope="module", autouse=True)
+def _node_as_found(running_node: ModernNode) -> Iterator[None]:
     """Remove the resources from kubelet and API server afterwards."""
-    only_with(node.profile == "containerd", "a runtime with which this is enough")
+    only_with(running_node.profile == "containerd", "a runtime with which this is enough")
     yield
-    with node.stopped("kubelet"):
-        node.run("sh", "-c", f"rm -f {DIRECTORY}/kubelet_internal_checkpoint {DIRECTORY}/*gpu*")
-    for resource in (RESOURCE, *_SOCKETS):
-        forget_resource(node.cluster, resource)
+    with running_node.stopped("kubelet"):
+        files = ("kubelet_internal_checkpoint", "*kvm*", "*gpu*", "gdp-*")
+        running_node.run("sh", "-c", f"cd {DIRECTORY} && rm -f {' '.join(files)}")
+    status = running_node.cluster.described_node()["status"]
+    for resource in status["capacity"]:
+        if "/" in resource:
+            forget_resource(running_node.cluster, resource)
 
 
 @contextmanager
 def _offered(
-    node: ModernNode, log: Path, *options: str, resource: str = RESOURCE, socket: str = "kvm.sock"
+    node: ModernNode, log: Path, resource: str, *options: str, socket: str = ""
 ) -> Iterator[DevicePlugin]:
-    """Run a plugin until the Node offers its resource."""
+    """Run a plugin, once the Node offers its resource.
+
+    Each test has a resource of its own: a kubelet keeps those that it has known.
+    """
+    socket = socket or f"{resource.rpartition('/')[2]}-kvm.sock"
     with DevicePlugin(log, node.inside, *options, resource=resource, socket=socket) as plugin:
         count = "0" if "--unhealthy" in options else "3"
         eventually(lambda: _allocatable(node, resource), equal=count)
@@ -60,7 +68,7 @@ def _name() -> str:
     return f"e2e-device-{secrets.token_hex(3)}"
 
 
-def _ask(node: ModernNode, resource: str = RESOURCE, **spec: object) -> str:
+def _ask(node: ModernNode, resource: str, **spec: object) -> str:
     """Create a pod that asks for a device, past the scheduler; return its name."""
     name = _name()
     pod = pod_with(node.cluster, name, {resource: 1})
@@ -69,7 +77,7 @@ def _ask(node: ModernNode, resource: str = RESOURCE, **spec: object) -> str:
     return name
 
 
-def _refused(node: ModernNode, resource: str = RESOURCE, **spec: object) -> str:
+def _refused(node: ModernNode, resource: str, **spec: object) -> str:
     """Create a pod that the kubelet rejects; return its name."""
     name = _ask(node, resource, **spec)
     eventually(lambda: _is_failed(node, name))
@@ -99,8 +107,9 @@ def _screen(node: ModernNode) -> str:
 
 
 def test_a_plugin_without_a_healthy_device(node: ModernNode, tmp_path: Path) -> None:
-    with _offered(node, tmp_path / "log", "--unhealthy"):
-        name = _refused(node)
+    resource = f"{_PREFIX}/unhealthy"
+    with _offered(node, tmp_path / "log", resource, "--unhealthy"):
+        name = _refused(node, resource)
         found = eventually(lambda: _found(node.scan(codes=(0, 1)), name))
         assert found["cause"] in {"unhealthy", "unverified"}
         screen = _screen(node)
@@ -109,44 +118,58 @@ def test_a_plugin_without_a_healthy_device(node: ModernNode, tmp_path: Path) -> 
 
 
 def test_a_plugin_that_crashes_in_allocate(node: ModernNode, tmp_path: Path) -> None:
-    with _offered(node, tmp_path / "log", "--crash"):
-        name = _refused(node)
+    resource = f"{_PREFIX}/crash"
+    with _offered(node, tmp_path / "log", resource, "--crash"):
+        name = _refused(node, resource)
         found = eventually(lambda: _found(node.scan(codes=(0, 1)), name))
         assert found["cause"] == "plugin_restart"
         assert re.search("EOF|Unavailable|connection", _screen(node))
 
 
-@pytest.mark.parametrize("resource", _SOCKETS)
-def test_a_plugin_that_restarts_under_any_name(
-    node: ModernNode, tmp_path: Path, resource: str
+def test_plugins_that_restart_under_the_names_of_three_vendors(
+    node: ModernNode, tmp_path: Path
 ) -> None:
-    with (
-        _offered(node, tmp_path / "log", resource=resource, socket=_SOCKETS[resource]) as plugin,
-        node.daemon(*_EAGER) as daemon,
-    ):
-        eventually(lambda: _registered(daemon, resource), equal=1)
-        plugin.kill()
-        node.run("rm", "-f", f"{DIRECTORY}/{_SOCKETS[resource]}")
-        eventually(lambda: _registered(daemon, resource), equal=0)
-        name = _refused(node, resource)
-        plugin.start()
-        eventually(lambda: _registered(daemon, resource), equal=1)
-        found = eventually(lambda: _found(daemon.report(), name))
-        assert found["cause"] == "plugin_restart", found
+    with ExitStack() as stack:
+        plugins = [
+            stack.enter_context(_offered(node, tmp_path / socket, resource, socket=socket))
+            for resource, socket in _SOCKETS.items()
+        ]
+        daemon = stack.enter_context(node.daemon(*_EAGER))
+        eventually(lambda: _registered(daemon), equal=dict.fromkeys(_SOCKETS, 1))
+        for plugin, socket in zip(plugins, _SOCKETS.values(), strict=True):
+            plugin.kill()
+            node.run("rm", "-f", f"{DIRECTORY}/{socket}")
+        eventually(lambda: _registered(daemon), equal=dict.fromkeys(_SOCKETS, 0))
+        names = [_refused(node, resource) for resource in _SOCKETS]
+        for plugin in plugins:
+            plugin.start()
+        eventually(lambda: _registered(daemon), equal=dict.fromkeys(_SOCKETS, 1))
+        for name in names:
+            _has_cause(node, name, "plugin_restart")
 
 
-def _registered(daemon: Daemon, resource: str) -> float | None:
-    return daemon.metrics().get("device_plugin_registered", resource=resource)
+def _has_cause(node: ModernNode, pod: str, cause: str) -> None:
+    """Wait until a scan, which reads the daemon's history, finds the cause of a rejection."""
+    eventually(lambda: _found(node.scan(codes=(0, 1)), pod)["cause"], equal=cause)
+
+
+def _registered(daemon: Daemon) -> dict[str, float | None]:
+    metrics = daemon.metrics()
+    return {
+        resource: metrics.get("device_plugin_registered", resource=resource)
+        for resource in _SOCKETS
+    }
 
 
 def test_a_full_disk_under_the_checkpoint(node: ModernNode, tmp_path: Path) -> None:
     """A small tmpfs stands for a full disk."""
+    resource = f"{_PREFIX}/disk"
     with node.stopped("kubelet"):
         node.run("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(DIRECTORY))
     try:
-        with _offered(node, tmp_path / "log"):
+        with _offered(node, tmp_path / "log", resource):
             node.run("sh", "-c", f"head -c 1m /dev/zero >{DIRECTORY}/full 2>/dev/null; true")
-            name = _refused(node)
+            name = _refused(node, resource)
             found = eventually(lambda: _found(node.scan(codes=(0, 1)), name))
             assert "no space left on device" in found["message"]
             assert "no space left on device" in _screen(node)
@@ -157,8 +180,9 @@ def test_a_full_disk_under_the_checkpoint(node: ModernNode, tmp_path: Path) -> N
 
 def test_a_controller_that_sends_pods_all_the_time(node: ModernNode, tmp_path: Path) -> None:
     """Its pods name the node, so that nothing but the kubelet decides."""
-    with _offered(node, tmp_path / "log", "--unhealthy"):
-        pod = pod_with(node.cluster, _name(), {RESOURCE: 1})
+    resource = f"{_PREFIX}/storm"
+    with _offered(node, tmp_path / "log", resource, "--unhealthy"):
+        pod = pod_with(node.cluster, _name(), {resource: 1})
         deployment = deployment_of(pod)
         deployment["spec"]["template"]["spec"]["nodeName"] = node.cluster.node
         node.cluster.apply(deployment)
@@ -187,14 +211,15 @@ def test_after_a_restart_of_the_node_no_bug_of_the_kubelet_is_claimed(
     node: ModernNode, tmp_path: Path
 ) -> None:
     """Its kernel goes on, so for the agent the kubelet alone has started again."""
-    containers = pod_with(node.cluster, "x", {RESOURCE: 1})["spec"]["containers"]
+    resource = f"{_PREFIX}/restart"
+    containers = pod_with(node.cluster, "x", {resource: 1})["spec"]["containers"]
     init = {**containers[0], "name": "init", "command": ["true"]}
     sidecar = {**containers[0], "name": "side", "restartPolicy": "Always"}
     plain = [{**containers[0], "resources": {}}]
-    with _offered(node, tmp_path / "log") as plugin:
+    with _offered(node, tmp_path / "log", resource) as plugin:
         names = [
-            _ask(node, initContainers=[init]),
-            _ask(node, containers=plain, initContainers=[sidecar]),
+            _ask(node, resource, initContainers=[init]),
+            _ask(node, resource, containers=plain, initContainers=[sidecar]),
         ]
         node.ready(names)
         plugin.kill()
@@ -217,9 +242,10 @@ def _after_reboot(node: ModernNode, names: list[str]) -> str:
 
 
 def test_a_static_pod_that_was_rejected(node: ModernNode, tmp_path: Path) -> None:
-    with _offered(node, tmp_path / "log", "--unhealthy"):
+    resource = f"{_PREFIX}/static"
+    with _offered(node, tmp_path / "log", resource, "--unhealthy"):
         name = _name()
-        pod = pod_with(node.cluster, name, {RESOURCE: 1})
+        pod = pod_with(node.cluster, name, {resource: 1})
         del pod["spec"]["nodeName"]
         node.write(f"{_MANIFESTS}/{name}.json", json.dumps(pod))
         mirror = f"{name}-{node.cluster.node}"
