@@ -180,14 +180,14 @@ class DeviceView:
         return min((at for at in times if since <= at <= until), default=None)
 
     @cached_property
-    def running_unlisted(self) -> Mapping[str, str]:
+    def unlisted_pods(self) -> Mapping[str, str]:
         """The names, by UID, of pods that run and that the API server does not have.
 
         Empty also if the pods or the containers are unavailable.
         """
         if not isinstance(self.snapshot.pods, Known):
             return {}
-        listed = {pod.uid for pod in self.snapshot.pods.value}
+        listed = {"", *(pod.uid for pod in self.snapshot.pods.value)}
         return {
             container.pod_uid: container.pod
             for container in known_or(self.snapshot.containers, ())
