@@ -67,7 +67,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     if unlisted:
         require_available(assessment.snapshot.containers)
     for (uid, resource), devices in unlisted.items():
-        if uid in view.unlisted_pods:
+        if uid in view.running_unlisted:
             yield _unlisted(uid, resource, devices, view)
 
 
@@ -130,7 +130,7 @@ def _shared(held: Mapping[tuple[str, str], set[str]], live: Mapping[str, Pod]) -
 
 
 def _unlisted(uid: str, resource: str, devices: set[str], view: DeviceView) -> Finding:
-    name = view.unlisted_pods[uid]
+    name = view.running_unlisted[uid]
     pod = f"pod {name}" if name else "a pod"
     message = (
         f"{pod} (uid {uid}) has {_named(devices)} of {resource} and runs, and the API server does "

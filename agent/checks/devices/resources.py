@@ -145,7 +145,7 @@ def _is_registered(resource: str, view: DeviceView) -> bool | None:
 def _allocated(resource: str, view: DeviceView) -> int | None:
     if not isinstance(view.snapshot.pods, Known):
         return None
-    live = {pod.uid for pod in view.snapshot.pods.value if pod.live} | view.unlisted_pods.keys()
+    live = {pod.uid for pod in view.snapshot.pods.value if pod.live} | view.running_unlisted.keys()
     # An init container's device may be given to another container of its pod: then it has two
     # entries.
     allocated = set[tuple[str, str]]()

@@ -180,7 +180,7 @@ class DeviceView:
         return min((at for at in times if since <= at <= until), default=None)
 
     @cached_property
-    def unlisted_pods(self) -> Mapping[str, str]:
+    def running_unlisted(self) -> Mapping[str, str]:
         """The names, by UID, of pods that run and that the API server does not have.
 
         Empty also if the pods or the containers are unavailable.
