@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""A real device plugin with fake devices: hack/device_plugin.py RESOURCE SOCKET DEVICE...
+"""A real device plugin with fake devices: hack/device_plugin.py [OPTION...] RESOURCE SOCKET DEVICE...
 
+--unhealthy: none of its devices is healthy. --crash: it ends in the first call of Allocate.
 It serves and registers as defined by the kubelet's api.proto, which `hack/cluster build` caches. It does not
 register again after a kubelet restart: the caller decides how late the plugin is. Needs grpcio and grpcio-tools.
 """
@@ -37,8 +38,10 @@ with (
 class Plugin:
     """The service that the kubelet calls."""
 
-    def __init__(self, devices: Sequence[str]) -> None:
+    def __init__(self, devices: Sequence[str], *, health: str, crashes: bool) -> None:
         self._devices = devices
+        self._health = health
+        self._crashes = crashes
 
     def GetDevicePluginOptions(self, _request: Any, _context: Any) -> Any:
         return messages.DevicePluginOptions()
@@ -46,12 +49,14 @@ class Plugin:
     def ListAndWatch(self, _request: Any, context: Any) -> Iterator[Any]:
         ended = threading.Event()
         context.add_callback(ended.set)
-        devices = [messages.Device(ID=device, health="Healthy") for device in self._devices]
+        devices = [messages.Device(ID=device, health=self._health) for device in self._devices]
         yield messages.ListAndWatchResponse(devices=devices)
         ended.wait()  # the devices never change
 
     def Allocate(self, request: Any, _context: Any) -> Any:
         """Pass each container the names of its devices in an environment variable."""
+        if self._crashes:
+            os._exit(1)
         return messages.AllocateResponse(
             container_responses=[
                 messages.ContainerAllocateResponse(envs={"DEVICES": ",".join(one.devicesIDs)})
@@ -68,8 +73,11 @@ class Plugin:
         return messages.PreferredAllocationResponse()
 
 
-def main(resource: str, name: str, devices: Sequence[str]) -> None:
-    plugin = Plugin(devices)
+def main(arguments: Sequence[str]) -> None:
+    options = {argument for argument in arguments if argument.startswith("--")}
+    resource, name, *devices = (argument for argument in arguments if argument not in options)
+    health = "Unhealthy" if "--unhealthy" in options else "Healthy"
+    plugin = Plugin(devices, health=health, crashes="--crash" in options)
     (DIRECTORY / name).unlink(missing_ok=True)
     server = grpc.server(futures.ThreadPoolExecutor(4))
     services.add_DevicePluginServicer_to_server(plugin, server)
@@ -86,4 +94,4 @@ def main(resource: str, name: str, devices: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3:])
+    main(sys.argv[1:])

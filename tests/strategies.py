@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from agent.model.devices import DevicePlugins, TransitionKind
 from agent.model.documents import Recording
+from agent.model.node_network import CniFile, CniFiles, RuntimeStatus, SubnetEnv
 from agent.model.registration import (
     DELETION_CANDIDATE,
     TO_BE_DELETED,
@@ -22,6 +23,7 @@ from agent.model.registration import (
     Taint,
 )
 from agent.model.release import Limits
+from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime, RuntimeNetwork
 from agent.model.settings import Expected
 from agent.model.snapshot import (
     SOURCES,
@@ -33,6 +35,7 @@ from agent.model.snapshot import (
     Node,
     NotRequested,
     Reservation,
+    SandboxFailure,
     Snapshot,
     UnrecognizedEntry,
 )
@@ -268,6 +271,46 @@ _namespaces = st.lists(st.sampled_from(NAMESPACES), max_size=2, unique=True)
 _seconds = st.integers(0, 3)
 
 
+_ready = st.sampled_from([True, False, None])
+_statuses = st.builds(
+    lambda ready, error: RuntimeStatus(ready, load_error=error if ready is False else ""),
+    _ready,
+    st.sampled_from(["", "cni config load failed: 10-a.conflist"]),
+)
+_cni_file = st.builds(
+    lambda problem, network: CniFile(
+        f"10-{network}.conflist",
+        problem=problem,
+        network=network,
+        networks=() if problem else (RuntimeNetwork(network, ("bridge",), "host-local"),),
+    ),
+    st.sampled_from([None, None, "is empty"]),
+    st.sampled_from(["kubenet", "other", "storage"]),
+)
+_cni_files = st.builds(
+    CniFiles,
+    directory=st.just("/etc/cni/net.d"),
+    files=st.lists(_cni_file, max_size=3, unique_by=lambda file: file.name).map(tuple),
+    subnet_env=st.sampled_from([None, SubnetEnv("/run/flannel/subnet.env", "does not exist")]),
+    missing_plugins=st.sampled_from([None, (), ("bridge",)]),
+)
+_runtimes = st.sampled_from([DOCKER, CONTAINERD, CRI_O]).map(ContainerRuntime)
+_failed = st.lists(
+    st.builds(
+        lambda name, what, ago: SandboxFailure(name, NOW - ago, "failed", **what),
+        names,
+        st.sampled_from([
+            {"plugin": "portmap", "network": "kubenet", "operation": "add"},
+            {"plugin": "bridge", "exhausted": "10.0.0.1-10.0.0.254"},
+            {"reason": "NetworkNotReady"},
+            {"reason": "FailedMount"},
+        ]),
+        agos,
+    ),
+    max_size=3,
+)  # fmt: skip
+
+
 @cache
 @st.composite
 def read_nodes(draw: st.DrawFn, two_networks: bool = False) -> Snapshot:
@@ -291,7 +334,16 @@ def read_nodes(draw: st.DrawFn, two_networks: bool = False) -> Snapshot:
         draw(stores("kubenet")),
         *([draw(stores("storage"))] if two_networks or draw(seldom()) else []),
     ]
-    return replace(snapshot, reservations=tuple(networks))
+    snapshot = replace(snapshot, reservations=tuple(networks))
+    if draw(seldom()):
+        return snapshot
+    return replace(
+        snapshot,
+        runtimes=Known((draw(_runtimes),)),
+        runtime_status=Known(draw(_statuses)),
+        cni_files=Known(draw(_cni_files)),
+        sandbox_failures=Known(tuple(draw(_failed))),
+    )
 
 
 _unread = st.lists(st.sampled_from(SOURCES), max_size=2, unique=True)

@@ -9,7 +9,8 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 
 from agent.checks.kubelet_runtime import kubelet_runtime
-from agent.checks.waiting_pods import waiting_pods
+from agent.checks.waiting_pods import unstarted_pods, waiting_pods
+from agent.model.finding import WAITING_PODS
 from agent.model.node_network import CniFile, CniFiles, SubnetEnv
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER
 from agent.model.snapshot import Known, NotRequested, PluginProcess, Snapshot, known_or
@@ -185,12 +186,18 @@ def is_young(snapshot: Snapshot) -> bool:
 
 
 def waiting(snapshot: Snapshot) -> str:
-    """Say which pods wait for their network; empty: none is known to."""
-    names = sorted(pod.name for pod in waiting_pods(snapshot))
-    if not names:
+    """Say which pods wait for their network; empty: none is known to.
+
+    The finding of pods that wait names those that have no sandbox.
+    """
+    waits = waiting_pods(snapshot)
+    if not waits:
         return ""
-    verb = "waits" if len(names) == 1 else "wait"
-    return f"{count_of(len(names), 'pod')} {verb} for an address: {few(names)}"
+    text = f"{count_of(len(waits), 'pod waits', 'pods wait')} for an address"
+    named = {wait.pod.uid for wait in unstarted_pods(snapshot)}
+    if isinstance(snapshot.containers, Known) and named.issuperset(pod.uid for pod in waits):
+        return f"{text} (see {WAITING_PODS})"
+    return f"{text}: {few(sorted(pod.name for pod in waits))}"
 
 
 def few(names: Sequence[str]) -> str:

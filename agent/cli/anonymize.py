@@ -26,6 +26,7 @@ from agent.model.registration import (
     TO_BE_DELETED,
     UNINITIALIZED,
 )
+from agent.model.rejections import ADMISSION_REASONS
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER
 from agent.model.snapshot import CREATION_REASONS, FAILED_KILL, SOURCES
 from agent.model.volumes import MIGRATED
@@ -77,7 +78,7 @@ _WHOLE: Final = _Rule(
     re.compile(r".+", re.DOTALL), {UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE}.__contains__
 )
 _SUBNET: Final = _Rule(re.compile(r".+", re.DOTALL), {"usePodCidr", "usePodCidrIPv6"}.__contains__)
-_DEVICES: Final = _Rule(re.compile(r"[^-./]+"), DEVICE_WORDS.__contains__)
+_DEVICES: Final = _Rule(re.compile(r"[^-_./]+"), DEVICE_WORDS.__contains__)
 """Resources and sockets: part by part, so that a socket that is named after a resource still is."""
 _VOLUMES: Final = _Rule(re.compile(r"[^/^]+"), VOLUME_WORDS.__contains__)
 _PROVIDER_IDS: Final = _Rule(re.compile(r"[^/:]+"), SCHEMES.__contains__)
@@ -87,6 +88,7 @@ _KEPT: Final = _Rule(
     re.compile(r".+", re.DOTALL),
     {*CREATION_REASONS, FAILED_KILL, *(entry.key for entry in catalog.entries())}.__contains__,
 )
+_REASON: Final = _Rule(re.compile(r".+", re.DOTALL), ADMISSION_REASONS.__contains__)
 _TEXT: Final = _Rule(
     re.compile(rf"{_PHRASES}|(?:(?!{_PHRASES}).)+", re.DOTALL), re.compile(_PHRASES).fullmatch
 )
@@ -103,13 +105,23 @@ _RULES: Final[Mapping[str, _Rule]] = {
     "WrittenRange.subnet": _SUBNET,
     "Watch.resource": _NAMES,
     **dict.fromkeys(
-        ("resource", "wants", "wants_in_init", "socket", "PluginSocket.name"), _DEVICES
+        (
+            "resource",
+            "wants",
+            "wants_in_init",
+            "dra_resources",
+            "drivers",
+            "socket",
+            "PluginSocket.name",
+        ),
+        _DEVICES,
     ),
     **dict.fromkeys(("volume", "volumes", "volumes_in_use", "volumes_attached"), _VOLUMES),
     **dict.fromkeys(("provider_id", "earlier_id", "schemes"), _PROVIDER_IDS),
     **dict.fromkeys(("why", "message", "trouble", "not_requested"), _TEXT),
     **dict.fromkeys(("not_ready", "load_error", "problem", "SandboxFailure.kind"), _TEXT),
     **dict.fromkeys(("SandboxFailure.reason", "SandboxFailure.entry", "VolumeEvent.entry"), _KEPT),
+    "Rejection.reason": _REASON,
     "exhausted": _RANGE_SET,
     **dict.fromkeys(("server_version", "Node.runtime", "ContainerRuntime.version"), _VERSION),
 }

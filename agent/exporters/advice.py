@@ -1,6 +1,7 @@
 """What to do about the findings of a detector; for addresses, what this node needs."""
 
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache
@@ -47,10 +48,26 @@ def advice(detector: str, report: Report, release: Release = ON_NODE) -> list[St
     if detector == exhausted_range.NAME:
         return [] if leaked_reservation.NAME in names else [*steps, *_about_ranges(report, own)]
 
-    severities = {finding.severity for finding in own}
-    kinds = {kind for finding in own for kind in finding.kinds}
+    told_by = {finding.told_by for finding in own if finding.told_by in names}
+    untold = [finding for finding in own if finding.told_by not in told_by]
+    references = list(_references(told_by, names))
+    if references and not untold:
+        return references
+    severities = {finding.severity for finding in untold}
+    kinds = {kind for finding in untold for kind in finding.kinds}
     general = DETECTOR[detector].ADVICE.steps
-    return [*_of_findings(own), *(step for step in general if step.applies(severities, kinds))]
+    applicable = (step for step in general if step.applies(severities, kinds))
+    return [*references, *_of_findings(untold), *applicable]
+
+
+def _references(told_by: AbstractSet[str], names: AbstractSet[str]) -> Iterator[Step]:
+    """Say which findings of these detectors tell what to do."""
+    if leaked_reservation.NAME in names:
+        told_by = {
+            leaked_reservation.NAME if name == exhausted_range.NAME else name for name in told_by
+        }
+    for name in sorted(told_by):
+        yield Step(f"Do what {name} says. The kubelet then tries again by itself.")
 
 
 def _of_findings(findings: Sequence[Finding]) -> Iterator[Step]:

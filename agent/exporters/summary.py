@@ -17,6 +17,8 @@ class FindingLine(NamedTuple):
     severity: Severity
     text: str
     confirmed: bool
+    details: tuple[str, ...] = ()
+    """What follows from or proves it, each in a line of its own."""
 
 
 def finding_lines(report: Report, *, verbose: bool = False) -> dict[str, list[FindingLine]]:
@@ -33,10 +35,12 @@ def finding_lines(report: Report, *, verbose: bool = False) -> dict[str, list[Fi
     for group in groups.values():
         findings = [tracked.finding for tracked in group]
         first = findings[0]
-        text = first.message
+        text = first.headline if first.details else first.message
+        details = first.details
         if len(findings) > 1:
             text = GROUPING[first.detector].describe_group(findings, report.assessment)
-        line = FindingLine(first.severity, text, group[0].confirmed)
+            details = ()
+        line = FindingLine(first.severity, text, group[0].confirmed, details)
         lines.setdefault(first.detector, []).append(line)
     return lines
 
@@ -164,8 +168,9 @@ def _consequence(
 
 def _in_headline(findings: Sequence[Finding]) -> str:
     """Return what the first finding says of itself, and how many more there are."""
-    more = len(findings) - 1
-    others = f"; and {count_of(more, 'other reason')} why pods wait" if more else ""
+    more = sum(map(_problems, findings[1:]))
+    noun = DETECTOR[findings[0].detector].NOUN
+    others = f"; and {count_of(more, f'other {noun.one}', f'other {noun.several}')}" if more else ""
     return f"{findings[0].headline}{others}"
 
 

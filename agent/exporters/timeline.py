@@ -44,6 +44,7 @@ _REJECTIONS: Final = {
     RejectionKind.PLUGIN_GONE: "the plugin of {resource} was gone",
     RejectionKind.NO_CAPACITY: "the node had no {resource}",
     RejectionKind.OTHER: "{message}",
+    RejectionKind.NOT_FOR_A_DEVICE: "{message}",
 }
 _ORDER: Final = (
     "booted",

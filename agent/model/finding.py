@@ -125,6 +125,10 @@ class Finding:
     """For how many problems it stands: more than 1 if there are too many to list each."""
     headline: str = ""
     """What the headline of a report says of it; empty: the number, and the detector's noun."""
+    details: tuple[str, ...] = ()
+    """What the message says after its headline, thought by thought. None: it is one sentence."""
+    told_by: str = ""
+    """The detector that tells the same fault more precisely, and what to do; empty: none does."""
     steps: tuple[Remedy, ...] = ()
     """What to do about this problem, in order, before what its detector advises."""
     pods: tuple[str, ...] = ()

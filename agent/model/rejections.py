@@ -1,8 +1,27 @@
-"""How the kubelet rejected a pod for a device, and what happens to the pod."""
+"""How the kubelet rejected a pod, for a device or otherwise, and what happens to the pod."""
 
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
+
+OUT_OF: Final = "OutOf"
+"""A reason that begins like this ends with the resource of which the node has too little."""
+UNEXPECTED_ERROR: Final = "UnexpectedAdmissionError"
+TOPOLOGY: Final = "TopologyAffinityError"
+ADMISSION_REASONS: Final = frozenset({
+    UNEXPECTED_ERROR, TOPOLOGY, "SMTAlignmentError", "EmptyPodSharedPoolError",
+    "NodeAffinity", "NodeName", "NodePorts", "TaintToleration", "AppArmor", "SysctlForbidden",
+    "PodOSNotSupported", "PodOSSelectorNodeLabelDoesNotMatch",
+    "InitContainerRestartPolicyForbidden", "SupplementalGroupsPolicyNotSupported",
+    "InvalidNodeInfo", "UnknownReason", "UnexpectedPredicateFailureType",
+    "VolumeAttachmentLimitExceeded",
+})  # fmt: skip
+"""The reasons of a Failed pod that the kubelet rejected (1.18 to 1.37), beside those of `OUT_OF`."""
+INTENDED_REASONS: Final = frozenset({
+    "Evicted", "Preempting", "Shutdown", "NodeShutdown", "Terminated",
+})  # fmt: skip
+"""The reasons of evictions, preemptions and shutdowns: they are as intended, also at admission."""
 
 
 class RejectionKind(StrEnum):
@@ -18,6 +37,8 @@ class RejectionKind(StrEnum):
     NO_CAPACITY = "no_capacity"
     """`OutOf<resource>`, capacity 0: the checkpoint was gone, and the Node says 0."""
     OTHER = "other"  # rejected for a device with another message
+    NOT_FOR_A_DEVICE = "not_for_a_device"
+    """Neither its reason nor its message is about a device: both say what else it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +56,12 @@ class Rejection:
     """The plugin's socket if the message names one: then `resource` may be a guess, or empty."""
     by_api: bool = False
     """`at` is by the API server's clock, not the node's: they differ by `Snapshot.api_skew`."""
+    reason: str = ""
+    """`status.reason`, such as `UnexpectedAdmissionError`; empty: an old recording."""
+
+    @property
+    def for_device(self) -> bool:
+        return self.refused is not RejectionKind.NOT_FOR_A_DEVICE
 
 
 class RejectionCause(StrEnum):
@@ -47,6 +74,8 @@ class RejectionCause(StrEnum):
     EXHAUSTED = "exhausted"
     UNHEALTHY = "unhealthy"
     READMITTED_AFTER_COMPLETION = "readmitted_after_completion"
+    NOT_FOR_A_DEVICE = "not_for_a_device"
+    """The kubelet's reason and message say why."""
     UNVERIFIED = "unverified"
 
 
@@ -54,13 +83,15 @@ class PodOutcome(StrEnum):
     """What happens to a rejected pod if nobody acts."""
 
     REPLACED_BY_CONTROLLER = "replaced_by_controller"
+    REJECTED_AGAIN = "rejected_again"
+    """Its controller creates another pod, which may be rejected as well: it is not over."""
     STUCK = "stuck"
     TERMINATING_STUCK = "terminating_stuck"
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedPod:
-    """A rejected pod, the cause and the advice."""
+    """A rejected pod, the cause, and what becomes of it."""
 
     pod: str  # `namespace/name`
     uid: str
@@ -70,4 +101,4 @@ class RejectedPod:
     cause: RejectionCause
     pod_outcome: PodOutcome
     why: str  # the evidence for the cause, in words
-    do: str  # what happens to it, and what to do, in words
+    consequence: str  # what happens to it, in words

@@ -322,6 +322,8 @@ class Address:
     """The inode of its table in /proc, which each network namespace has; 0: unknown."""
     contained: bool = False
     """Its process is in a container that the runtime has, by its cgroup, or that is unknown."""
+    passing: bool = False
+    """The process may have it for a moment only, as one that enters a pod's namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +339,7 @@ class Pod:
     """When its first container started, by the kubelet's clock to the second; None: none has."""
     wants: tuple[str, ...] = ()  # the device resources in its limits, those of init containers too
     wants_in_init: tuple[str, ...] = ()  # those that its init containers request
-    rejection: Rejection | None = None  # how the kubelet rejected it for a device; None: it did not
+    rejection: Rejection | None = None  # how the kubelet rejected it; None: it did not
     controller: str = ""
     """`Kind/name` of its controller; empty: it has none and will not be replaced."""
     deletion: datetime | None = None
@@ -354,6 +356,9 @@ class Pod:
     host_ports: tuple[PortMapping, ...] | None = None
     """Those in its spec that are forwarded; None: an old recording."""
     waiting: bool = False  # a container of it waits to be started, as after a crash
+    dra_resources: tuple[str, ...] = ()
+    """Of `wants`, those that DRA serves, not a device plugin, by `extendedResourceClaimStatus`."""
+    has_resource_claims: bool = False  # it has claims of DRA
 
     @property
     def live(self) -> bool:

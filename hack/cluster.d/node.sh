@@ -37,7 +37,7 @@ first_process() { pid_of node || die "the node is not running: hack/cluster star
 run_node() {
   local unit
   if answers apiserver; then forget_wiped_nodes; fi
-  mkdir -p "$NODE_STATE"/{etc/{cni,kubernetes/pki},opt/cni,lib/kubelet/pki,log,units,images} "$(outside $NET_D)" "$(outside $CNI_BIN)"
+  mkdir -p "$NODE_STATE"/{etc/{cni,kubernetes/{pki,manifests}},opt/cni,lib/kubelet/pki,log,units,images} "$(outside $NET_D)" "$(outside $CNI_BIN)"
   [ -e "$STATE/$PROFILE.conf" ] || (node_credentials "$PROFILE" "$NODE" "$(node_ip)" "$API_ADDRESS")
   cp "$STATE/$PROFILE.conf" "$NODE_STATE/etc/kubernetes/kubelet.conf"
   cp "$STATE/pki/ca.crt" "$NODE_STATE/etc/kubernetes/pki/"
@@ -178,6 +178,7 @@ imageGCHighThresholdPercent: 100
 evictionHard: {}
 clusterDNS: [$SERVICE_NET.10]
 resolvConf: /etc/resolv.conf
+staticPodPath: /etc/kubernetes/manifests
 END
   unit kubelet "${KUBELET[@]}" --kubeconfig=/etc/kubernetes/kubelet.conf \
     --hostname-override="$NODE" --node-ip="$(node_ip)" --node-labels="runtime=$PROFILE" --v=2 ${KUBELET_EXTRA-}

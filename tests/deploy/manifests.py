@@ -23,7 +23,7 @@ AGENTS: Final = (
 )  # Those that deploy the agent; the others add to what is deployed
 BASE_RULES: Final = {
     *product([""], ["pods", "nodes"], ["list", "watch"]),
-    *product([""], ["events"], ["create", "patch"]),
+    *product([""], ["events"], ["create", "patch", "list"]),
 }
 JOB: Final = "clean-one-node.yaml"
 ONE_NODE: Final = "one-node.yaml"

@@ -132,6 +132,24 @@ def test_the_other_values_change_the_agent_and_nothing_else() -> None:
     assert tagged["containers"][0]["image"] == "registry.invalid/nodeleak:9"
 
 
+def test_the_right_to_list_events_can_be_taken_away() -> None:
+    base, without = by_name(template({})), by_name(template({"listEvents": False}))
+    of_events = (
+        next(
+            rule
+            for rule in objects["ClusterRole", "nodeleak"]["rules"]
+            if rule["resources"] == ["events"]
+        )
+        for objects in (base, without)
+    )
+    assert [rule["verbs"] for rule in of_events] == [
+        ["create", "patch", "list"],
+        ["create", "patch"],
+    ]
+    del base["ClusterRole", "nodeleak"], without["ClusterRole", "nodeleak"]
+    assert base == without
+
+
 def test_a_data_directory_is_writable_only_with_cleanup() -> None:
     for cleanup, read_only in (("off", True), ("exec", False), ("auto", False)):
         objects = by_name(template({"cleanup": cleanup, "dataDir": "/data/cni"}))

@@ -102,7 +102,8 @@ def test_every_path_that_the_agent_reads_is_mounted() -> None:
         "overlays/microk8s": {"/var/snap/microk8s/common/run"},
         "overlays/data-dir": {"/run/cni-ipam-state"},
     }
-    of_kubelet = {f"/var/lib/kubelet/{name}" for name in ("device-plugins", "plugins", "pods")}
+    names = ("device-plugins", "plugins", "plugins_registry", "pods")
+    of_kubelet = {f"/var/lib/kubelet/{name}" for name in names}
     everywhere = {"/var/lib/cni", "/var/lib/nodeleak", "/var/run", "/etc/cni/net.d", *of_kubelet}
     for name in AGENTS:
         # Kubernetes creates what a manifest mounts and the node lacks: nobody else gets a directory of docker.
@@ -238,6 +239,16 @@ def test_the_account_has_only_these_rights() -> None:
             assert binding["subjects"] == [account], name
     (role,) = of_kind("overlays/cluster-autoscaler", "ClusterRole")
     assert [rule.get("resourceNames") for rule in role["rules"]] == [["cluster-autoscaler-status"]]
+
+
+def test_the_right_to_list_events_can_be_taken_away(tmp_path: Path) -> None:
+    shown = (DEPLOY / "README.md").read_text()
+    (patches,) = re.findall(r"^patchesJson6902:\n(?:[ ].*\n)+", shown, re.MULTILINE)
+    own = kustomization(tmp_path, resources=["../deploy/base"], **yaml.safe_load(patches))
+    (role,) = (document for document in render(own) if document["kind"] == "ClusterRole")
+    verbs = {rule["resources"][0]: rule["verbs"] for rule in role["rules"]}
+    reads = ["list", "watch"]
+    assert verbs == {"pods": reads, "nodes": reads, "events": ["create", "patch"]}
 
 
 def filled(name: str, pattern: str, **variables: str) -> Any:

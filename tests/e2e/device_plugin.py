@@ -18,9 +18,17 @@ _SOCKET: Final = DIRECTORY / "example-kvm.sock"
 class DevicePlugin:
     """One plugin with three devices; at most one process of it at a time."""
 
-    def __init__(self, log: Path, inside: tuple[str, ...] = ()) -> None:
-        """`inside`: command prefix: run on another node than this machine."""
+    def __init__(
+        self,
+        log: Path,
+        inside: tuple[str, ...] = (),
+        *options: str,
+        resource: str = RESOURCE,
+        socket: str = _SOCKET.name,
+    ) -> None:
+        """`inside`: command prefix: run on another node than this machine. `options`: the script's."""
         self._log, self._inside = log, inside
+        self._arguments = (*options, resource, socket)
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
@@ -40,8 +48,7 @@ class DevicePlugin:
                     "-W",
                     "error",
                     str(_SCRIPT),
-                    RESOURCE,
-                    _SOCKET.name,
+                    *self._arguments,
                     *DEVICES,
                 ],
                 stdin=subprocess.DEVNULL,

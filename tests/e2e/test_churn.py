@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
@@ -59,7 +59,8 @@ def _look_during(come_and_go: Callable[[], None], nodeleak: Nodeleak, *, until: 
         while not over.is_set():
             for report in (nodeleak.scan("--grace=0s"), nodeleak.scan()):
                 states.append({*report.states.values()})
-                assert not report.findings, report.document
+                wrong = [found for found in report.findings if not _is_slow_start(found)]
+                assert not wrong, [found["message"] for found in wrong]
                 assert "leaked" not in states[-1], report.document
 
     with (
@@ -76,5 +77,11 @@ def _look_during(come_and_go: Callable[[], None], nodeleak: Nodeleak, *, until: 
             over.set()
         snapshots.result()
         assert until in set().union(*states)
-        assert (daemon.events("finding.opened"), daemon.metrics().leaks_confirmed) == ([], {})
+        opened = [event for event in daemon.events("finding.opened") if not _is_slow_start(event)]
+        assert (opened, daemon.metrics().leaks_confirmed) == ([], {})
         assert min(daemon.syncs(), len(states)) > 10
+
+
+def _is_slow_start(finding: Mapping[str, object]) -> bool:
+    """Return whether it says that pods have waited for a minute: on a slow machine, many do."""
+    return finding["detector"] == "waiting_pods" and finding["severity"] == "info"

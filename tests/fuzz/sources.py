@@ -392,6 +392,7 @@ _API: Final = (
     Fuzzer("node-list", _api(_at("/nodes"), "node")),
     Fuzzer("pod-event", _watch("pods", _as_event)),
     Fuzzer("node-event", _watch("node", _as_event)),
+    Fuzzer("sandbox-events", _api(_at("/events"), "sandbox_failures")),
     Fuzzer("volumes", _api(_as_object, "attachments")),
     Fuzzer("autoscaler", _api(_at("/nodes"), "autoscaler")),
     Fuzzer("autoscaler-configmap", _api(_at("-status"), "autoscaler")),

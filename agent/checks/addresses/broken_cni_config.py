@@ -73,6 +73,8 @@ def _next_failure(runtime: str, snapshot: Snapshot) -> Iterator[Finding]:
     if files is None or not files.files:
         return
     first = files.files[0]
+    if first.problem and runtime != CONTAINERD:
+        require_available(snapshot.networks)  # is another one configured?
     if skipped := node_network.first_file_skipped(snapshot):
         message = (
             f"{runtime} skips the first file of {files.directory} and uses {skipped.used.name} "
@@ -98,9 +100,22 @@ def _next_failure(runtime: str, snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _no_subnet(snapshot: Snapshot) -> Iterator[Finding]:
+    files = known_or(snapshot.cni_files, None)
+    if files and files.subnet_env and files.subnet_env.problem:
+        require_available(snapshot.networks)
     if subnet_env := node_network.missing_subnet_env(snapshot):
         message = f"{subnet_env.path} {subnet_env.problem}: flannel gives no pod an address"
         step = "see why flannel's pod does not run here, and do not write the file by hand"
+        node = known_or(snapshot.node, None)
+        if node is not None and not node.pod_cidrs:
+            message += (
+                "; the Node has no pod CIDR, without which flannel does not start, unless it "
+                "keeps its subnets in etcd"
+            )
+            step = (
+                "see in the log of kube-controller-manager why the Node gets no pod CIDR: its "
+                "`--cluster-cidr` may be used up, or `--allocate-node-cidrs` is not set"
+            )
         yield _finding(subnet_env.path, message, step, snapshot, may_come=True)
 
 

@@ -210,13 +210,14 @@ def _demand(assessment: Assessment, network: str) -> _Demand | None:
 
 
 def _serves_pods(assessment: Assessment, network: str) -> bool:
-    for configured in known_or(assessment.snapshot.networks, ()):
-        running = assessment.index.running_sandboxes
-        if configured.name == network and any(
-            entry.container_id in running for entry in assessment.entries(network)
-        ):
-            return True
-    node = known_or(assessment.snapshot.node, None)
-    if node is None or not node.pod_cidrs:
+    """Return whether it is the node's own, or configured and in use; raises InsufficientData."""
+    snapshot = assessment.snapshot
+    node = known_or(snapshot.node, None)
+    has_cidrs = node is not None and bool(node.pod_cidrs)
+    if has_cidrs and begin_within(assessment.ranges(network), assessment.pod_ranges):
+        return True
+    holders = {entry.container_id for entry in assessment.entries(network)}
+    if network not in {each.name for each in known_or(snapshot.networks, ())} or not holders:
         return False
-    return begin_within(assessment.ranges(network), assessment.pod_ranges)
+    snapshot.containers.known()
+    return not holders.isdisjoint(assessment.index.running_sandboxes)

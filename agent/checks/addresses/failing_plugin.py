@@ -30,8 +30,7 @@ ADVICE: Final = Advice(
     steps=(
         Step("Repair the plugin first: what is released before is taken again."),
         Step(
-            "The message names it, if the account may list Events (apply "
-            "deploy/overlays/volume-attachments), and so does the runtime's log:",
+            "The message names it, if the account may list Events, and so does the runtime's log:",
             commands=(
                 (
                     "journalctl -u containerd -u crio -u k3s -u rke2-agent | "

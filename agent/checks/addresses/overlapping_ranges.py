@@ -23,7 +23,7 @@ from agent.model.assessment import PRIMARY, Assessment, State, or_none
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import RangeSets, begin_within, covers, overlap
 from agent.model.runtime import RuntimeNetwork
-from agent.model.snapshot import InsufficientData, known_or, require_available
+from agent.model.snapshot import InsufficientData, Known, known_or, require_available
 
 NAME = "overlapping_ranges"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
@@ -59,9 +59,11 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     yield from _with_other_ipam(assessment, ranges)
     yield from _with_other_programs(assessment, ranges)
     assessment.require_reservations()  # after the findings
+    snapshot = assessment.snapshot
     if len(ranges) > 1:
-        snapshot = assessment.snapshot
         require_available(snapshot.containers, snapshot.cni_results, snapshot.node)
+    if _may_have_other_ipam(assessment, ranges):
+        require_available(snapshot.pods, snapshot.containers, snapshot.cni_results)
 
 
 def _with_other_ipam(assessment: Assessment, ranges: Mapping[str, RangeSets]) -> Iterator[Finding]:
@@ -108,6 +110,20 @@ def _addresses_of_other_ipam(assessment: Assessment) -> Iterator[tuple[_PodOfNet
     for pod, ip in pods:
         if len(networks[pod.name]) == 1 and networks[pod.name].isdisjoint(assessment.networks):
             yield _PodOfNetwork(pod.name, *networks[pod.name]), ip
+
+
+def _may_have_other_ipam(assessment: Assessment, ranges: Mapping[str, RangeSets]) -> bool:
+    """Return whether pods may have addresses of these ranges from another IPAM."""
+    snapshot = assessment.snapshot
+    if isinstance(snapshot.pods, Known):
+        reserved = {(entry.network, entry.name) for entry in assessment.reservations}
+        return any(
+            (network, ip) not in reserved and (not own or covers(own, ip))
+            for pod in snapshot.pods.value
+            for ip in (pod.ips if pod.networked else ())
+            for network, own in ranges.items()
+        )
+    return not assessment.primary_sandboxes.keys() <= {*assessment.networks}
 
 
 def _left_pods(assessment: Assessment, network: str) -> str:

@@ -7,8 +7,8 @@ such addresses look leaked.
 
 Means: no container has the reservation's ID, and a process has the address configured, or the
 network namespace that libcni's cache names for the sandbox is still mounted. Or a process of no
-container has an address of a network's range that no file reserves, and the kubelet and the runtime
-have run for five minutes: the next pod can get the same address. Severity info: as many
+container, a minute old or more, has an address of a network's range that no file reserves, and the
+kubelet and the runtime have run for five minutes: the next pod can get the same address. Severity info: as many
 containers of other networks have reserved the same address as namespaces have it, so that the
 reservation is most likely leaked.
 """
@@ -137,9 +137,9 @@ def _unreserved(assessment: Assessment) -> Iterator[Finding]:
     reserved = {entry.name for entry in assessment.reservations}
     is_unexplained = False
     for address in known_or(assessment.snapshot.addresses, ()):
-        if address.contained or address.pid == INIT or address.ip in reserved:
+        if address.pid == INIT or address.contained or address.passing:
             continue
-        if address.ip in assessment.index.claims:
+        if address.ip in reserved or address.ip in assessment.index.claims:
             continue
         is_unexplained = True
         for network in _networks_of(address.ip, assessment):

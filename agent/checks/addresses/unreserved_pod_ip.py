@@ -57,6 +57,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         network = _network_that_can_give_out(ip, holders, assessment)
         if network is None:
             continue
+        # Without libcni's cache, the pod may have the address of a network that is not checked.
+        require_available(snapshot.cni_results)
         where = f"reserved only in {holders[0]}, not in {network}" if holders else "not reserved"
         yield Finding(
             NAME,

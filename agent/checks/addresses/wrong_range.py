@@ -95,21 +95,23 @@ class _PodNetwork:
 def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
     refused: set[str] = set()
+    undecided: set[str] = set()
     runtimes = assessment.runtime.names
-    needs_runtime = False
     for network in known_or(snapshot.networks, ()):
         reason = refusal(network, may_be_docker=not runtimes or DOCKER in runtimes)
         if reason:
             refused.add(network.name)
             yield from _refused(network.name, reason, assessment)
         elif not runtimes and refusal(network, may_be_docker=False):
-            needs_runtime = True
+            undecided.add(network.name)
     for pod_network in _pod_networks(assessment):
-        if pod_network.name not in refused:
+        if pod_network.name not in refused | undecided:
             yield from _compared(pod_network, assessment)
     require_available(snapshot.networks, snapshot.node, snapshot.pods, snapshot.cni_files)
-    if needs_runtime:
+    if undecided:
         require_available(snapshot.runtimes)
+    if _may_have_strangers(assessment):
+        require_available(snapshot.containers)
     assessment.require_reservations()
 
 
@@ -165,6 +167,17 @@ def _pod_networks(assessment: Assessment) -> Iterator[_PodNetwork]:
                 is_current=own is not None,
                 is_written=own is not None and bool(own.ranges),
             )
+
+
+def _may_have_strangers(assessment: Assessment) -> bool:
+    """Return whether addresses of which it is unknown if pods run with them may not be the node's."""
+    cidrs = _pod_cidrs(assessment)
+    return any(
+        entry.state is State.UNKNOWN
+        and entry.ifname in PRIMARY
+        and not (cidrs and _is_within(entry.name, cidrs))
+        for entry in assessment.reservations
+    )
 
 
 def _networks_in_use(assessment: Assessment) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from agent.checks.devices.pairing import stem
 from agent.checks.devices.view import REGISTERS_WITHIN, DeviceView, last_by_resource
 from agent.model.bug import bug_of
 from agent.model.devices import (
@@ -113,7 +114,7 @@ def _registrations(view: DeviceView) -> Iterator[DeviceTransition]:
     """Yield what is registered now and was not before."""
     written = view.plugins.checkpoint_written
     for resource, devices in view.healthy.items():
-        if not devices or view.has_registered(resource):
+        if not devices or view.has_registered(resource) or view.node_denies(resource):
             continue
 
         registered = _seen_now(view, TransitionKind.REGISTERED, resource=resource)
@@ -147,7 +148,8 @@ def _bound_for_registration(view: DeviceView, resource: str, written: datetime) 
     since = view.plugins.kubelet_socket if lost is None else lost.at
     appeared = None
     for change in view.history:
-        if change.what is TransitionKind.SOCKET_APPEARED and change.socket == socket:
+        is_own = socket is not None and stem(change.socket) == stem(socket)
+        if change.what is TransitionKind.SOCKET_APPEARED and is_own:
             appeared = change
     if appeared is None or since is None or not since < appeared.at <= written:
         return None
@@ -166,7 +168,7 @@ def _losses(view: DeviceView, last: Mapping[str, DeviceTransition]) -> Iterator[
             continue
         if resource in view.healthy and not view.healthy[resource]:
             yield _in_checkpoint(view, TransitionKind.LOST, before)
-        elif view.is_connected(resource) is False:
+        elif view.is_connected(resource) is False or view.node_denies(resource):
             yield _seen_now(view, TransitionKind.LOST, resource=resource)
 
 

@@ -1,19 +1,24 @@
-"""A device plugin has not registered since the kubelet started.
+"""The kubelet has no device of a resource: its plugin has not registered, or reports none healthy.
 
 Pods that request its devices are rejected. When the kubelet starts, it knows no plugin and removes
-their sockets. Each plugin has to notice, bind its socket again and register. Until then the kubelet
-has none of its devices, although the node's status may still list some.
+their sockets. Each plugin has to notice, bind its socket again and register. A plugin that ends
+later takes its devices with it: the node's status has allocatable 0 at once, and capacity 0 after
+5 minutes.
 
-Means: the kubelet started a minute or more ago, it should offer this resource, and it has no device
-of it.
+What DRA (dynamic resource allocation) serves is not checked: then a pod has a claim, and the
+capacity of 0 that a device plugin left on the node is no fault. A pod whose claim cannot be
+prepared waits: see waiting_pods.
+
+Means: for a minute or more, the kubelet has had no healthy device of a resource that it should
+offer.
 """
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from agent.checks.detector import Advice, Noun, Step
-from agent.checks.devices.resources import optional_resources, resource_states
+from agent.checks.devices.resources import is_requested, optional_resources, resource_states
 from agent.checks.devices.view import DeviceView, last_by_resource
 from agent.model.assessment import Assessment
 from agent.model.devices import (
@@ -28,21 +33,31 @@ from agent.model.snapshot import Snapshot, known_or, require_available
 from agent.model.text import format_age, format_time
 
 NAME = "late_device_plugin"
+_MISSING: Final = "missing"  # the plugin is away
+_UNHEALTHY: Final = "unhealthy"  # the plugin is there, and none of its devices is healthy
 SEVERITIES: Final = (Severity.WARNING,)
 NOUN: Final = Noun("device plugin not registered", "device plugins not registered")
 ADVICE: Final = Advice(
     steps=(
         Step(
             "Check the plugin's pod on this node: does it run, and does its version notice a "
-            "kubelet restart? If not, restart the pod."
+            "kubelet restart? If not, restart the pod.",
+            kind=_MISSING,
         ),
         Step(
             "If the plugin was removed on purpose, silence the alert; do not restart the kubelet "
-            "for it, which can leak addresses."
+            "for it, which can leak addresses.",
+            kind=_MISSING,
         ),
         Step(
             "If the plugin offers its devices under another name, change the pods that request the "
-            "old name: the finding ends when the kubelet has dropped it and no pod requests it."
+            "old name: the finding ends when the kubelet has dropped it and no pod requests it.",
+            kind=_MISSING,
+        ),
+        Step(
+            "Read the log of the plugin's pod for why no device is healthy: the driver, its "
+            "configuration, or the hardware.",
+            kind=_UNHEALTHY,
         ),
     ),
     runbook="Devices.md#nodeleaklatedeviceplugin",
@@ -71,26 +86,61 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 def _late(
     state: ResourceState, start: DeviceTransition, up: timedelta, view: DeviceView
 ) -> Iterator[Finding]:
+    resource = state.resource
     # When the kubelet drops a resource, it has been gone for long.
     changes = (change for change in view.since_start if change.what is not TransitionKind.DROPPED)
-    lost = last_by_resource(changes).get(state.resource)
+    lost = last_by_resource(changes).get(resource)
     missing_for = up
-    since = start.at
-    what = f"the kubelet started {format_age(up)} ago, at {format_time(since)}"
+    since: datetime | None = start.at
+    what = f"the kubelet started {format_age(up)} ago, at {format_time(start.at)}"
+    is_empty = resource in view.healthy and not view.healthy[resource]
     if lost is not None:
         missing_for = min(up, view.snapshot.uptime - lost.uptime)
         since = lost.at
         what = f"the kubelet started at {format_time(start.at)} and lost it at {format_time(since)}"
+    elif view.written_since_start and not is_empty and resource in view.healthy:
+        since = None
+        what = "the kubelet had it, and no snapshot saw when it lost it"
     if missing_for < GRACE:
         return
-    is_listed = state.resource in view.healthy
-    if is_listed and not view.healthy[state.resource] and _is_present(state, missing_for):
-        return  # its devices are unhealthy, and the plugin is not late
+    if is_empty and _is_present(state, missing_for):
+        yield from _unhealthy(state, lost, view)
+        return
     effect = "the kubelet stops offering it after 5 minutes"
-    if not is_listed or missing_for >= ENDPOINT_GRACE:
-        effect = f"the kubelet no longer offers it{_node_status(state.resource, view.snapshot)}"
-    message = f"{state.resource} is not registered: {what}{_socket(state)}; {effect}"
-    yield Finding(NAME, state.resource, message, since=since, resource=state.resource)
+    denied = view.node_denies(resource)
+    if denied or resource not in view.healthy or missing_for >= ENDPOINT_GRACE:
+        effect = f"the kubelet no longer offers it{_node_status(resource, view.snapshot)}"
+    problem = "is not registered"
+    if is_empty and lost is not None and state.connected is None:
+        problem = "has no healthy device (its plugin is away, or reports none as healthy)"
+    message = f"{resource} {problem}: {what}{_socket(state)}; {effect}"
+    yield Finding(NAME, resource, message, since=since, resource=resource, kinds=(_MISSING,))
+
+
+def _unhealthy(
+    state: ResourceState, lost: DeviceTransition | None, view: DeviceView
+) -> Iterator[Finding]:
+    """Yield a finding about a plugin that is there and has no healthy device.
+
+    A plugin without any device is none if nothing here had or requests one.
+    """
+    resource = state.resource
+    device = view.node_devices.get(resource)
+    capacity = device.capacity if device else 0
+    if not capacity and lost is None and not is_requested(resource, view.snapshot):
+        return
+    reports = "reports no healthy device"
+    if capacity:
+        reports = f"reports none of its {capacity} devices as healthy"
+    elif device:
+        reports = "reports no device"
+    plugin = "its plugin is there"
+    if state.socket:
+        plugin += f" (socket {state.socket})"
+    since = lost.at if lost else None
+    when = f" since {format_time(since)}" if since else ""
+    message = f"{resource} has no healthy device{when}: {plugin} and {reports}"
+    yield Finding(NAME, resource, message, since=since, resource=resource, kinds=(_UNHEALTHY,))
 
 
 def _is_present(state: ResourceState, missing_for: timedelta) -> bool:

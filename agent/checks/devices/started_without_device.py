@@ -13,6 +13,8 @@ from datetime import MAXYEAR, datetime
 from typing import Final
 
 from agent.checks.detector import Advice, Noun, Step
+from agent.checks.devices.dra import dra_resources_of
+from agent.checks.devices.resources import registration_delay
 from agent.checks.devices.view import DeviceView
 from agent.model.assessment import Assessment
 from agent.model.clocks import CONTAINER_START, WHOLE_SECOND
@@ -49,7 +51,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     for pod in pods:
         # The kubelet may have taken back the devices of a pod that is being deleted.
         if pod.live and not pod.deleting and pod.started is not None:
-            for resource in sorted(of_plugins.intersection(pod.wants)):
+            wanted = of_plugins.intersection(pod.wants) - dra_resources_of(pod, view)
+            for resource in sorted(wanted):
                 if (pod.uid, resource) not in allocated:
                     yield from _too_early(pod, pod.started, resource, view)
 
@@ -67,8 +70,9 @@ def _too_early(pod: Pod, started: datetime, resource: str, view: DeviceView) -> 
     unknown_until: datetime | None = run.end or view.snapshot.taken_at + CONTAINER_START
     registered = "was not registered then"
     if registration is not None:
-        delay = (registration.at - run.start.at).total_seconds()
-        registered = f"was registered {delay:.1f} s later"
+        registered = f"was registered at {format_time(registration.at)}"
+        if delay := registration_delay(resource, run, view):
+            registered = f"was registered {delay.total_seconds():.1f} s later"
         bound = view.socket_bound(run, resource, run.start.at, view.snapshot.taken_at)
         unknown_until = registration.at if registration.exact else bound
     if unknown_until is None or started + CONTAINER_START >= unknown_until:

@@ -317,7 +317,7 @@ def _doubt_about_directory(snapshot: Snapshot) -> str | None:
 def _user_of_devices(snapshot: Snapshot) -> str | None:
     """Return a pod that uses devices, or else the node."""
     for pod in known_or(snapshot.pods, ()):
-        if pod.wants or pod.rejection:
+        if pod.wants or (pod.rejection and pod.rejection.for_device):
             return pod.name
     node = known_or(snapshot.node, None)
     # The 0 of a plugin that was removed stays in the node's status for ever.

@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from agent.checks.node_network import blocking_files, hanging_plugin
+from agent.checks.host_local_ranges import refusal
+from agent.checks.node_network import (
+    blocking_files,
+    hanging_plugin,
+    missing_subnet_env,
+    why_no_network,
+)
 from agent.checks.waiting_pods import EVENT_AGE, is_about
 from agent.model import catalog
 from agent.model.assessment import Assessment, State, or_none
@@ -26,8 +32,20 @@ DISK: Final = frozenset({
      "no_space",
 })  # fmt: skip
 SUBNET_ENV: Final = frozenset({"flannel_subnet_env", "flannel_subnet_env_incomplete"})
+REFUSED: Final = frozenset({"host_bits", "invalid_ranges", "no_ranges"})
 BRIDGE_ADDRESS: Final = "bridge_other_address"
 NO_BINARY: Final = "plugin_binary_missing"
+ATTEMPT_LASTS: Final = frozenset({
+    "container_name_reserved", "crio_ready_next_retry", "crio_stage", "deadline_exceeded",
+    "runtime_slow", "sandbox_name_reserved",
+})  # fmt: skip
+"""The entries by which an attempt to make the sandbox does not end."""
+
+_CONFIGURATION: Final = "broken_cni_config"
+_FULL_RANGE: Final = "exhausted_range"
+HANGING: Final = "hanging_plugin"
+_REFUSED_RANGE: Final = "wrong_range"
+_STOPPED: Final = "stopped_kubelet"
 
 
 class Weight(StrEnum):
@@ -41,6 +59,8 @@ class Weight(StrEnum):
 class Evidence(NamedTuple):
     text: str
     weight: Weight = Weight.FITS
+    detector: str = ""
+    """The one that tells this as a fault, and what to do about it; empty: none does."""
 
 
 class Situation(NamedTuple):
@@ -88,14 +108,15 @@ def _range(situation: Situation) -> Iterator[Evidence]:
     if failure is None:
         for configured in known_or(situation.assessment.snapshot.networks, ()):
             if or_none(situation.assessment.free, configured.name) == 0:
-                yield Evidence(f"network {configured.name} has no free address")
+                text = f"network {configured.name} has no free address"
+                yield Evidence(text, detector=_FULL_RANGE)
         return
     if not failure.exhausted:
         return
     network = exhausted_network(failure, situation.assessment)
     free = or_none(situation.assessment.free, network) if network else None
     if free == 0:
-        yield Evidence(f"network {network} has no free address", Weight.PROOF)
+        yield Evidence(f"network {network} has no free address", Weight.PROOF, _FULL_RANGE)
     elif not is_recent(failure, situation.assessment):
         return
     elif free is None:
@@ -136,9 +157,21 @@ def _subnet_env(situation: Situation) -> Iterator[Evidence]:
     is_named = situation.entry in SUBNET_ENV
     if env.problem:
         text = f"{env.path} {env.problem} (flanneld writes it when it starts)"
-        yield Evidence(text, Weight.PROOF if is_named else Weight.FITS)
+        missing = missing_subnet_env(situation.assessment.snapshot)
+        detector = _CONFIGURATION if missing else ""
+        yield Evidence(text, Weight.PROOF if is_named else Weight.FITS, detector)
     elif is_named:
         yield Evidence(f"{env.path} is complete now", Weight.CONTRADICTION)
+
+
+def _refused_range(situation: Situation) -> Iterator[Evidence]:
+    """Say which configured range host-local refuses."""
+    if situation.entry not in REFUSED:
+        return
+    for network in known_or(situation.assessment.snapshot.networks, ()):
+        if reason := refusal(network, may_be_docker=False):
+            text = f"the configuration of network {network.name} is refused, because {reason}"
+            yield Evidence(text, Weight.PROOF, _REFUSED_RANGE)
 
 
 def _bridge(situation: Situation) -> Iterator[Evidence]:
@@ -177,7 +210,7 @@ def _plugins(situation: Situation) -> Iterator[Evidence]:
     is_named = situation.entry == NO_BINARY
     for plugin in missing or ():
         weight = Weight.PROOF if is_named and plugin == situation.plugin else Weight.FITS
-        yield Evidence(f"the program of CNI plugin {plugin} is missing", weight)
+        yield Evidence(f"the program of CNI plugin {plugin} is missing", weight, _CONFIGURATION)
     if is_named and missing is not None and situation.plugin not in missing:
         text = f"the program of {situation.plugin} is there now, or no configured network uses it"
         yield Evidence(text, Weight.CONTRADICTION)
@@ -192,7 +225,9 @@ def _network(situation: Situation) -> Iterator[Evidence]:
     if status is not None and is_down:
         words = ": ".join(filter(None, (status.reason, status.message)))
         text = f"the runtime says that its network is not ready ({words})"
-        yield Evidence(text, Weight.PROOF if concerns_all else Weight.FITS)
+        reason = why_no_network(snapshot)
+        detector = _CONFIGURATION if reason and reason.step else ""
+        yield Evidence(text, Weight.PROOF if concerns_all else Weight.FITS, detector)
         if status.load_error:
             yield Evidence(f"it has loaded no network: {status.load_error}", Weight.PROOF)
     elif status is not None and status.network_ready and concerns_all:
@@ -233,13 +268,11 @@ def _processes(situation: Situation) -> Iterator[Evidence]:
         return
     if plugin := hanging_plugin(snapshot):
         age = format_age(snapshot.taken_at - plugin.started)
-        yield Evidence(
-            f"CNI plugin {plugin.command} (process {plugin.pid}) has been running for {age}"
-        )
+        text = f"CNI plugin {plugin.command} (process {plugin.pid}) has been running for {age}"
+        yield Evidence(text, detector=HANGING)
     if situation.cause is WaitCause.UNEXPLAINED and processes.kubelet is None:
-        yield Evidence(
-            "no kubelet was found: it does not run, or is part of another process (k3s, RKE2)"
-        )
+        text = "no kubelet was found: it does not run, or is part of another process (k3s, RKE2)"
+        yield Evidence(text, detector=_STOPPED)
 
 
 def message_values(failure: SandboxFailure | None) -> dict[str, str]:
@@ -251,5 +284,6 @@ def message_values(failure: SandboxFailure | None) -> dict[str, str]:
 
 
 _LOOKS: Final[tuple[Callable[[Situation], Iterator[Evidence]], ...]] = (
-    _range, _requested_address, _subnet_env, _bridge, _disks, _plugins, _network, _processes,
+    _range, _requested_address, _refused_range, _subnet_env, _bridge, _disks, _plugins, _network,
+    _processes,
 )  # fmt: skip

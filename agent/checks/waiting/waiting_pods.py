@@ -24,7 +24,15 @@ from typing import Final
 from agent.checks.detector import Advice, Noun, Step
 from agent.checks.node_network import is_young
 from agent.checks.waiting.causes import Group, events_unread, groups, unattached_volumes
-from agent.checks.waiting.evidence import Evidence, Situation, Weight, gather, message_values
+from agent.checks.waiting.evidence import (
+    ATTEMPT_LASTS,
+    HANGING,
+    Evidence,
+    Situation,
+    Weight,
+    gather,
+    message_values,
+)
 from agent.checks.waiting_pods import WAITS_AFTER, Wait
 from agent.model import catalog
 from agent.model.assessment import Assessment
@@ -84,7 +92,8 @@ def _finding(assessment: Assessment, group: Group, number: int, *, starting: boo
     oldest = group.waits[0]
     subject = _subject(group.waits)
     reason = _reason(group, assessment.snapshot)
-    clauses = [f"{subject}: {reason}", *_meaning(group), *_clauses(evidence)]
+    headline = f"{subject}: {reason}"
+    clauses = [*_meaning(group, assessment.snapshot), *_clauses(evidence)]
     if starting:
         clauses.append("the node has just started")
     if len(names) > 1:
@@ -95,7 +104,7 @@ def _finding(assessment: Assessment, group: Group, number: int, *, starting: boo
     return Finding(
         NAME,
         "pods without a sandbox",
-        "; ".join(clauses),
+        "; ".join([headline, *clauses]),
         severity=severity,
         network=group.failure.network if group.failure else "",
         pod=names[0] if len(names) == 1 else "",
@@ -104,7 +113,9 @@ def _finding(assessment: Assessment, group: Group, number: int, *, starting: boo
         # Not the message: retries of one pod may fail in turn for what follows from each other.
         identity=(number,),
         affected=tuple(wait.pod.uid for wait in group.waits[:_NAMED]),
-        headline=f"{subject}: {reason}",
+        headline=headline,
+        details=tuple(clauses),
+        told_by=_told_by(group, evidence),
         steps=tuple(_steps(group, evidence)),
         pods=names,
     )
@@ -158,9 +169,27 @@ def _times(failure: SandboxFailure, snapshot: Snapshot) -> str:
     return f" ({count_of(failure.count, 'time')}, last {ago} ago)"
 
 
-def _meaning(group: Group) -> Iterator[str]:
+def _told_by(group: Group, evidence: Sequence[Evidence]) -> str:
+    """Return the detector that tells what stops these pods; empty: none does.
+
+    What only fits may be another fault, unless no Event says what stops them, or it says that an
+    attempt does not end, and a plugin hangs.
+    """
     failure = group.failure
-    if group.needs_volumes and group.cause is WaitCause.UNEXPLAINED:
+    named = [one for one in evidence if one.detector]
+    proven = [one.detector for one in named if one.weight is Weight.PROOF]
+    fitting = {one.detector for one in named if one.weight is Weight.FITS}
+    if proven:
+        return proven[0]
+    if failure is not None:
+        return HANGING if failure.entry in ATTEMPT_LASTS and HANGING in fitting else ""
+    return fitting.pop() if len(fitting) == 1 else ""
+
+
+def _meaning(group: Group, snapshot: Snapshot) -> Iterator[str]:
+    failure = group.failure
+    may_be_late = group.needs_volumes and not _lacks_kubelet(snapshot)
+    if may_be_late and group.cause is WaitCause.UNEXPLAINED:
         they = "they need" if len(group.waits) > 1 else "it needs"
         yield f"{they} volumes, and kubelets from 1.28 send no Event about those that are late"
     if failure is None or group.cause is WaitCause.VOLUME_PENDING:
@@ -253,13 +282,22 @@ def _not_ready(assessment: Assessment, *, starting: bool) -> Iterator[Finding]:
         cause = WaitCause.NETWORK_NOT_READY
         headline = "the runtime's network is not ready, so new pods with a network cannot start"
         evidence = gather(Situation(cause, None, assessment))
-        text = "; ".join([headline, *_clauses(evidence)])
+        details = tuple(_clauses(evidence))
+        told_by = next((one.detector for one in evidence if one.detector), "")
     elif node is not None and node.not_ready:
         cause = WaitCause.NODE_NOT_READY
         headline = f"the Node is not Ready: {node.not_ready}"
-        text = headline
+        details = ()
+        told_by = ""
     else:
         return
     yield Finding(
-        NAME, "network of the node", text, severity=severity, cause=cause, headline=headline
+        NAME,
+        "network of the node",
+        "; ".join([headline, *details]),
+        severity=severity,
+        cause=cause,
+        headline=headline,
+        details=details,
+        told_by=told_by,
     )

@@ -160,6 +160,8 @@ def _findings(report: Report, view: TableView, *, verbose: bool) -> Iterator[str
             severity = "" if is_usual else f"({line.severity.value}) "
             text = f"{detector}: {severity}{line.text}"
             yield from layout.fill(text, view.columns, first="  ", rest="    ")
+            for detail in line.details:
+                yield from layout.fill(detail, view.columns, first="    - ", rest="      ")
         yield from _omitted(len(lines) - len(shown), f"  {detector}: ")
         if not DETECTOR[detector].ADVICE.in_messages:
             yield from layout.numbered_steps(advice(detector, report, view.release), view.columns)

@@ -13,7 +13,7 @@ import errno
 import os
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
@@ -23,7 +23,7 @@ from agent.model.remedy import Remedy
 from agent.model.snapshot import INIT, Address, Known, Snapshot, known_or
 from agent.model.text import truncate
 from agent.sources.host.files import TABLE_LIMIT, read_open
-from agent.sources.host.processes import process_ids, read_process_file
+from agent.sources.host.processes import process_ids, read_process_file, started_after_boot
 from agent.sources.source import Source, reservations_of, unowned_ids
 from agent.sources.source_error import SourceError, read_error
 
@@ -35,6 +35,8 @@ _LINK_OR_LOOPBACK: Final = frozenset({b"20", b"10"})
 _GONE: Final = frozenset({errno.ENOENT, errno.ESRCH, errno.EINVAL, errno.ENXIO})
 _MAX_ADDRESSES: Final = 65536
 _INTERVAL: Final = timedelta(minutes=1)
+_SETTLED: Final = timedelta(minutes=1)
+"""The list of containers, read before, has that of a process as old as this."""
 _ID: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
 
@@ -65,7 +67,7 @@ class AddressesSource(Source):
                 return last
         self._last = None
         ids = frozenset(container.id for container in known_or(snapshot.containers, ()))
-        self._last = read_addresses(self.proc, ids)
+        self._last = read_addresses(self.proc, ids, snapshot.uptime)
         self._read_at = snapshot.uptime
         return self._last
 
@@ -75,26 +77,49 @@ def _is_explained(address: Address, reserved: Collection[str]) -> bool:
     return address.pid == INIT or address.contained or address.ip in reserved
 
 
-def read_addresses(proc: Path, container_ids: frozenset[str] = frozenset()) -> tuple[Address, ...]:
+def read_addresses(
+    proc: Path, container_ids: frozenset[str] = frozenset(), uptime: timedelta = timedelta.max
+) -> tuple[Address, ...]:
     """Return the addresses of every namespace; raises SourceError if a living thread is unreadable.
 
     A thread that ends meanwhile is skipped: the next snapshot may be the first to see its child.
-    `container_ids`: of the containers that the runtime has.
+    `container_ids`: of the containers that the runtime has. `uptime`: of the node, since its boot.
     """
-    addresses: list[Address] = []
+    found: list[tuple[Address, str]] = []
     seen: set[int] = set()  # the inodes of the tables that were read
     for pid, net in _threads(proc):
-        for ip, inode in _unread_addresses(net, seen):
+        for ip, inode, table in _unread_addresses(net, seen):
             command = read_process_file(proc, pid, "comm").strip() or "?"
             contained = pid != INIT and _is_in_container(proc, pid, container_ids)
-            addresses.append(Address(ip, pid, command, inode, contained))
-        if len(addresses) > _MAX_ADDRESSES:
+            found.append((Address(ip, pid, command, inode, contained), table))
+        if len(found) > _MAX_ADDRESSES:
             limit = f"over {_MAX_ADDRESSES:,} addresses"
             raise SourceError(f"{net}: the namespaces up to this one have {limit}")
     if not seen:
         remedy = Remedy("check --proc")
         raise SourceError(f"no process in {proc} shows its network namespace: {remedy}", remedy)
-    return tuple(addresses)
+    return tuple(
+        replace(address, passing=_is_passing(proc, address, table, uptime))
+        if address.pid != INIT and not address.contained
+        else address
+        for address, table in found
+    )
+
+
+def _is_passing(proc: Path, address: Address, table: str, uptime: timedelta) -> bool:
+    """Return whether a process may have an address for a moment only.
+
+    Threads of runtimes enter the namespaces of pods, and a container may be younger than the
+    runtime's list. `table`: the file that showed the address.
+    """
+    if not table.startswith(f"{proc}/{address.pid}/task/{address.pid}/"):
+        return True
+    try:
+        has_left = os.stat(table).st_ino != address.namespace  # noqa: PTH116 (as below)
+    except OSError:
+        has_left = True
+    started = started_after_boot(proc, address.pid)
+    return has_left or (started is not None and uptime - started < _SETTLED)
 
 
 def _is_in_container(proc: Path, pid: int, container_ids: frozenset[str]) -> bool:
@@ -125,15 +150,16 @@ def _threads(proc: Path) -> Iterator[tuple[int, str]]:
             yield pid, f"{task}/{thread}/net"
 
 
-def _unread_addresses(net: str, seen: set[int]) -> Iterator[tuple[str, int]]:
-    """Yield each address of a thread's namespace with the inode of its table, unless `seen`."""
+def _unread_addresses(net: str, seen: set[int]) -> Iterator[tuple[str, int, str]]:
+    """Yield each address of a thread's namespace, unless `seen`: inode and path of its table too."""
     for name, parse in (("fib_trie", _ipv4_addresses), ("if_inet6", _ipv6_addresses)):
-        content, inode = _read_unless_seen(f"{net}/{name}", seen)
+        table = f"{net}/{name}"
+        content, inode = _read_unless_seen(table, seen)
         try:
             for ip in parse(content):
-                yield ip, inode
+                yield ip, inode, table
         except (IndexError, ValueError) as error:
-            raise SourceError(f"cannot parse {net}/{name}: {truncate(error)}") from error
+            raise SourceError(f"cannot parse {table}: {truncate(error)}") from error
 
 
 def _read_unless_seen(file: str, seen: set[int]) -> tuple[bytes, int]:

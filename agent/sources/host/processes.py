@@ -309,6 +309,17 @@ def process_ids(proc: Path) -> list[int]:
         raise read_error(proc, error) from error
 
 
+def started_after_boot(proc: Path, pid: int) -> timedelta | None:
+    """Return how long after the boot a process started; None: it has ended, or that is unknown."""
+    process = _process(proc, pid)
+    if process is None:
+        return None
+    try:
+        return timedelta(seconds=process.start / os.sysconf("SC_CLK_TCK"))
+    except OverflowError:
+        return None
+
+
 def _process(proc: Path, pid: int) -> _Process | None:
     """Return a process; None: it has ended."""
     try:

@@ -73,6 +73,8 @@ def parse_pod(item: Object) -> Pod:
         static=_is_mirror(metadata),
         host_ports=() if host_network else tuple(dict.fromkeys(_host_ports(spec))),
         waiting=any("waiting" in state for state in _states(status, "state")),
+        dra_resources=sorted_names(_dra_resources(status)),
+        has_resource_claims=bool(spec.get("resourceClaims") or _extended_claim(status)),
     )
     if pod.live:
         return pod
@@ -108,6 +110,18 @@ def _device_resources(spec: Object, containers: str) -> Iterator[str]:
             for name, amount in (resources.get(kind) or {}).items():
                 if is_device(name) and count(amount) != 0:
                     yield name
+
+
+def _extended_claim(status: Object) -> Object:
+    """Return the claim that the scheduler made for extended resources; empty: it made none."""
+    claim = status.get("extendedResourceClaimStatus")
+    return claim if isinstance(claim, Mapping) else {}
+
+
+def _dra_resources(status: Object) -> Iterator[str]:
+    """Yield the extended resources that DRA serves (KEP-5004)."""
+    for mapping in objects(_extended_claim(status).get("requestMappings")):
+        yield str(mapping.get("resourceName"))
 
 
 def _claims(pod: str, volumes: Iterable[Object]) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Parses how the kubelet rejected a pod for a device, by the pod's status.
+"""Parses how the kubelet rejected a pod, for a device or otherwise, by the pod's status.
 
-Texts: Kubernetes 1.18 to 1.36, `devicemanager/manager.go`, `devicemanager/endpoint.go` and
-`lifecycle/predicate.go`.
+Texts: Kubernetes 1.18 to 1.36, `devicemanager/manager.go`, `devicemanager/endpoint.go`,
+`lifecycle/predicate.go`, `preemption/preemption.go` and `kubelet.go`.
 """
 
 import re
@@ -12,7 +12,14 @@ from functools import partial
 from typing import Any, Final
 
 from agent.model.clocks import STATUS_DELAY
-from agent.model.rejections import Rejection, RejectionKind
+from agent.model.rejections import (
+    ADMISSION_REASONS,
+    INTENDED_REASONS,
+    OUT_OF,
+    UNEXPECTED_ERROR,
+    Rejection,
+    RejectionKind,
+)
 from agent.model.text import escape
 from agent.sources.kube.fields import RESOURCE, Object, is_device, moment
 
@@ -20,7 +27,10 @@ _LONGEST_READ: Final = 4096
 """Characters of a message; a kubelet writes some hundred."""
 _LONGEST_KEPT: Final = 400
 
-_OUT_OF: Final = "OutOf"
+_SINCE_1_26: Final = "Pod was rejected: "
+"""Begins the message of every rejection, whatever its reason."""
+_PREEMPTION: Final = re.compile(rf"\(res: ({RESOURCE}), q: ([0-9]{{1,18}})\)", re.ASCII)
+"""What a critical pod lacks for which nothing can be preempted."""
 _NO_ROOM: Final = re.compile(
     r"enough resource: \S+, requested: ([0-9]{1,18}), used: ([0-9]{1,18}), capacity: ([0-9]{1,18})"
 )
@@ -78,7 +88,9 @@ _rejected = partial(Rejection, requested=None, available=None, at=None, message=
 def parse_rejection(
     metadata: Object, status: Object, wants: tuple[str, ...], started: datetime | None
 ) -> Rejection | None:
-    """Return how a pod was rejected for a device; None for every other pod.
+    """Return how the kubelet rejected a pod; None for every other pod.
+
+    Evictions, preemptions and shutdowns are none, nor is a container that failed.
 
     `wants`: the device resources of its spec. `started`: when its first container started, by its
     status.
@@ -86,11 +98,14 @@ def parse_rejection(
     if status.get("phase") != "Failed":
         return None
     message = _text(status.get("message"))[:_LONGEST_READ]
-    parsed = _parse(_text(status.get("reason")), message)
+    reason = _text(status.get("reason"))
+    parsed = _parse(reason, message)
+    if parsed is None and started is None:
+        parsed = _parse_otherwise(reason, message)
     if parsed is None:
         return None
     # The message names the first resource that failed, or none; it is not guessed among several.
-    only_resource = wants[0] if len(wants) == 1 else ""
+    only_resource = wants[0] if parsed.for_device and len(wants) == 1 else ""
     at, by_api = _rejected_at(metadata, status, started)
     return replace(
         parsed,
@@ -100,6 +115,7 @@ def parse_rejection(
         message=sys.intern(escape(" ".join(message.split()))[:_LONGEST_KEPT]),
         socket=sys.intern(escape(parsed.socket)),
         by_api=by_api,
+        reason=sys.intern(escape(reason)[:_LONGEST_KEPT]),
     )
 
 
@@ -108,10 +124,13 @@ def _text(value: Any) -> str:
 
 
 def _parse(reason: str, message: str) -> Rejection | None:
-    if reason == "UnexpectedAdmissionError":
+    """Return a rejection for a device."""
+    if reason == UNEXPECTED_ERROR:
         framed = _FRAME.search(message)
-        return _parse_cause(_SUFFIX.sub("", framed[1].strip())) if framed else None
-    resource = reason.removeprefix(_OUT_OF)
+        if framed is None:
+            return _parse_preemption(message)
+        return _parse_cause(_SUFFIX.sub("", framed[1].strip()))
+    resource = reason.removeprefix(OUT_OF)
     if resource == reason or not is_device(resource):
         return None
     counts = _NO_ROOM.search(message)
@@ -120,6 +139,22 @@ def _parse(reason: str, message: str) -> Rejection | None:
     requested, used, capacity = map(int, counts.groups())
     kind = RejectionKind.INSUFFICIENT if capacity else RejectionKind.NO_CAPACITY
     return _rejected(kind, resource, requested=requested, available=max(0, capacity - used))
+
+
+def _parse_preemption(message: str) -> Rejection | None:
+    for resource, requested in _PREEMPTION.findall(message):
+        if is_device(resource):
+            return _rejected(RejectionKind.OTHER, resource, requested=int(requested))
+    return None
+
+
+def _parse_otherwise(reason: str, message: str) -> Rejection | None:
+    """Return a rejection for another reason than a device."""
+    is_known = reason in ADMISSION_REASONS or reason.startswith(OUT_OF)
+    is_rejected = is_known or message.startswith(_SINCE_1_26)
+    if not reason or reason in INTENDED_REASONS or not is_rejected:
+        return None
+    return _rejected(RejectionKind.NOT_FOR_A_DEVICE, "")
 
 
 def _parse_cause(cause: str) -> Rejection | None:

@@ -82,7 +82,7 @@ def test_containerd_loads_nothing_if_one_file_is_broken_and_the_others_are_to_be
         Severity.CRITICAL,
         "containerd has no network for pods: 05-mesh.conflist is empty (in /etc/cni/net.d)",
         "Move 05-mesh.conflist out of the directory and keep 10-flannel.conflist (network cbr0)",
-        "2 pods wait for an address: apps/web-0, apps/web-1",
+        "2 pods wait for an address (see waiting_pods)",
     )
     says(the_finding(BROKEN, a_node(files)), Severity.WARNING, "05-mesh.conflist is empty")
     loaded_none = the_finding(BROKEN, a_node(files, READY, ()))
@@ -117,6 +117,8 @@ def test_cri_o_skips_a_broken_file_and_that_is_told_if_it_comes_first() -> None:
         "CRI-O skips the first file of /etc/cni/net.d and uses 100-crio-bridge.conf (network "
         "crio): 10-flannel.conflist is empty",
     )
+    unread = without(a_node(files, READY, (CRIO_BRIDGE,), runtime=CRI_O), "networks")
+    assert gap_of(BROKEN, unread) == "networks: it gave no word"
     later = cni_files(accepted("10-flannel.conflist", FLANNEL), refused("99-mesh.conflist"))
     assert findings_of(BROKEN, a_node(later, READY, (FLANNEL,), runtime=CRI_O)) == []
     # `cni_default_network` names another one.
@@ -142,7 +144,7 @@ def test_no_file_is_said_of_the_directory_and_is_info_while_the_node_is_new() ->
     ):
         for runtime in (CONTAINERD, CRI_O):
             snapshot = a_node(files, runtime=runtime, more=WAITING)
-            says(the_finding(BROKEN, snapshot), Severity.CRITICAL, text, "DaemonSet", "apps/web-0")
+            says(the_finding(BROKEN, snapshot), Severity.CRITICAL, text, "DaemonSet", "2 pods wait")
             says(the_finding(BROKEN, _young(snapshot)), Severity.INFO, text, "the node is new")
             registered = replace(WORKER, created=NOW - timedelta(minutes=4))
             joined = replace(snapshot, node=Known(registered))
@@ -214,6 +216,15 @@ def test_flannels_missing_file_is_told_while_its_network_has_no_range() -> None:
     snapshot = a_node(files, READY, (bare,), more=WAITING)
     text = "/run/flannel/subnet.env does not exist: flannel gives no pod an address"
     says(the_finding(BROKEN, snapshot), Severity.CRITICAL, text, "2 pods wait")
+    assert gap_of(BROKEN, without(snapshot, "networks")) == "networks: it gave no word"
+    without_cidr = a_node(files, READY, (bare,), more=WAITING, cidrs=())
+    says(
+        the_finding(BROKEN, without_cidr),
+        Severity.CRITICAL,
+        text,
+        "the Node has no pod CIDR, without which flannel does not start",
+        "in the log of kube-controller-manager why the Node gets no pod CIDR",
+    )
     says(the_finding(BROKEN, _young(snapshot)), Severity.INFO, text)
     assert findings_of(BROKEN, a_node(files, READY, (CALICO,))) == []
 

@@ -30,6 +30,7 @@ from tests.builders import (
     without,
     without_api,
 )
+from tests.checks.addresses.pod_network_nodes import network, pod_node, pods_of
 
 DETECTOR = "exhausted_range"
 only = partial(b.the_finding, DETECTOR)
@@ -292,6 +293,14 @@ def test_without_the_api_only_a_full_range_is_reported() -> None:
     # And without its owners.
     full = node(*leaks(4, 14), node=[SMALL_NODE])
     assert only(without(full, "containers")).message.endswith("(0 leaked, 13 unknown)")
+
+
+def test_a_configured_network_without_a_pod_cidr_is_that_of_pods_if_sandboxes_have_it() -> None:
+    bridge = network("net", "bridge", "10.7.0.0/28")
+    snapshot = pod_node([bridge], pods_of("net", "10.7.0.2"), cidrs=())
+    assert "13 addresses for up to 110 pods" in only(snapshot).message
+    assert b.gap_of(DETECTOR, without(snapshot, "containers")) == "containers: it gave no word"
+    assert findings_of(DETECTOR, without(pod_node([bridge], cidrs=()), "containers")) == []
 
 
 def test_without_its_sources_the_check_has_insufficient_data() -> None:

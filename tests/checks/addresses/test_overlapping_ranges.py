@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import LeftOver, NetworkStore, NotRequested, Snapshot
-from tests.builders import findings_of, the_finding, without
+from tests.builders import findings_of, gap_of, the_finding, without
 from tests.checks.addresses.pod_network_nodes import (
     accepted,
     cni_files,
@@ -42,9 +42,14 @@ def test_calico_over_flannels_range_is_told_with_the_pods_that_keep_it_in_use() 
         "such as 10.244.1.130 of pod apps/k8s-pod-network-0: two pods can get the same address",
         "cbr0 is no longer in the CNI configuration, and apps/cbr0-0, apps/cbr0-1 still have",
     )
-    # Its pool is elsewhere, or nothing is known of the pods.
+    # Its pool is elsewhere.
     assert findings_of(OVERLAP, with_calico("192.168.77.4")) == []
-    assert findings_of(OVERLAP, without(snapshot, "pods")) == []
+    for source in ("pods", "containers", "cni_results"):
+        assert gap_of(OVERLAP, without(snapshot, source)) == f"{source}: it gave no word"
+    # No pod can have an address of another IPAM.
+    alone = pod_node([FLANNEL], left)
+    for source in ("pods", "containers", "cni_results"):
+        assert findings_of(OVERLAP, without(alone, source)) == []
 
 
 def test_another_programs_network_with_the_range_of_the_pods() -> None:

@@ -136,6 +136,7 @@ def test_an_address_of_the_range_that_no_file_reserves_is_told_if_it_lasts() -> 
     for why, snapshot in {
         "the pod is known": node(replace(JAVA, contained=True)),
         "the node's own": node(replace(JAVA, pid=1)),
+        "a thread of dockerd, or a new container": node(replace(JAVA, passing=True)),
         "the gateway": node(Address("10.244.1.1", 4711, "java")),
         "another range": node(Address("10.99.0.9", 4711, "java")),
         "another network reserves it": node(

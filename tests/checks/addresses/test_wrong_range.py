@@ -9,6 +9,7 @@ from agent.model.snapshot import Snapshot
 from tests.builders import (
     findings_and_gap,
     findings_of,
+    gap_of,
     pod,
     scanned,
     the_finding,
@@ -145,6 +146,9 @@ def test_pods_of_an_earlier_range_or_network_are_named() -> None:
             f"new pods get theirs from {current.name}",
             "apps/containerd-net-0 10.88.0.6",
         )
+    for used in (pods, left):
+        why = gap_of(WRONG, without(pod_node([FLANNEL], used), "containers"))
+        assert why == "containers: it gave no word", "it is unknown whether they run"
     unknown = without(pod_node([FLANNEL], left), "networks")
     (found,), _ = findings_and_gap(WRONG, unknown)
     says(found, Severity.WARNING, "containerd-net", "apps/containerd-net-0 10.88.0.6")
@@ -204,7 +208,7 @@ def test_ranges_that_host_local_refuses() -> None:
         where = "Correct the range in /etc/cni/net.d/10-net.conflist"
         says(the_finding(WRONG, pod_node([bridge], **given)), Severity.WARNING, reason, where)
         waits = pod_node([bridge], more=[waiting_pod()], **given)
-        pods = "1 pod waits for an address: shop/db-0"
+        pods = "1 pod waits for an address (see waiting_pods)"
         says(the_finding(WRONG, waits), Severity.CRITICAL, reason, pods)
         # The host-local of this node evidently accepts it.
         running = pod_node([bridge], pods_of("net", "10.1.0.4"), **given)
@@ -350,6 +354,14 @@ def test_without_the_node_the_range_is_not_judged() -> None:
     refused = RuntimeNetwork("net", ("bridge",), "host-local")
     found, _ = findings_and_gap(WRONG, without(pod_node([refused]), "node"))
     assert ["no range" in finding.message for finding in found] == [True]
+
+
+def test_without_the_runtimes_a_network_that_may_be_refused_is_not_compared() -> None:
+    bare = RuntimeNetwork("net", ("bridge",), "host-local")
+    moved = pod_node([bare], pods_of("net", "10.244.7.9"), pods=[waiting_pod("apps/web-0")])
+    assert "has no range" in the_finding(WRONG, moved).message
+    found, gap = findings_and_gap(WRONG, without(moved, "runtimes"))
+    assert (found, gap.why) == ([], "runtimes: it gave no word")
 
 
 def test_a_refused_range_is_not_judged_where_it_is_unknown_whether_pods_have_addresses() -> None:

@@ -19,7 +19,7 @@ from tests.builders import (
     transition,
     without,
 )
-from tests.checks.reported import seconds, with_plugins
+from tests.checks.reported import resources_of, seconds, with_plugins
 
 DETECTOR = "late_device_plugin"
 only_finding, subjects = partial(b.the_finding, DETECTOR), partial(b.subjects_of, DETECTOR)
@@ -256,3 +256,70 @@ def test_a_lost_resource_without_a_successor_is_late() -> None:
             *before, *history, *after, *now, kubelet=kubelet, written=7690, node=BY_NODE_ONLY
         )
         assert subjects(snapshot) == [KVM]
+
+
+AMD, RDMA = "amd.com/gpu", "rdma/hca_shared_devices_a"
+EIGHT = registered(AMD, *"01234567")
+
+
+def lost_to_the_node(
+    *records: Any, capacity: int = 8, allocatable: int = 0, written: float = 3600, **others: Any
+) -> Snapshot:
+    """A node with two plugins, whose checkpoint has 8 GPUs, and whose status has none to give."""
+    devices = (NodeDevices(AMD, capacity, allocatable), NodeDevices(RDMA, 2, 2))
+    worker = replace(WORKER, devices=devices, **others)
+    both = (EIGHT, registered(RDMA, "0", "1"))
+    return snapshot_of(*both, *records, kubelet=9000, written=written, node=[worker])
+
+
+def test_the_node_tells_at_once_that_a_plugin_has_ended() -> None:
+    seen = (
+        transition(STARTED, ago=seconds(9000)),
+        transition(REGISTERED, AMD, ago=seconds(8990)),
+        transition(REGISTERED, RDMA, ago=seconds(8990)),
+    )
+    # The kubelet writes nothing when a plugin ends, and drops the resource 5 minutes later.
+    just_now = lost_to_the_node(*seen)
+    states = resources_of(just_now)
+    assert (states[AMD]["registered"], states[AMD]["devices"]) == (False, 0)
+    assert (states[RDMA]["registered"], states[RDMA]["devices"]) == (True, 2)
+    assert subjects(just_now) == [], "a plugin that restarts has a minute"
+    lost = lost_to_the_node(*seen, transition(LOST, AMD, ago=seconds(61)))
+    assert "lost it at" in only_finding(lost).message
+    assert only_finding(lost).message.endswith("the node's status has capacity 8, allocatable 0")
+    # No snapshot of a new agent saw when.
+    assert (only_finding(lost_to_the_node()).subject, only_finding(lost_to_the_node()).since) == (
+        AMD,
+        None,
+    )
+    # It is back, and the node's status is a moment late; or the node's status is not current.
+    for healthy in (
+        lost_to_the_node(written=30),
+        lost_to_the_node(ready=False),
+        lost_to_the_node(allocatable=8),
+    ):
+        assert (subjects(healthy), resources_of(healthy)[AMD]["registered"]) == ([], True)
+
+
+def test_a_plugin_that_is_there_and_reports_no_healthy_device_is_told() -> None:
+    socket = "kubevirt-kvm.sock"
+
+    def connected(*records: Any, capacity: int = 0) -> Snapshot:
+        worker = replace(WORKER, devices=(NodeDevices(KVM, capacity, 0),))
+        there = (plugin_socket(socket, ago=seconds(1190)), registered(KVM))
+        return snapshot_of(*there, *records, kubelet=1200, written=1189, node=[worker])
+
+    message = only_finding(connected(capacity=4)).message
+    assert message == (
+        f"{KVM} has no healthy device: its plugin is there (socket {socket}) and reports none of "
+        "its 4 devices as healthy"
+    )
+    assert "reports no device" in only_finding(connected(b.refused_pod("lab/vm"))).message
+    assert subjects(connected()) == [], "a node without that hardware"
+    lost = (
+        transition(STARTED, ago=seconds(1200)),
+        transition(REGISTERED, KVM, ago=seconds(1100)),
+        transition(LOST, KVM, ago=seconds(300)),
+    )
+    finding = only_finding(connected(*lost))
+    assert (finding.since, finding.kinds) == (NOW - seconds(300), ("unhealthy",))

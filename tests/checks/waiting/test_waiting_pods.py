@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from agent.checks.waiting import causes, evidence
+from agent.exporters.advice import advice
 from agent.exporters.json.status import NodeState
 from agent.exporters.summary import headline, state_of
 from agent.exporters.text.scan import scan_table
@@ -285,6 +286,11 @@ DISK_FULL = (
     "/var/lib/cni/results/cni-loopback-269c-lo: no space left on device"
 )
 SLOW = "Failed to create pod sandbox: rpc error: code = Unknown desc = it takes too long"
+NAME_RESERVED = (
+    "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to reserve sandbox name "
+    '"late-0_apps_1c_0": name "late-0_apps_1c_0" is reserved for "5f0a"'
+)
+LATE = "Failed to create pod sandbox: rpc error: code = DeadlineExceeded desc = context deadline exceeded"
 DISK = Disk("/var/lib/cni", 10**9, 10**10, 9, 10**6)
 
 
@@ -381,6 +387,46 @@ def test_the_files_explain_a_network_that_is_not_ready() -> None:
     assert "but the runtime says that its network is ready now" in (
         found(with_events(ready, event)).message
     )
+
+
+def test_a_fault_that_another_check_tells_is_referred_to() -> None:
+    hangs = replace(processes(), plugins=(PluginProcess(70, "host-local", NOW - 10 * MINUTE),))
+    lacks = flannel(missing_plugins=("bandwidth",))
+    for event, other, given in (
+        (NO_BINARY, "broken_cni_config", {"cni_files": lacks}),
+        (LATE, "hanging_plugin", {"processes": hangs}),
+        (LATE, "hanging_plugin", {"processes": hangs, "cni_files": lacks}),
+        (LATE, "", {"cni_files": lacks}),  # without its program, an attempt ends at once
+        (NAME_RESERVED, "hanging_plugin", {"processes": hangs}),
+        (BRIDGE, "", {"processes": hangs}),
+    ):
+        values: dict[str, Any] = {source: Known(value) for source, value in given.items()}
+        snapshot = replace(with_events(node(*some(3)), Event(event)), **values)
+        assert found(snapshot).told_by == other
+        steps = [step.text for step in advice(WAITING, scanned(snapshot))]
+        if other:
+            assert steps == [f"Do what {other} says. The kubelet then tries again by itself."]
+        else:
+            assert steps[0].startswith("What it means: "), "nothing else tells what to do"
+    unknown = replace(
+        node(*some(3)),
+        sandbox_failures=Known(()),
+        processes=Known(hangs),
+        cni_files=Known(lacks),
+    )
+    assert found(unknown).told_by == "", "either may be the reason"
+    assert found(replace(unknown, processes=node().processes)).told_by == "broken_cni_config"
+
+
+def test_each_thought_about_waiting_pods_is_a_line_of_its_own() -> None:
+    lines = scan_table(scanned(with_events(node(*some(3)), Event(SUBNET_ENV)))).splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("  waiting_pods: "))
+    assert lines[start].endswith("no such file or directory (12 times, last 20s ago)")
+    assert lines[start + 1 : start + 4] == [
+        "    - this is no matter of host-local's addresses",
+        "    - pods: apps/late-0, apps/late-1, apps/late-2",
+        "  Do:",
+    ]
 
 
 def test_no_node_is_ok_while_its_network_or_itself_is_not_ready() -> None:

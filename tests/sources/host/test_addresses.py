@@ -6,12 +6,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
 
 from agent.model.snapshot import Address
+from agent.sources.host.addresses import read_addresses
 from tests.wire import NOBODY, as_nobody, needs, run
 from tests.wired import read, sample, why_unavailable
 
@@ -95,6 +97,24 @@ def test_a_process_that_ends_during_the_reading_hides_no_other(tmp_path: Path) -
         (proc / "1" / gone).unlink()
         process(proc, 2, fib_trie=ONE_LEAF)
         assert ("10.9.6.6", 2) in {(found.ip, found.pid) for found in addresses(proc)}
+
+
+def test_who_may_have_an_address_for_a_moment_only_is_told_apart(tmp_path: Path) -> None:
+    """A thread of dockerd enters the namespaces of pods, and a container may be newer than its list."""
+    up = timedelta(hours=1)
+    ticks = os.sysconf("SC_CLK_TCK")
+    process(tmp_path, 1, fib_trie=FIB_TRIE)
+    for pid, age in {7: 3600, 8: 59}.items():
+        process(tmp_path, pid, fib_trie=ONE_LEAF)
+        started = int((up.total_seconds() - age) * ticks)
+        stat = f"{pid} (java) S {' '.join(['1'] * 18)} {started} 0\n"
+        (tmp_path / f"{pid}/stat").write_text(stat)
+    process(tmp_path, 9, fib_trie=ONE_LEAF)  # that started at an unknown time
+    process(tmp_path, 10)
+    process(tmp_path, 10, thread=11, fib_trie=ONE_LEAF)
+    found = read_addresses(tmp_path, uptime=up)
+    passing = {address.pid: address.passing for address in found}
+    assert passing == {1: False, 7: False, 8: True, 9: False, 10: True}
 
 
 def test_what_cannot_be_parsed_is_unavailable(tmp_path: Path) -> None:

@@ -78,6 +78,17 @@ def test_a_pod_has_the_devices_and_host_ports_of_all_its_containers(pods: Object
     }
     check(pods, "wants", [({"spec": spec}, ("a.b/c", KVM, GPU))])
     check(pods, "wants_in_init", [({"spec": spec}, (KVM,))])
+    mapping = {"containerName": "a", "resourceName": GPU, "requestName": "r0"}
+    by_dra = {"extendedResourceClaimStatus": {"requestMappings": [mapping, "odd"]}}
+    check(pods, "dra_resources", [
+        ({"status": by_dra}, (GPU,)),
+        ({"status": {"extendedResourceClaimStatus": "odd"}}, ()),
+    ])  # fmt: skip
+    check(pods, "has_resource_claims", [
+        ({"status": by_dra}, True),
+        ({"spec": {"resourceClaims": [{"name": "gpu"}]}}, True),
+        ({}, False),
+    ])  # fmt: skip
     others = (
         "cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "pods", "requests.nvidia.com/gpu",
         "kubernetes.io/batch-cpu", "deviceclass.resource.kubernetes.io/gpu", "x.kubernetes.io/y",

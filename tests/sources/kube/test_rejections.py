@@ -161,20 +161,17 @@ def test_a_device_rejection_of_every_version_and_an_exhausted_resource_are_parse
     ]
 
 
-def test_a_pod_that_failed_otherwise_is_no_device_rejection(pods: Pods) -> None:
-    odd: tuple[Any, ...] = (None, 7, [], {}, True)
+def test_a_rejection_for_another_reason_keeps_the_words_of_the_kubelet(pods: Pods) -> None:
     enough = "Pod Node didn't have enough resource"
-    others: list[tuple[Any, Any]] = [
-        ("UnexpectedAdmissionError", FRAME.format("not enough cpus available to satisfy request")),
-        (
-            "UnexpectedAdmissionError",
-            FRAME.format("[memorymanager] failed to get the default NUMA affinity"),
-        ),
-        (
-            "UnexpectedAdmissionError",
-            "Pod GeneralPredicates failed due to unknown reason, which is unexpected.",
-        ),
-        ("UnexpectedAdmissionError", f"Pod {PREEMPTION}"),
+    cpus = FRAME.format("not enough cpus available to satisfy request")
+    memory = FRAME.format("[memorymanager] failed to get the default NUMA affinity")
+    predicates = "Pod GeneralPredicates failed due to unknown reason, which is unexpected."
+    limit = "Node has reached its volume attachment limit, rejecting pod. unmounted volumes=[data]"
+    others = [
+        ("UnexpectedAdmissionError", cpus),
+        ("UnexpectedAdmissionError", memory),
+        ("UnexpectedAdmissionError", predicates),
+        ("UnexpectedAdmissionError", f"Pod {PREEMPTION.replace(KVM, 'cpu')}"),
         ("UnexpectedAdmissionError", ""),
         ("TopologyAffinityError", "Pod Resources cannot be allocated with Topology locality"),
         ("NodeAffinity", "Pod Predicate NodeAffinity failed"),
@@ -183,11 +180,40 @@ def test_a_pod_that_failed_otherwise_is_no_device_rejection(pods: Pods) -> None:
         ("OutOfephemeral-storage", f"{enough}: ephemeral-storage, requested: 1"),
         ("OutOfhugepages-2Mi", f"{enough}: hugepages-2Mi, requested: 1"),
         ("OutOfkubernetes.io/batch-cpu", f"{enough}: kubernetes.io/batch-cpu, requested: 1"),
+        ("AppArmor", "Pod Cannot enforce AppArmor: AppArmor is not enabled on the host"),
+        ("VolumeAttachmentLimitExceeded", limit),
+        ("AReasonOfTheFuture", "Pod was rejected: for something that is not yet known"),
+    ]
+    read = pods(*(rejected(reason, message, (KVM,)) for reason, message in others))
+    for (reason, message), pod in zip(others, read, strict=True):
+        found = pod.rejection
+        assert (found.refused, found.resource) == (RejectionKind.NOT_FOR_A_DEVICE, "")
+        assert (found.reason, found.message) == (reason, message)
+
+
+def test_a_critical_pod_for_which_nothing_can_be_preempted_names_what_it_lacks(pods: Pods) -> None:
+    several = PREEMPTION.replace("[(", "[(res: cpu, q: 100), (")
+    given = [
+        rejected("UnexpectedAdmissionError", f"Pod was rejected: {message}")
+        for message in (PREEMPTION, several)
+    ]
+    assert parsed(pods, *given) == [Parsed(RejectionKind.OTHER, KVM, 1)] * 2
+
+
+def test_a_pod_that_failed_otherwise_was_not_rejected(pods: Pods) -> None:
+    odd: tuple[Any, ...] = (None, 7, [], {}, True)
+    others: list[tuple[Any, Any]] = [
         ("Evicted", "The node was low on resource: memory."),
+        ("Evicted", "Pod was rejected: The node had condition: [DiskPressure]."),
         ("NodeShutdown", "Pod was rejected as the node is shutting down."),
+        ("Terminated", "Pod was terminated in response to imminent node shutdown."),
+        ("Shutdown", "Node is shutting, evicting pods"),
+        ("Preempting", "Preempted in order to admit critical pod"),
+        ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline"),
+        ("NodeLost", ""),
         ("", FRAME.format(UNREGISTERED)),
+        ("", ""),
         *((text, text) for text in odd),
-        *(("UnexpectedAdmissionError", text) for text in odd),
     ]
     given = [rejected(reason, message, (KVM,)) for reason, message in others]
     phases = ("Pending", "Running", "Succeeded", "Unknown", "", None)
@@ -195,6 +221,7 @@ def test_a_pod_that_failed_otherwise_is_no_device_rejection(pods: Pods) -> None:
         rejected("UnexpectedAdmissionError", FRAME.format(UNREGISTERED), phase=phase)
         for phase in phases
     ]
+    given += [rejected("OutOfcpu", containerStatuses=RAN)]
     assert parsed(pods, *given) == [None] * len(given)
 
 

@@ -1,0 +1,66 @@
+"""Extended resources that DRA serves instead of a device plugin (KEP-5004). Pure.
+
+The scheduler maps the request of a pod to a claim of DRA. The node's capacity is 0 then, as the
+kubelet leaves it when it drops the resource of a device plugin, or the node does not list the
+resource at all. Neither is a fault.
+"""
+
+from agent.checks.devices.view import DeviceView
+from agent.model.devices import TransitionKind
+from agent.model.snapshot import Pod, known_or
+
+
+def dra_resources(view: DeviceView) -> frozenset[str]:
+    """Return the resources that DRA serves on this node, and that need no device plugin.
+
+    Empty if the pods are unavailable.
+    """
+    dropped = {
+        resource
+        for resource, last in view.last_changes.items()
+        if last.what is TransitionKind.DROPPED
+    }
+    by_dra = {resource for resource in dropped if _has_driver(resource, view)}
+    by_plugins = set[str]()
+    for pod in known_or(view.snapshot.pods, ()):
+        served = dra_resources_of(pod, view)
+        by_dra |= served
+        if pod.live:
+            by_plugins.update(set(pod.wants) - served)
+    return frozenset(
+        resource for resource in by_dra - by_plugins if not _has_plugin(resource, view)
+    )
+
+
+def dra_resources_of(pod: Pod, view: DeviceView) -> set[str]:
+    """Return the resources that a pod requests and that DRA serves to it.
+
+    A server may not show the mapping. Then a pod that runs, has claims and holds no device of a
+    plugin proves as much, where the node has nothing of the resource to give.
+    """
+    served = set(pod.dra_resources)
+    if pod.has_resource_claims and pod.started is not None:
+        held = {entry.resource for entry in view.plugins.allocations if entry.pod_uid == pod.uid}
+        unserved = (resource for resource in pod.wants if view.node_denies(resource))
+        served |= set(unserved) - held
+    return served
+
+
+def _has_driver(resource: str, view: DeviceView) -> bool:
+    """Return whether a driver by the name of a resource is there, as `gpu.nvidia.com`.
+
+    It need not serve a pod at the moment.
+    """
+    prefix, _, name = resource.partition("/")
+    names = (prefix, f"{name}.{prefix}")
+    return any(
+        driver == known or driver.startswith(f"{known}-")
+        for driver in view.plugins.drivers
+        for known in names
+    )
+
+
+def _has_plugin(resource: str, view: DeviceView) -> bool:
+    if resource in view.node_devices:
+        return view.node_devices[resource].allocatable > 0
+    return bool(view.healthy.get(resource)) and view.is_connected(resource) is not False

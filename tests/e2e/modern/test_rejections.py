@@ -1,0 +1,259 @@
+"""Why a kubelet of today rejects pods for a device: what the first screen says, and what to do."""
+
+import json
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.e2e.device_plugin import DIRECTORY, DevicePlugin
+from tests.e2e.node import deployment_of, eventually, forget_resource, pod_with
+from tests.e2e.nodeleak import Daemon, Report
+from tests.wire import only_with
+
+from .node import ModernNode
+
+pytestmark = pytest.mark.e2e
+_EAGER: Final = ("--interval=500ms", "--confirm-after=1ms")
+_MANIFESTS: Final = "/etc/kubernetes/manifests"
+_PREFIX: Final = "devices.example.com"
+_SOCKETS: Final = {
+    "gpu.intel.com/i915": "gpu.intel.com-i915.sock",
+    "amd.com/gpu": "amd.com_gpu",
+    "squat.ai/video": "gdp-c3F1YXQuYWkvdmlkZW8-1774551600.sock",
+}
+"""Resources, and the sockets that their vendors' plugins bind."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _node_as_found(running_node: ModernNode) -> Iterator[None]:
+    """Remove the resources from kubelet and API server afterwards."""
+    only_with(running_node.profile == "containerd", "a runtime with which this is enough")
+    yield
+    with running_node.stopped("kubelet"):
+        files = ("kubelet_internal_checkpoint", "*kvm*", "*gpu*", "gdp-*")
+        running_node.run("sh", "-c", f"cd {DIRECTORY} && rm -f {' '.join(files)}")
+    status = running_node.cluster.described_node()["status"]
+    for resource in status["capacity"]:
+        if "/" in resource:
+            forget_resource(running_node.cluster, resource)
+
+
+@contextmanager
+def _offered(
+    node: ModernNode, log: Path, resource: str, *options: str, socket: str = ""
+) -> Iterator[DevicePlugin]:
+    """Run a plugin, once the Node offers its resource.
+
+    Each test has a resource of its own: a kubelet keeps those that it has known.
+    """
+    socket = socket or f"{resource.rpartition('/')[2]}-kvm.sock"
+    with DevicePlugin(log, node.inside, *options, resource=resource, socket=socket) as plugin:
+        count = "0" if "--unhealthy" in options else "3"
+        eventually(lambda: _allocatable(node, resource), equal=count)
+        yield plugin
+
+
+def _allocatable(node: ModernNode, resource: str) -> str | None:
+    status = node.cluster.described_node()["status"]
+    value: str | None = status["allocatable"].get(resource)
+    return value
+
+
+def _name() -> str:
+    return f"e2e-device-{secrets.token_hex(3)}"
+
+
+def _ask(node: ModernNode, resource: str, **spec: object) -> str:
+    """Create a pod that asks for a device, past the scheduler; return its name."""
+    name = _name()
+    pod = pod_with(node.cluster, name, {resource: 1})
+    pod["spec"] |= spec
+    node.cluster.apply(pod)
+    return name
+
+
+def _refused(node: ModernNode, resource: str, **spec: object) -> str:
+    """Create a pod that the kubelet rejects; return its name."""
+    name = _ask(node, resource, **spec)
+    eventually(lambda: _is_failed(node, name))
+    return name
+
+
+def _is_failed(node: ModernNode, name: str) -> None:
+    status = node.pod(name)["status"]
+    assert status["phase"] == "Failed", status
+
+
+def _found(report: Report, pod: str) -> dict[str, Any]:
+    """Return the finding about a rejected pod."""
+    (found,) = (
+        one
+        for one in report.findings
+        if one["detector"] == "rejected_pod" and one.get("pod") == f"default/{pod}"
+    )
+    return found
+
+
+def _screen(node: ModernNode) -> str:
+    screen = node.screen()
+    print(screen)  # noqa: T201 (shown if the test fails)
+    assert not screen.startswith("OK"), screen
+    return re.sub(r"\s+", " ", screen)
+
+
+def test_a_plugin_without_a_healthy_device(node: ModernNode, tmp_path: Path) -> None:
+    resource = f"{_PREFIX}/unhealthy"
+    with _offered(node, tmp_path / "log", resource, "--unhealthy"):
+        name = _refused(node, resource)
+        found = eventually(lambda: _found(node.scan(codes=(0, 1)), name))
+        assert found["cause"] in {"unhealthy", "unverified"}
+        screen = _screen(node)
+        assert "no healthy device" in screen
+        assert "has not been registered since" not in screen
+
+
+def test_a_plugin_that_crashes_in_allocate(node: ModernNode, tmp_path: Path) -> None:
+    resource = f"{_PREFIX}/crash"
+    with _offered(node, tmp_path / "log", resource, "--crash"):
+        name = _refused(node, resource)
+        found = eventually(lambda: _found(node.scan(codes=(0, 1)), name))
+        assert found["cause"] == "plugin_restart"
+        assert re.search("EOF|Unavailable|connection", _screen(node))
+
+
+def test_plugins_that_restart_under_the_names_of_three_vendors(
+    node: ModernNode, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        plugins = [
+            stack.enter_context(_offered(node, tmp_path / socket, resource, socket=socket))
+            for resource, socket in _SOCKETS.items()
+        ]
+        daemon = stack.enter_context(node.daemon(*_EAGER))
+        eventually(lambda: _registered(daemon), equal=dict.fromkeys(_SOCKETS, 1))
+        for plugin, socket in zip(plugins, _SOCKETS.values(), strict=True):
+            plugin.kill()
+            node.run("rm", "-f", f"{DIRECTORY}/{socket}")
+        eventually(lambda: _registered(daemon), equal=dict.fromkeys(_SOCKETS, 0))
+        names = [_refused(node, resource) for resource in _SOCKETS]
+        for plugin in plugins:
+            plugin.start()
+        eventually(lambda: _registered(daemon), equal=dict.fromkeys(_SOCKETS, 1))
+        for name in names:
+            _has_cause(node, name, "plugin_restart")
+
+
+def _has_cause(node: ModernNode, pod: str, cause: str) -> None:
+    """Wait until a scan, which reads the daemon's history, finds the cause of a rejection."""
+    eventually(lambda: _found(node.scan(codes=(0, 1)), pod)["cause"], equal=cause)
+
+
+def _registered(daemon: Daemon) -> dict[str, float | None]:
+    metrics = daemon.metrics()
+    return {
+        resource: metrics.get("device_plugin_registered", resource=resource)
+        for resource in _SOCKETS
+    }
+
+
+def test_a_full_disk_under_the_checkpoint(node: ModernNode, tmp_path: Path) -> None:
+    """A small tmpfs stands for a full disk."""
+    resource = f"{_PREFIX}/disk"
+    with node.stopped("kubelet"):
+        node.run("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(DIRECTORY))
+    try:
+        with _offered(node, tmp_path / "log", resource):
+            node.run("sh", "-c", f"head -c 1m /dev/zero >{DIRECTORY}/full 2>/dev/null; true")
+            name = _refused(node, resource)
+            found = eventually(lambda: _found(node.scan(codes=(0, 1)), name))
+            assert "no space left on device" in found["message"]
+            assert "no space left on device" in _screen(node)
+    finally:
+        with node.stopped("kubelet"):
+            node.run("umount", "-l", str(DIRECTORY))
+
+
+def test_a_controller_that_sends_pods_all_the_time(node: ModernNode, tmp_path: Path) -> None:
+    """Its pods name the node, so that nothing but the kubelet decides."""
+    resource = f"{_PREFIX}/storm"
+    with _offered(node, tmp_path / "log", resource, "--unhealthy"):
+        pod = pod_with(node.cluster, _name(), {resource: 1})
+        deployment = deployment_of(pod)
+        deployment["spec"]["template"]["spec"]["nodeName"] = node.cluster.node
+        node.cluster.apply(deployment)
+        try:
+            eventually(lambda: _failed(node) >= 200, equal=True)
+            report = node.scan(codes=(0, 1, 2))
+            storms = [one for one in report.findings if one["detector"] == "rejected_pod"]
+            assert sum(len(one["pods"]) for one in storms) >= 15
+            assert {one["severity"] for one in storms} == {"critical"}
+            screen = _screen(node)
+            assert re.search("cordon|taint", screen)
+            assert "at your convenience" not in screen
+        finally:
+            node.kubectl("delete", "deployment", deployment["metadata"]["name"])
+
+
+def _failed(node: ModernNode) -> int:
+    """Return how many pods of tests have failed."""
+    names = node.kubectl(
+        "get", "pods", *node.own_pods[:2], "--field-selector=status.phase=Failed", "-o", "name"
+    )
+    return len(names.split())
+
+
+def test_after_a_restart_of_the_node_no_bug_of_the_kubelet_is_claimed(
+    node: ModernNode, tmp_path: Path
+) -> None:
+    """Its kernel goes on, so for the agent the kubelet alone has started again."""
+    resource = f"{_PREFIX}/restart"
+    containers = pod_with(node.cluster, "x", {resource: 1})["spec"]["containers"]
+    init = {**containers[0], "name": "init", "command": ["true"]}
+    sidecar = {**containers[0], "name": "side", "restartPolicy": "Always"}
+    plain = [{**containers[0], "resources": {}}]
+    with _offered(node, tmp_path / "log", resource) as plugin:
+        names = [
+            _ask(node, resource, initContainers=[init]),
+            _ask(node, resource, containers=plain, initContainers=[sidecar]),
+        ]
+        node.ready(names)
+        plugin.kill()
+        node.reboot()
+        eventually(lambda: {node.pod(name)["status"]["phase"] for name in names}, equal={"Failed"})
+        plugin.start()
+        report = eventually(lambda: _after_reboot(node, names))
+        assert "admitted the Job's completed pod again" not in report
+        assert "requested its init container" not in report
+
+
+def _after_reboot(node: ModernNode, names: list[str]) -> str:
+    """Return the first screen once it tells of all pods with a cause that fits."""
+    report = node.scan(codes=(0, 1, 2))
+    found = [one for one in report.findings if one["detector"] == "rejected_pod"]
+    told = {pod for one in found for pod in one["pods"]}
+    assert {f"default/{name}" for name in names} <= told, found
+    assert {one["cause"] for one in found} <= {"kubelet_restart", "node_reboot", "unverified"}
+    return _screen(node)
+
+
+def test_a_static_pod_that_was_rejected(node: ModernNode, tmp_path: Path) -> None:
+    resource = f"{_PREFIX}/static"
+    with _offered(node, tmp_path / "log", resource, "--unhealthy"):
+        name = _name()
+        pod = pod_with(node.cluster, name, {resource: 1})
+        del pod["spec"]["nodeName"]
+        node.write(f"{_MANIFESTS}/{name}.json", json.dumps(pod))
+        mirror = f"{name}-{node.cluster.node}"
+        try:
+            eventually(lambda: _is_failed(node, mirror))
+            eventually(lambda: _found(node.scan(codes=(0, 1)), mirror))
+            screen = _screen(node)
+            assert "manifest" in screen
+            assert "so it stays Failed: delete it" not in screen
+        finally:
+            node.run("rm", f"{_MANIFESTS}/{name}.json")
