@@ -223,7 +223,7 @@ class DeviceView:
         """
         if not isinstance(self.snapshot.pods, Known):
             return {}
-        listed = {pod.uid for pod in self.snapshot.pods.value}
+        listed = {"", *(pod.uid for pod in self.snapshot.pods.value)}
         return {
             container.pod_uid: container.pod
             for container in known_or(self.snapshot.containers, ())

@@ -33,10 +33,6 @@ def parse_pod(item: Object) -> Pod:
     metadata = item["metadata"]
     spec = item.get("spec") or {}
     status = item.get("status") or {}
-    phase = status.get("phase") or ""
-    if not isinstance(phase, str):
-        raise TypeError(f"phase {phase!r}")
-
     name = str(metadata["name"])
     deletion = metadata.get("deletionTimestamp")
     host_network = bool(spec.get("hostNetwork"))
@@ -49,7 +45,7 @@ def parse_pod(item: Object) -> Pod:
     pod = Pod(
         name=f"{metadata['namespace']}/{name}",
         uid=_uid(metadata),
-        phase=sys.intern(phase),
+        phase=_phase(status),
         host_network=host_network,
         deleting=bool(deletion),
         ips=ips,
@@ -77,6 +73,13 @@ def parse_pod(item: Object) -> Pod:
     # A node can have thousands of terminated pods, and only a live pod owns addresses or waits for
     # volumes.
     return replace(pod, ips=(), claims=(), volumes=())
+
+
+def _phase(status: Object) -> str:
+    phase = status.get("phase") or ""
+    if not isinstance(phase, str):
+        raise TypeError(f"phase {phase!r}")
+    return sys.intern(phase)
 
 
 def _uid(metadata: Object) -> str:
