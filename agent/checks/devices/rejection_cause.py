@@ -243,8 +243,8 @@ class _Case:
         kept = self.rejection.refused in {RejectionKind.NO_HEALTHY, RejectionKind.PLUGIN_GONE}
         if kept and self.window.earliest - self.run.start.at >= SURELY_DROPPED_AFTER:
             return (
-                f"the kubelet knew {self.resource} {self.when}, and it drops a resource 5 minutes "
-                "after its start if it has no plugin"
+                f"{self.resource} had been registered before, or the kubelet would have dropped it "
+                "5 minutes after its start"
             )
         holder = self._holder_before(self.window.earliest)
         if holder is not None and holder.started is not None:

@@ -253,7 +253,7 @@ def test_devices_are_in_use_only_if_the_checkpoint_agrees() -> None:
     )
     (found,) = rejected_pods(snapshot)
     assert found.cause is RejectionCause.UNLISTED_POD
-    assert "and 3 more belong to a pod that runs here" in found.why
+    assert "and 3 more are with ml/done: it runs" in found.why
 
 
 def test_a_connected_plugin_without_a_healthy_device_is_told_as_such() -> None:
