@@ -12,7 +12,7 @@ from agent.exporters.text.scan import scan_table
 from agent.model.catalog import entries
 from agent.model.finding import Finding, Severity, WaitCause
 from agent.model.node_network import CniFile, CniFiles, Disk, Link, RuntimeStatus, SubnetEnv
-from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime
+from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import (
     Known,
     NotRequested,
@@ -322,9 +322,14 @@ def test_a_program_that_is_missing() -> None:
     lacks = flannel(missing_plugins=("bandwidth",))
     assert f"proof on this node: {missing}" in beside(NO_BINARY, cni_files=lacks)
     assert f"it fits that {missing}" in beside(SLOW, cni_files=lacks)
-    there = beside(NO_BINARY, cni_files=flannel(missing_plugins=()))
+    uses_it = (RuntimeNetwork("cbr0", ("flannel", "bandwidth")),)
+    complete = flannel(missing_plugins=())
+    there = beside(NO_BINARY, cni_files=complete, networks=uses_it)
     assert "but the program of bandwidth is there now" in there
-    assert "bandwidth is there" not in beside(NO_BINARY, cni_files=flannel())
+    assert "bandwidth is there" not in beside(NO_BINARY, cni_files=flannel(), networks=uses_it)
+    # No file names the one that every sandbox needs for its `lo`, so nobody looks for it.
+    loopback = NO_BINARY.replace("bandwidth", "loopback")
+    assert "there now" not in beside(loopback, cni_files=complete, networks=uses_it)
 
 
 def test_a_disk_that_cannot_be_written() -> None:
