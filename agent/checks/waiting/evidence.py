@@ -45,7 +45,7 @@ _CONFIGURATION: Final = "broken_cni_config"
 _FULL_RANGE: Final = "exhausted_range"
 HANGING: Final = "hanging_plugin"
 _REFUSED_RANGE: Final = "wrong_range"
-_STOPPED: Final = "stopped_kubelet"
+STOPPED: Final = "stopped_kubelet"
 
 
 class Weight(StrEnum):
@@ -276,7 +276,7 @@ def _processes(situation: Situation) -> Iterator[Evidence]:
         yield Evidence(text, detector=HANGING)
     if situation.cause is WaitCause.UNEXPLAINED and processes.kubelet is None:
         text = "no kubelet was found: it does not run, or is part of another process (k3s, RKE2)"
-        yield Evidence(text, detector=_STOPPED)
+        yield Evidence(text, detector=STOPPED)
 
 
 def message_values(failure: SandboxFailure | None) -> dict[str, str]:

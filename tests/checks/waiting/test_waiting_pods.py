@@ -423,6 +423,17 @@ def test_a_fault_that_another_check_tells_is_referred_to() -> None:
     assert found(replace(unknown, processes=node().processes)).told_by == "broken_cni_config"
 
 
+def test_the_last_event_of_a_kubelet_that_has_stopped_is_not_what_stops_pods_now() -> None:
+    gone = node(*some(2), node=[replace(WORKER, ready=False, not_ready="it is silent")])
+    gone = replace(gone, processes=Known(replace(processes(), kubelet=None)))
+    old, new = (with_events(gone, Event(BRIDGE, ago=ago)) for ago in (50 * MINUTE, MINUTE))
+    assert "for up to 30m: no kubelet runs on this node; its last Event: " in found(old).message
+    assert (found(old).told_by, found(new).told_by) == ("stopped_kubelet", "")
+    assert "no kubelet runs" not in found(new).message, "it has just ended, and may come back"
+    running = with_events(node(*some(2)), Event(BRIDGE, ago=50 * MINUTE))
+    assert "no kubelet runs" not in found(running).message
+
+
 def test_each_thought_about_waiting_pods_is_a_line_of_its_own() -> None:
     lines = scan_table(scanned(with_events(node(*some(3)), Event(SUBNET_ENV)))).splitlines()
     start = next(n for n, line in enumerate(lines) if line.startswith("  waiting_pods: "))
