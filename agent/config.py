@@ -245,8 +245,8 @@ class Config:
         the option for more types""")
     device_plugins_dir: Path | None = _setting(
         "/var/lib/kubelet/device-plugins", path_or_off, PATHS, "DIR|off", help="""
-        directory of the device plugin sockets; off: do not check device plugins. A missing
-        directory is an error only on a node that has devices""")
+        directory of the device plugin sockets, beside `plugins_registry`; off: do not check device
+        plugins. A missing directory is an error only on a node that has devices""")
     kubelet_dir: Path | None = _setting("/var/lib/kubelet", path_or_off, PATHS, "DIR|off", help="""
         root directory of the kubelet, at its path on the host; off: do not check mounted
         volumes. It is read only while the status of the Node object lacks a volume""")

@@ -20,6 +20,7 @@ from agent.checks.addresses import (
 from agent.checks.cluster import detached_volume, replayed_watch, unregistered_node
 from agent.checks.detector import Detector, Grouping
 from agent.checks.devices import (
+    device_conflict,
     late_device_plugin,
     missing_kubelet_socket,
     rejected_pod,
@@ -32,7 +33,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     stopped_kubelet, exhausted_range, failing_plugin, hanging_plugin, waiting_pods,
     left_over_network, overlapping_ranges, wrong_range, broken_cni_config, late_device_plugin,
     missing_kubelet_socket, rejected_pod,
-    started_without_device, unregistered_node, replayed_watch, detached_volume,
+    started_without_device, device_conflict, unregistered_node, replayed_watch, detached_volume,
 )  # fmt: skip
 """The order in which they run, and in which they are listed."""
 
@@ -41,7 +42,7 @@ _GROUPING: Final[tuple[Grouping, ...]] = (leaked_reservation, rejected_pod, stuc
 _DIRECT_EFFECT: Final[tuple[Detector, ...]] = (
     unregistered_node, stopped_kubelet, exhausted_range, waiting_pods, broken_cni_config,
     hanging_plugin, shared_ip, unreserved_pod_ip, wrong_range, detached_volume, rejected_pod,
-    started_without_device,
+    started_without_device, device_conflict,
     missing_kubelet_socket, late_device_plugin, leaked_reservation, unmanaged_address,
     stuck_teardown, overlapping_ranges,
 )  # fmt: skip

@@ -78,7 +78,7 @@ _WHOLE: Final = _Rule(
     re.compile(r".+", re.DOTALL), {UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE}.__contains__
 )
 _SUBNET: Final = _Rule(re.compile(r".+", re.DOTALL), {"usePodCidr", "usePodCidrIPv6"}.__contains__)
-_DEVICES: Final = _Rule(re.compile(r"[^-./]+"), DEVICE_WORDS.__contains__)
+_DEVICES: Final = _Rule(re.compile(r"[^-_./]+"), DEVICE_WORDS.__contains__)
 """Resources and sockets: part by part, so that a socket that is named after a resource still is."""
 _VOLUMES: Final = _Rule(re.compile(r"[^/^]+"), VOLUME_WORDS.__contains__)
 _PROVIDER_IDS: Final = _Rule(re.compile(r"[^/:]+"), SCHEMES.__contains__)
@@ -105,14 +105,22 @@ _RULES: Final[Mapping[str, _Rule]] = {
     "WrittenRange.subnet": _SUBNET,
     "Watch.resource": _NAMES,
     **dict.fromkeys(
-        ("resource", "wants", "wants_in_init", "dra_resources", "socket", "PluginSocket.name"),
+        (
+            "resource",
+            "wants",
+            "wants_in_init",
+            "dra_resources",
+            "drivers",
+            "socket",
+            "PluginSocket.name",
+        ),
         _DEVICES,
     ),
     **dict.fromkeys(("volume", "volumes", "volumes_in_use", "volumes_attached"), _VOLUMES),
     **dict.fromkeys(("provider_id", "earlier_id", "schemes"), _PROVIDER_IDS),
     **dict.fromkeys(("why", "message", "trouble", "not_requested"), _TEXT),
     **dict.fromkeys(("not_ready", "load_error", "problem", "SandboxFailure.kind"), _TEXT),
-    **dict.fromkeys(("SandboxFailure.reason", "SandboxFailure.entry"), _KEPT),
+    **dict.fromkeys(("SandboxFailure.reason", "SandboxFailure.entry", "VolumeEvent.entry"), _KEPT),
     "Rejection.reason": _REASON,
     "exhausted": _RANGE_SET,
     **dict.fromkeys(("server_version", "Node.runtime", "ContainerRuntime.version"), _VERSION),

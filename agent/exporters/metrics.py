@@ -22,7 +22,7 @@ from agent.model.assessment import State
 from agent.model.bug import EXPORTER, Bug
 from agent.model.devices import ResourceState
 from agent.model.finding import WAITING_PODS, LeakCause, Severity
-from agent.model.rejections import RejectedPod
+from agent.model.rejections import RejectedPod, RejectionCause
 from agent.model.release import MISSED, Outcome, Reason, Verdict
 from agent.model.report import Report
 from agent.model.snapshot import InsufficientData, NotRequested, Unavailable, known_or
@@ -42,6 +42,8 @@ _OTHER: Final = "other"
 """Resources beyond the first 32 by name, and invalid names. Names of resources have a `/`."""
 _UNKNOWN_RESOURCE: Final = "unknown"
 """The resource of a rejected pod where neither the rejection nor the spec names one."""
+_NO_RESOURCE: Final = "none"
+"""The resource of a pod that was not rejected for a device."""
 _RESOURCE_NAME: Final = re.compile(r"(?=.{3,317}$)[A-Za-z0-9._-]{1,253}/[A-Za-z0-9._-]{1,63}")
 """A resource name that the API server accepts: a DNS subdomain, a slash, and a label value."""
 
@@ -294,11 +296,13 @@ def _delays(sync: Sync) -> Samples:
 
 
 def _rejected(sync: Sync) -> Samples:
-    pods = (
-        (sync.resource_labels[pod.resource], pod.cause.value, pod.pod_outcome.value)
-        for pod in sync.rejected_pods
-    )
-    return dict(sorted(Counts(pods).items()))
+    counts = Counts[tuple[str, str, str]]()
+    for pod in sync.rejected_pods:
+        resource = sync.resource_labels[pod.resource]
+        if pod.cause is RejectionCause.NOT_FOR_A_DEVICE:
+            resource = _NO_RESOURCE
+        counts[resource, pod.cause.value, pod.pod_outcome.value] += 1
+    return dict(sorted(counts.items()))
 
 
 def _waiting(sync: Sync) -> Samples:
@@ -515,8 +519,7 @@ OF_SYNC: Final[Sequence[Metric[Sync]]] = (
     ),
     Metric(
         "rejected_pods",
-        "Pods that the kubelet rejected for a device and that still exist; absent where there "
-        "are none.",
+        "Pods that the kubelet rejected and that still exist; absent where there are none.",
         _rejected,
         ("resource", "cause", "pod_outcome"),
     ),

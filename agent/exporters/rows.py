@@ -32,7 +32,7 @@ def device_rows(snapshot: Snapshot) -> list[list[str]]:
     view = DeviceView.of(snapshot)
     states = resource_states(view)
     claimed = {state.socket for state in states}
-    sockets = {socket.name for socket in view.plugins.sockets}
+    sockets = {socket.name for socket in view.plugins.sockets if not socket.registry}
     unknown = ["?"] * (len(DEVICE_HEADS) - 1)
     return [*map(_device_row, states), *([*unknown, name] for name in sorted(sockets - claimed))]
 

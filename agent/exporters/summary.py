@@ -168,8 +168,9 @@ def _consequence(
 
 def _in_headline(findings: Sequence[Finding]) -> str:
     """Return what the first finding says of itself, and how many more there are."""
-    more = len(findings) - 1
-    others = f"; and {count_of(more, 'other reason')} why pods wait" if more else ""
+    more = sum(map(_problems, findings[1:]))
+    noun = DETECTOR[findings[0].detector].NOUN
+    others = f"; and {count_of(more, f'other {noun.one}', f'other {noun.several}')}" if more else ""
     return f"{findings[0].headline}{others}"
 
 

@@ -24,6 +24,8 @@ class PluginSocket:
     made: datetime  # when the plugin bound it, by the file's time
     connected: bool | None
     """Whether the kubelet has its stream open; None: the host's sockets are unavailable."""
+    registry: bool = False
+    """It is in `plugins_registry`, where drivers of storage and of DRA have theirs too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,9 @@ class DevicePlugins:
     history: tuple[DeviceTransition, ...] = ()  # oldest first
     trouble: str | None = field(default=None, metadata=NONE_IS_EMPTY)
     """Why the state file could not be read, so that the history starts anew; None: it could."""
+    drivers: tuple[str, ...] = ()
+    """The drivers of storage and of DRA with a socket in `plugins_registry`; of a rolling update,
+    with an ID behind it."""
     listens_without_file: bool = False
     """The kubelet listens on the `kubelet.sock` of this directory, and the file was removed. False:
     it does not, or the node's list of unix sockets is not known."""

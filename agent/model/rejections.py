@@ -83,13 +83,15 @@ class PodOutcome(StrEnum):
     """What happens to a rejected pod if nobody acts."""
 
     REPLACED_BY_CONTROLLER = "replaced_by_controller"
+    REJECTED_AGAIN = "rejected_again"
+    """Its controller creates another pod, which may be rejected as well: it is not over."""
     STUCK = "stuck"
     TERMINATING_STUCK = "terminating_stuck"
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedPod:
-    """A rejected pod, the cause and the advice."""
+    """A rejected pod, the cause, and what becomes of it."""
 
     pod: str  # `namespace/name`
     uid: str
@@ -99,4 +101,4 @@ class RejectedPod:
     cause: RejectionCause
     pod_outcome: PodOutcome
     why: str  # the evidence for the cause, in words
-    do: str  # what happens to it, and what to do, in words
+    consequence: str  # what happens to it, in words

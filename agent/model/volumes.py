@@ -23,11 +23,17 @@ MIGRATED: Final = {
 
 
 class Confidence(Word):
-    """How certain it is that a volume is missing from the node's status."""
+    """How certain it is that a volume's entry in the node's status is lost, or why it is not."""
 
     CONFIRMED = "confirmed", "Its VolumeAttachment says attached, and a pod waits for it."
     PROBABLE = "probable", "A pod has waited for longer than any attach takes."
     MOUNTED = "mounted", "It is mounted, and thus attached."
+    ELSEWHERE = (
+        "elsewhere",
+        "It is not lost: another node has it (Multi-Attach), which has to let it go first.",
+    )
+    FAILING = "failing", "It is not lost: the cluster says that attaching or detaching it fails."
+    NO_DRIVER = "no_driver", "It is not lost: its CSI driver is not registered on this node."
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,26 @@ class Mount:
 
     volume: str
     pod_uid: str = ""  # the pod in whose directory it is mounted; empty: it is the node-wide mount
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Another node whose status has a volume."""
+
+    node: str
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeEvent:
+    """The last Event of its kind about attaching or mounting a volume of a pod."""
+
+    pod_uid: str
+    entry: str
+    """The key of its message in the catalog; empty: it has none."""
+    message: str
+    persistent_volume: str = ""
+    """The PersistentVolume that the message names; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +74,17 @@ class Attachment:
     failed: bool = False  # its VolumeAttachment has an attach error
     claim: str | None = field(default=None, metadata=NONE_IS_EMPTY)
     """`namespace/name` of the claim it is bound to; None: none, or unknown."""
+    exists: bool | None = None
+    """Whether there is a VolumeAttachment for this node; None: unknown, or it is not CSI's."""
+    attach_error: str = ""  # the message of its VolumeAttachment; empty: none, or unknown
+    detach_error: str = ""  # likewise
+    holders: tuple[Holder, ...] | None = None
+    """Other nodes whose status has it; None: unknown."""
+    shared: bool | None = None
+    """Whether its access modes allow several nodes; None: unknown."""
+    driver_registered: bool | None = None
+    """Whether the CSINode of this node has its driver; None: unknown, or it is not CSI's."""
+    persistent_volume: str = ""  # its PersistentVolume; empty: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +96,4 @@ class Attachments:
     """UIDs of pods with an event that says that attaching a volume failed."""
     not_requested: tuple[str, ...] = ()
     """What was not requested, such as `list events`, without a permission."""
+    events: tuple[VolumeEvent, ...] = ()  # of the waiting pods

@@ -285,8 +285,8 @@ def test_an_unavailable_source_is_listed_and_the_report_is_incomplete_if_needed(
     report = scanned(without_api(node(LOST)))
     assert report.complete
     assert {gap.detector for gap in report.gaps if gap.chosen} == {
-        "unreserved_pod_ip", "shared_ip", "rejected_pod", "started_without_device", "unregistered_node",
-        "replayed_watch", "detached_volume", "waiting_pods",
+        "unreserved_pod_ip", "shared_ip", "rejected_pod", "started_without_device", "device_conflict",
+        "unregistered_node", "replayed_watch", "detached_volume", "waiting_pods",
     }  # fmt: skip
     assert [entry.ip for entry in report.assessment.leaked] == [LOST.ip]
     assert not scanned(without(without_api(node()), "containers")).complete

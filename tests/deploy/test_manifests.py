@@ -102,7 +102,8 @@ def test_every_path_that_the_agent_reads_is_mounted() -> None:
         "overlays/microk8s": {"/var/snap/microk8s/common/run"},
         "overlays/data-dir": {"/run/cni-ipam-state"},
     }
-    of_kubelet = {f"/var/lib/kubelet/{name}" for name in ("device-plugins", "plugins", "pods")}
+    names = ("device-plugins", "plugins", "plugins_registry", "pods")
+    of_kubelet = {f"/var/lib/kubelet/{name}" for name in names}
     everywhere = {"/var/lib/cni", "/var/lib/nodeleak", "/var/run", "/etc/cni/net.d", *of_kubelet}
     for name in AGENTS:
         # Kubernetes creates what a manifest mounts and the node lacks: nobody else gets a directory of docker.
@@ -218,6 +219,7 @@ def test_the_account_has_only_these_rights() -> None:
     reads = itertools.product([""], ["persistentvolumes", "persistentvolumeclaims"], ["get"])
     volumes = {
         ("storage.k8s.io", "volumeattachments", "get"),
+        ("storage.k8s.io", "csinodes", "get"),
         ("", "events", "get"),
         ("", "events", "list"),
         *reads,

@@ -153,7 +153,7 @@ def test_a_pod_rejected_before_the_registration_is_reported_until_it_is_deleted(
             cause="kubelet_restart",
             pod_outcome="stuck",
         )
-        assert "never use --force" in alone["message"]
+        assert any("never with --force" in step["text"] for step in alone["steps"])
         (state,) = eventually(lambda: _registered(daemon))
         seen = time.time() - kubelet_up()  # noqa: TID251 (the kubelet's clock)
         delay = state["registration_delay_seconds"]

@@ -122,7 +122,8 @@ def test_a_disk_lost_by_a_failed_detach_is_reported_until_its_pod_is_recreated(
         assert (lacking["strength"], without.unavailable) == ("probable", set())
         assert "waiting pods with a claim: default/e2e-claim since" in lacking["message"]
         assert lacking["message"].endswith(
-            "; nodeleak may not get persistentvolumeclaims, get volumeattachments, list events, so this is less certain"
+            "; nodeleak may not get csinodes, get persistentvolumeclaims, get volumeattachments, list events, "
+            "so this is less certain"
         )
 
         # The remedy.

@@ -294,6 +294,12 @@ def test_a_hundred_resources_are_bounded_and_the_rest_is_other_as_is_an_invalid_
     assert resources(Daemon().sync(node(), findings=(rejected(""),)), "rejected_pods") == [
         "unknown"
     ], "it names none"
+    other = rejected("")
+    (pod,) = other.finding.rejected_pods
+    pod = replace(pod, cause=RejectionCause.NOT_FOR_A_DEVICE)
+    other = replace(other, finding=replace(other.finding, rejected_pods=(pod,)))
+    daemon = Daemon().sync(node(), findings=(other,))
+    assert resources(daemon, "rejected_pods") == ["none"], "it was not rejected for a device"
 
 
 def test_a_plugin_that_cannot_register_is_not_registered() -> None:

@@ -4,18 +4,32 @@ The volume is attached. A detach failed, and a pod that uses the volume returned
 before the retry. `status.volumesInUse` lists the volume, `status.volumesAttached` does not, and the
 kubelet logs `Volume not attached according to node status`.
 
-Means: confirmed: the VolumeAttachment says attached and a pod has waited for 2 minutes. Probable: a
-pod has waited for 10 minutes and the cluster reports no attach error. Mounted: it is in use, and
-the controller may detach it under a pod. A volume that the kubelet names in-tree and the controller
+It looks the same from here if another node has the volume (Multi-Attach), if attaching or detaching
+it fails, or if its CSI driver is not registered on this node. Then nothing is lost, and restarting
+a controller or recreating the pod changes nothing.
+
+Means: confirmed: the VolumeAttachment says attached and a pod has waited for 2 minutes. Mounted: it
+is in use, and the controller may detach it under a pod. After 10 minutes: elsewhere, failing or
+no_driver: the cluster says which of the other reasons it is (info). Probable: nothing says it
+(critical if none of them is possible). A volume that the kubelet names in-tree and the controller
 by its CSI driver, or the other way, is the same, or unknown.
 """
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
+from agent.checks.cluster.volume_causes import (
+    EVENTS_LIVE,
+    FIXED,
+    Cause,
+    commands,
+    describe_version,
+    explain,
+    possible_causes,
+)
 from agent.checks.detector import Advice, Noun, Step
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
@@ -25,22 +39,38 @@ from agent.model.versions import is_since
 from agent.model.volumes import MIGRATED, Attachment, Attachments, Confidence
 
 NAME = "detached_volume"
-SEVERITIES: Final = (Severity.WARNING, Severity.CRITICAL)
+SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
 NOUN: Final = Noun(
     "volume missing from the node's volumesAttached",
     "volumes missing from the node's volumesAttached",
 )
 ADVICE: Final = Advice(
     steps=(
-        Step("First check that no other node has the volume."),
+        Step(
+            "See why it is not attached. VolumeAttachments name the node that has a volume, and "
+            "attach and detach errors; a CSINode lists the drivers of its node; Events of the pod "
+            "say it too, once, and live for an hour.",
+            (
+                "kubectl get volumeattachments",
+                "kubectl get csinode NODE -o yaml",
+                "kubectl describe pod -n NAMESPACE POD",
+            ),
+        ),
+        Step(
+            "elsewhere: end the pod on the other node, which keeps the volume. If that machine is "
+            "certainly off, taint its node: `kubectl taint node NODE "
+            "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute`."
+        ),
+        Step("failing, no_driver: repair the driver. The cluster and the kubelet try again."),
+        Step("Else, first check that no other node has the volume."),
         Step(
             "If it is mounted, restart the leader of the kube-controller-manager, which attaches "
             "it again, and tell the owner of the storage."
         ),
         Step(
-            "Otherwise cordon the node, delete the waiting pods, and uncordon when the volume has "
-            "left both lists of the node's status and its VolumeAttachment is gone; if that takes "
-            "more than ten minutes, restart that leader."
+            "If its entry was lost, cordon the node, delete the waiting pods, and uncordon when "
+            "the volume has left both lists of the node's status and its VolumeAttachment is gone; "
+            "if that takes more than ten minutes, restart that leader."
         ),
         Step("Kubernetes 1.26 and later (1.25.1, 1.24.5, 1.23.11, 1.22.14) restores the entry."),
     ),
@@ -48,8 +78,6 @@ ADVICE: Final = Advice(
     in_messages=True,
 )
 
-FIXED: Final = ((1, 22, 14), (1, 23, 11), (1, 24, 5), (1, 25, 1), (1, 26, 0))
-"""The first releases of Kubernetes that restore the entry when a detach fails."""
 _NAMED: Final = 3
 """How many pods a message names. It counts the others."""
 
@@ -68,9 +96,10 @@ _PROBLEMS: Final = {
     "so it may be detached",
     Confidence.CONFIRMED: "{volume} is attached according to its VolumeAttachment but missing from "
     "the node's volumesAttached{users}",
-    Confidence.PROBABLE: "{volume} is in the node's volumesInUse but missing from "
-    "volumesAttached{users}",
 }
+_NOT_LISTED: Final = (
+    "{volume} is in the node's volumesInUse but missing from volumesAttached{users}"
+)
 
 SETTLED: Final = timedelta(minutes=2)
 """A kubelet that started more recently has not reported all volumes in use yet."""
@@ -87,6 +116,7 @@ class Request:
 
     volumes: tuple[str, ...]
     pods: tuple[Pod, ...]  # pods that have waited long enough to be waiting for these volumes
+    is_late: bool = False  # one has waited for longer than any attach takes
 
 
 def missing(node: Node) -> tuple[str, ...]:
@@ -121,7 +151,8 @@ def request(snapshot: Snapshot) -> Request | None:
     volumes = missing(node) if node else ()
     waiting = _waiting_times(snapshot, known_or(snapshot.pods, ()))
     late = tuple(pod for pod, time in waiting.items() if time >= _LATE)
-    return Request(volumes, late) if volumes and late else None
+    is_late = any(time >= LOST for time in waiting.values())
+    return Request(volumes, late, is_late) if volumes and late else None
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -203,19 +234,67 @@ def _may_need(pod: Pod, attachment: Attachment, resolved: Collection[str], *, ex
 def _find_late(
     snapshot: Snapshot, attachment: Attachment, waiting: Mapping[Pod, timedelta], *, exact: bool
 ) -> Iterator[Finding]:
-    failed_pods = snapshot.attachments.known().failed_pods
-    confidence = Confidence.PROBABLE
-    minimum = LOST
-    if exact and attachment.attached:
-        confidence = Confidence.CONFIRMED
-        minimum = _LATE
-    elif attachment.failed or any(pod.uid in failed_pods for pod in waiting):
-        return  # the cluster itself reports an attach error: the entry is not lost
     # If any of several pods may need it, it may be the one that has waited for the shortest time.
     decisive = max if exact else min
-    if decisive(waiting.values(), default=timedelta(0)) >= minimum:
-        late = [pod for pod, time in waiting.items() if time >= minimum]
-        yield _finding(snapshot, attachment.volume, confidence, late, exact=exact)
+    waited = decisive(waiting.values(), default=timedelta(0))
+    if exact and attachment.attached and waited >= _LATE:
+        late = [pod for pod, time in waiting.items() if time >= _LATE]
+        yield _finding(snapshot, attachment.volume, Confidence.CONFIRMED, late)
+    elif not (exact and attachment.attached) and waited >= LOST:
+        late = [pod for pod, time in waiting.items() if time >= LOST]
+        yield _unconfirmed(snapshot, attachment, late, exact=exact)
+
+
+def _unconfirmed(
+    snapshot: Snapshot, attachment: Attachment, late: Sequence[Pod], *, exact: bool
+) -> Finding:
+    """Say why a volume is not attached, or what the reasons may be."""
+    answers = snapshot.attachments.known()
+    users = sorted(late, key=lambda pod: (pod.name, pod.uid))
+    uids = {pod.uid for pod in users}
+    explanation = explain(attachment, [event for event in answers.events if event.pod_uid in uids])
+    confidence = Confidence.PROBABLE
+    severity = Severity.WARNING
+    if explanation is not None:
+        confidence = explanation.confidence
+        severity = Severity.INFO
+        reason = f"{explanation.text}; {explanation.remedy}"
+    elif not uids.isdisjoint(answers.failed_pods):
+        confidence = Confidence.FAILING
+        severity = Severity.INFO
+        causes = [Cause.ELSEWHERE, Cause.FAILING]
+        reason = _one_of(causes, attachment, users[0], snapshot)
+    else:
+        oldest = max(_waiting_times(snapshot, users).values())
+        is_listed = not answers.not_requested and oldest < EVENTS_LIVE
+        causes = possible_causes(attachment, events_known=is_listed)
+        if causes == [Cause.LOST] and is_since(snapshot.server_version, FIXED):
+            causes = [Cause.FAILING, Cause.LOST]  # this version should not lose it
+        if exact and causes == [Cause.LOST]:
+            severity = Severity.CRITICAL
+        reason = _one_of(causes, attachment, users[0], snapshot)
+    problem = _NOT_LISTED.format(
+        volume=attachment.volume, users=_describe_users(users, mounted=False, exact=exact)
+    )
+    message = f"{confidence.value}: {problem}; {reason}{_not_requested(snapshot)}"
+    found = _finding(snapshot, attachment.volume, confidence, users, exact=exact)
+    return replace(found, message=message, severity=severity)
+
+
+def _one_of(causes: Sequence[Cause], attachment: Attachment, pod: Pod, snapshot: Snapshot) -> str:
+    """Name the reasons that are possible, and how to tell them apart."""
+    version = describe_version(snapshot.server_version)
+    names = {cause: cause.value for cause in causes}
+    if Cause.LOST in names:
+        names[Cause.LOST] = f"{Cause.LOST.value} ({version})"
+    if list(names) == [Cause.LOST]:
+        return f"{names[Cause.LOST]}; {_RECREATE_POD}"
+    namespace, _, name = pod.name.partition("/")
+    decide = "; ".join(commands(attachment, snapshot.node_name, namespace, name))
+    text = f"one of: {'; '.join(names.values())}; to tell them apart: {decide}"
+    if Cause.LOST in names and is_since(snapshot.server_version, FIXED) is False:
+        text += f"; if its entry was lost, {_RECREATE_POD}"
+    return text
 
 
 def _waiting_times(snapshot: Snapshot, pods: Iterable[Pod]) -> dict[Pod, timedelta]:
@@ -276,15 +355,15 @@ def _finding(
     users = sorted(pods, key=lambda pod: (pod.name, pod.uid))
     is_mounted = confidence is Confidence.MOUNTED
     scheduled = [pod.scheduled for pod in users if pod.scheduled is not None and not is_mounted]
-    problem = _PROBLEMS[confidence].format(
+    problem = _PROBLEMS.get(confidence, _NOT_LISTED).format(
         volume=volume, users=_describe_users(users, mounted=is_mounted, exact=exact)
     )
     remedy = f"{_REATTACH if is_mounted else _RECREATE_POD}{_not_requested(snapshot)}"
     return Finding(
         NAME,
         f"volume {volume}",
-        f"{confidence.value}: {problem}; {_version(snapshot.server_version)}; {remedy}",
-        severity=Severity.WARNING if confidence is Confidence.PROBABLE else Severity.CRITICAL,
+        f"{confidence.value}: {problem}; {describe_version(snapshot.server_version)}; {remedy}",
+        severity=Severity.CRITICAL,
         pod=users[0].name if exact and len(users) == 1 else "",
         since=min(scheduled, default=None),
         confidence=confidence,
@@ -307,14 +386,6 @@ def _describe_users(pods: Sequence[Pod], *, mounted: bool, exact: bool) -> str:
     if exact:
         return f"; waiting pods: {names}"
     return f"; it is unknown which pod needs it; waiting pods with a claim: {names}"
-
-
-def _version(version: str) -> str:
-    fixed = is_since(version, FIXED)
-    if fixed is None:
-        return "it is unknown whether this version of Kubernetes has the known bug"
-    has = "fixes" if fixed else "bug that loses such entries"
-    return f"Kubernetes {version} has the known {has}"
 
 
 def _not_requested(snapshot: Snapshot) -> str:

@@ -1,48 +1,77 @@
-"""The API server sends old versions on a watch, and clients that adopt them delete live objects.
+"""The API server went back to old versions, and clients act on them, or hear nothing any more.
 
 Before 1.8.8 and 1.9.3, API servers sent a DELETED event with the version of the object's last
 update. A client that adopts the version of the last event (client-go did) watches again from there,
 and receives old events as if they were new: an existing object is added and deleted once more.
-Controllers then delete endpoints of live services.
+Controllers then delete endpoints of live services, which come back and vanish every few minutes.
+
+After etcd was restored from a backup, a watch from a version that etcd has not reached again is
+silent, for hours: a kubelet or kube-proxy that was not restarted acts on what it knew before.
 
 Means: the API server sent the daemon an event older than what its watch had received or was started
-from. The daemon itself never adopts a lower version. The finding ends an hour after the last such
-event.
+from (for an hour after the last one), or etcd's versions went back (for six hours, or until the
+kubelet is started again). The daemon itself never adopts a lower version. It watches the node's
+pods and the Node, and sees neither Services nor Endpoints, which suffer most.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from typing import Final
 
 from agent.checks.detector import Advice, Noun, Step
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import require_available
-from agent.model.text import format_time
+from agent.model.snapshot import Snapshot, known_or, require_available
+from agent.model.text import format_time, join_names
 from agent.model.versions import is_since
-from agent.model.watches import LASTS, Evidence
+from agent.model.watches import LASTS, Evidence, Watch
 
 NAME = "replayed_watch"
 SEVERITIES: Final = (Severity.WARNING,)
 NOUN: Final = Noun(
-    "watch that sends outdated events",
-    "watches that send outdated events",
+    "watch that received old versions",
+    "watches that received old versions",
     headline="the API server sends outdated watch events",
+)
+_REPLAYED: Final = "replayed"
+_RESTORED: Final = "restored"
+_DELETE_KUBE_PROXY: Final = (
+    "kubectl -n kube-system delete pods -l k8s-app=kube-proxy --field-selector spec.nodeName=NODE"
 )
 ADVICE: Final = Advice(
     steps=(
-        Step("Upgrade the API server to 1.8.8, 1.9.3 or later."),
         Step(
-            "Until then, restart kube-controller-manager, or change any object of that kind (a "
-            "label will do), so that the last event has a high version again."
+            "Restart the kubelet and kube-proxy of this node (in k3s and RKE2, their service):",
+            (
+                "systemctl restart kubelet",
+                _DELETE_KUBE_PROXY,
+            ),
+            kind=_RESTORED,
         ),
         Step(
+            "Restart everything else that watches: first the API servers, then the "
+            "kube-controller-manager and the scheduler, then controllers in pods, such as those of "
+            "the network, of ingresses and of operators.",
+            kind=_RESTORED,
+        ),
+        Step(
+            "At once: restart kube-controller-manager, or change any object of the kind that is "
+            "affected (a label of a Service will do), so that the last event has a high version "
+            "again. Deleting pods or deployments does not help a watch of Services.",
+            kind=_REPLAYED,
+        ),
+        Step("Upgrade the API server to 1.8.8, 1.9.3 or later.", kind=_REPLAYED),
+        Step(
             "If all API servers are newer, check whether etcd was restored from a backup: then "
-            "restart them, so that their caches are rebuilt."
+            "restart them, so that their caches are rebuilt.",
+            kind=_REPLAYED,
         ),
     ),
     runbook="WatchReplayed.md#nodeleakwatchreplayed",
 )
 
+RESTORE_LASTS: Final = timedelta(hours=6)
+"""How long a restored etcd is reported, by the boot clock, if the kubelet is not restarted."""
 _FIXED: Final = ((1, 8, 8), (1, 9, 3))
 _ALTHOUGH_FIXED: Final = (
     ", although this version has the fix: check for an older API server beside it"
@@ -56,7 +85,9 @@ _SHOWN: Final = {
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
-    for watch in snapshot.watches.known():
+    watches = snapshot.watches.known()
+    yield from _find_restore(snapshot, watches)
+    for watch in watches:
         if watch.evidence not in _SHOWN or snapshot.uptime - watch.last_uptime > LASTS:
             continue
         shown = _SHOWN[watch.evidence].format(watch.version, watch.before)
@@ -68,6 +99,39 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         if is_since(watch.server_version, _FIXED):
             effect += _ALTHOUGH_FIXED
         message = f"{watch.resource}: the API server{server} sent {shown}, {times}; {effect}"
-        yield Finding(NAME, f"{watch.resource} {watch.evidence.value}", message, since=watch.first)
+        yield Finding(
+            NAME,
+            f"{watch.resource} {watch.evidence.value}",
+            message,
+            since=watch.first,
+            kinds=(_REPLAYED,),
+        )
     # Without events there is no evidence, so the absence of a finding means nothing.
     require_available(snapshot.pods, snapshot.node)
+
+
+def _find_restore(snapshot: Snapshot, watches: Iterable[Watch]) -> Iterator[Finding]:
+    """Yield that etcd was restored, unless the kubelet has started since."""
+    resets = [
+        watch
+        for watch in watches
+        if watch.evidence is Evidence.RV_RESET
+        and snapshot.uptime - watch.last_uptime <= RESTORE_LASTS
+    ]
+    if not resets:
+        return
+    noticed = max(watch.last for watch in resets)
+    processes = known_or(snapshot.processes, None)
+    if processes is not None and processes.kubelet is not None and processes.kubelet > noticed:
+        return
+    went = join_names([f"{one.resource} from {one.before} to {one.version}" for one in resets])
+    yield Finding(
+        NAME,
+        "etcd restored",
+        f"etcd was restored from a backup: its versions went back ({went}), noticed at "
+        f"{format_time(noticed)}; whatever watches from an earlier version may hear nothing for "
+        "hours; restart the kubelet and kube-proxy here, unless that was done since",
+        since=min(watch.first for watch in resets),
+        headline="etcd was restored from a backup: restart the kubelet and kube-proxy here",
+        kinds=(_RESTORED,),
+    )

@@ -6,6 +6,7 @@ resource at all. Neither is a fault.
 """
 
 from agent.checks.devices.view import DeviceView
+from agent.model.devices import TransitionKind
 from agent.model.snapshot import Pod, known_or
 
 
@@ -14,7 +15,12 @@ def dra_resources(view: DeviceView) -> frozenset[str]:
 
     Empty if the pods are unavailable.
     """
-    by_dra = set[str]()
+    dropped = {
+        resource
+        for resource, last in view.last_changes.items()
+        if last.what is TransitionKind.DROPPED
+    }
+    by_dra = {resource for resource in dropped if _has_driver(resource, view)}
     by_plugins = set[str]()
     for pod in known_or(view.snapshot.pods, ()):
         served = dra_resources_of(pod, view)
@@ -38,6 +44,20 @@ def dra_resources_of(pod: Pod, view: DeviceView) -> set[str]:
         unserved = (resource for resource in pod.wants if view.node_denies(resource))
         served |= set(unserved) - held
     return served
+
+
+def _has_driver(resource: str, view: DeviceView) -> bool:
+    """Return whether a driver by the name of a resource is there, as `gpu.nvidia.com`.
+
+    It need not serve a pod at the moment.
+    """
+    prefix, _, name = resource.partition("/")
+    names = (prefix, f"{name}.{prefix}")
+    return any(
+        driver == known or driver.startswith(f"{known}-")
+        for driver in view.plugins.drivers
+        for known in names
+    )
 
 
 def _has_plugin(resource: str, view: DeviceView) -> bool:

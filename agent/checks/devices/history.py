@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from agent.checks.devices.pairing import stem
 from agent.checks.devices.view import REGISTERS_WITHIN, DeviceView, last_by_resource
 from agent.model.bug import bug_of
 from agent.model.devices import (
@@ -147,7 +148,8 @@ def _bound_for_registration(view: DeviceView, resource: str, written: datetime) 
     since = view.plugins.kubelet_socket if lost is None else lost.at
     appeared = None
     for change in view.history:
-        if change.what is TransitionKind.SOCKET_APPEARED and change.socket == socket:
+        is_own = socket is not None and stem(change.socket) == stem(socket)
+        if change.what is TransitionKind.SOCKET_APPEARED and is_own:
             appeared = change
     if appeared is None or since is None or not since < appeared.at <= written:
         return None

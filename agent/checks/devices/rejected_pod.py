@@ -1,215 +1,281 @@
-"""The kubelet had no device for a pod and rejected it: it stays Failed, nothing admits it again.
+"""The kubelet rejected a pod, for a device or otherwise: it stays Failed, nothing admits it again.
 
 After a restart, a kubelet admits pods before the device plugins have registered again. It rejects
-pods in between with `UnexpectedAdmissionError` (or `OutOf…`), even pods that had run. The scheduler
-does not know that and may send more.
+pods in between with `UnexpectedAdmissionError` (or `OutOf…`), even pods that had run. Pods are also
+rejected for NUMA nodes, CPU, memory, labels, ports and others. The scheduler does not know that and
+may send more. Evictions, preemptions and shutdowns are no rejections.
 
-Means: the kubelet rejected the pod, which is Failed. The message gives the cause, by the times of
-the rejection and of the plugin's registration; `unverified` if they do not prove it. Five pods of
-one controller in ten minutes share one finding.
+Means: the kubelet rejected the pod, which is Failed. For a device, the times of the rejection and
+of the plugin's registration give the cause; `unverified` if they do not prove it. Otherwise the
+kubelet's reason and message say why. Five pods of one controller in ten minutes are a storm, and
+share one finding.
+Severity info: it is over, and the controller has replaced the pod: what is left can be deleted.
+Severity warning: the pod is not replaced, or more pods may be rejected.
+Severity critical: a storm has lasted for two minutes and may go on.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Final, NamedTuple
 
 from agent.checks.detector import Advice, Noun, Step
 from agent.checks.devices.rejection_cause import explain
+from agent.checks.devices.rejection_outcome import (
+    STORM_PODS,
+    STORM_WITHIN,
+    Case,
+    Course,
+    course_of,
+    outcome_of,
+    overdue_since,
+    owner_of,
+    runs,
+)
+from agent.checks.devices.rejection_steps import keep_away, steps_about
 from agent.checks.devices.resources import resource_states
 from agent.checks.devices.view import DeviceView
 from agent.model.assessment import Assessment
+from agent.model.devices import ResourceState
 from agent.model.finding import Finding, Severity
-from agent.model.rejections import PodOutcome, RejectedPod, Rejection, RejectionCause
-from agent.model.snapshot import Known, Pod, Snapshot
-from agent.model.text import format_time, join_names
+from agent.model.rejections import (
+    TOPOLOGY,
+    PodOutcome,
+    RejectedPod,
+    Rejection,
+    RejectionCause,
+    RejectionKind,
+)
+from agent.model.remedy import Remedy
+from agent.model.snapshot import Known, Pod, Snapshot, known_or
+from agent.model.text import count_of, join_names
+from agent.model.versions import is_since
 
 NAME = "rejected_pod"
-SEVERITIES: Final = (Severity.WARNING,)
-NOUN: Final = Noun(
-    "pod rejected by the kubelet for a device", "pods rejected by the kubelet for a device"
-)
+SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
+NOUN: Final = Noun("pod rejected by the kubelet", "pods rejected by the kubelet")
+_AT_BOOT: Final = "at_boot"
+_AT_RESTART: Final = "at_restart"
+_EVICTABLE: Final = "evictable"
 ADVICE: Final = Advice(
     steps=(
+        Step("A deletion with --force can leak the address of a pod that had run."),
         Step(
-            "If nothing replaces the pod, save its manifest, and delete it when the devices are "
-            "healthy again (`kubectl delete pod`); never with --force, which can leak the address "
-            "of a pod that had run."
+            "To prevent it, drain the node before a reboot, and uncordon it when its status has "
+            "the devices again. Pods that are bound to a node are admitted when it boots: "
+            "NoSchedule taints and priority classes do not spare them.",
+            kind=_EVICTABLE,
         ),
-        Step("If its controller replaces it, delete the leftover at your convenience."),
         Step(
-            "To prevent it, give the plugin the priority class system-node-critical, taint nodes "
-            "until their devices are registered, and run kubelet 1.27.6, 1.28 or later."
+            "To prevent it without a drain, let the pod do without a device request: node affinity "
+            "selects nodes as well.",
+            kind=_AT_BOOT,
+        ),
+        Step(
+            "To prevent it, update the kubelet to 1.25.14, 1.26.9, 1.27.6, 1.28 or later: its "
+            "restart then spares pods that run.",
+            kind=_AT_RESTART,
         ),
     ),
     runbook="Devices.md#nodeleakrejectedpods",
-    in_messages=True,
 )
 
-STORM_PODS: Final = 5
-STORM_WITHIN: Final = timedelta(minutes=10)
+_LASTING: Final = timedelta(minutes=2)
+"""Plugins that start with the node have registered by then."""
 _NAMED: Final = 3
 """How many pods of a storm a message names."""
+_SPARES_RUNNING_PODS: Final = ((1, 25, 14), (1, 26, 9), (1, 27, 6), (1, 28, 0))
+"""The first kubelets that do not ask for the devices of running containers again."""
 
-OVERDUE: Final = timedelta(seconds=60)
-"""How long after its deletionTimestamp a pod may still exist."""
-REPLACED_WITHIN: Final = {
-    **dict.fromkeys(("ReplicaSet", "ReplicationController", "Job")),
-    "StatefulSet": timedelta(minutes=2),
-    "DaemonSet": timedelta(minutes=16),
-}
-"""Controllers that replace failed pods, and how long that may take; None: any time.
 
-The last two delete the failed pod first. So if it is older than that, it is stuck.
-"""
+class Judged(NamedTuple):
+    """A rejected pod with what becomes of it."""
 
-NO_FORCE: Final = "never use --force, which can leak the address of a pod that had run"
-_LEFTOVER: Final = f"delete the failed pod at your convenience; {NO_FORCE}"
+    case: Case
+    course: Course
+    pod: RejectedPod
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.pod.pod, self.pod.uid
+
+    @property
+    def alike(self) -> tuple[object, ...]:
+        """What pods have in common that share one line and the same steps."""
+        reason = "" if self.pod.resource else self.case.rejection.reason
+        return reason, self.pod.resource, self.pod.cause, self.pod.pod_outcome, self.case.pod.static
+
+
+class _Context(NamedTuple):
+    """What is known of the devices now; without the device plugins, nothing."""
+
+    snapshot: Snapshot
+    view: DeviceView | None
+    states: Mapping[str, ResourceState]
+
+    @property
+    def registered(self) -> frozenset[str]:
+        return frozenset(name for name, state in self.states.items() if state.registered)
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
-    rejected = list(rejected_pods(assessment.snapshot))
-    in_storms: set[RejectedPod] = set()
-    for storm in _storms(rejected):
-        in_storms.update(storm)
-        yield _finding_about_storm(storm)
-    for pod in rejected:
-        if pod not in in_storms:
-            yield _finding_about_pod(pod)
+    context = _context(assessment.snapshot)
+    rejected = list(_judge(context))
+    in_storms: set[tuple[str, str]] = set()
+    # What goes on comes first, and so do its steps.
+    for storm in sorted(_storms(rejected), key=lambda storm: storm[0].course.is_over):
+        in_storms.update(one.key for one in storm)
+        yield _finding_about_storm(storm, context)
+
+    groups: defaultdict[tuple[object, ...], list[Judged]] = defaultdict(list)
+    for one in rejected:
+        if one.key not in in_storms:
+            # Each pod that cannot end has its own advice.
+            own = one.pod.uid if one.pod.pod_outcome is PodOutcome.TERMINATING_STUCK else ""
+            groups[(*one.alike, own)].append(one)
+    for group in sorted(groups.values(), key=lambda group: group[0].course.is_over):
+        steps = _steps(group, context)
+        for one in group:
+            yield _finding_about_pod(one, steps, context)
 
     # Last: without the device plugins the pods are known, but not the causes.
     assessment.snapshot.device_plugins.known()
 
 
-def rejected_pods(snapshot: Snapshot) -> Iterator[RejectedPod]:
-    """Yield every rejected pod, unless it is deleted and not overdue.
+def _context(snapshot: Snapshot) -> _Context:
+    if not isinstance(snapshot.device_plugins, Known):
+        return _Context(snapshot, None, {})
+    view = DeviceView.of(snapshot)
+    return _Context(snapshot, view, {state.resource: state for state in resource_states(view)})
 
-    Without the device plugins, causes are unverified.
-    """
-    view: DeviceView | None = None
-    by_socket: dict[str, str] = {}
-    healthy: set[str] = set()
-    if isinstance(snapshot.device_plugins, Known):
-        view = DeviceView.of(snapshot)
-        by_socket = {socket: resource for resource, socket in view.sockets.items()}
-        healthy = {state.resource for state in resource_states(view) if state.registered}
 
+def _judge(context: _Context) -> Iterator[Judged]:
+    cases = list(_cases(context))
+    by_owner: defaultdict[str, list[Case]] = defaultdict(list)
+    for case in cases:
+        by_owner[case.owner or case.pod.uid].append(case)
+    running: defaultdict[str, list[Pod]] = defaultdict(list)
+    for pod in filter(runs, context.snapshot.pods.known()):
+        running[owner_of(pod)].append(pod)
+    courses = {
+        owner: course_of(those, running.get(owner, ()), context.registered)
+        for owner, those in by_owner.items()
+    }
+    for case in cases:
+        course = courses[case.owner or case.pod.uid]
+        outcome, consequence = outcome_of(case, course, context.snapshot)
+        rejected = RejectedPod(
+            pod=case.pod.name,
+            uid=case.pod.uid,
+            controller=case.pod.controller,
+            resource=case.resource,
+            at=case.rejection.at,
+            cause=case.cause,
+            pod_outcome=outcome,
+            why=case.evidence,
+            consequence=consequence,
+        )
+        yield Judged(case, course, rejected)
+
+
+def _cases(context: _Context) -> Iterator[Case]:
+    """Yield every rejected pod, unless it is deleted and not overdue."""
+    snapshot = context.snapshot
+    sockets = context.view.sockets if context.view else {}
+    by_socket = {socket: resource for resource, socket in sockets.items()}
     for pod in snapshot.pods.known():
         rejection = pod.rejection
         if pod.phase != "Failed" or rejection is None:
             continue
-        if pod.deleting and not _overdue_since(pod, snapshot):
+        if pod.deleting and not overdue_since(pod, snapshot):
             continue
-
         # If the message names a socket and no resource, the resource is a guess from the spec.
         resource = by_socket.get(rejection.socket, rejection.resource)
-        cause = RejectionCause.NOT_FOR_A_DEVICE
-        evidence = f"the kubelet reported {rejection.reason}: {rejection.message}"
-        if rejection.for_device:
-            cause, evidence = explain(view, pod, rejection, resource)
-        outcome, advice = _outcome(pod, rejection, cause, snapshot, healthy=resource in healthy)
-        yield RejectedPod(
-            pod=pod.name,
-            uid=pod.uid,
-            controller=pod.controller,
-            resource=resource,
-            at=rejection.at,
-            cause=cause,
-            pod_outcome=outcome,
-            why=evidence,
-            do=advice,
-        )
+        if rejection.refused is RejectionKind.NOT_FOR_A_DEVICE:
+            cause = RejectionCause.NOT_FOR_A_DEVICE
+            evidence = _words(pod, rejection, context)
+        else:
+            cause, evidence = explain(context.view, pod, rejection, resource)
+        yield Case(pod, rejection, resource, cause, evidence, _age(rejection, snapshot))
 
 
-def _overdue_since(pod: Pod, snapshot: Snapshot) -> datetime | None:
-    """Return since when a deleted pod should be gone, by the API server's clock.
-
-    None: it may still exist.
-    """
-    if pod.deletion and snapshot.api_time - pod.deletion > OVERDUE:
-        return pod.deletion
-    return None
+def _age(rejection: Rejection, snapshot: Snapshot) -> timedelta | None:
+    if rejection.at is None:
+        return None
+    now = snapshot.api_time if rejection.by_api else snapshot.taken_at
+    return max(now - rejection.at, timedelta(0))
 
 
-def _outcome(
-    pod: Pod, rejection: Rejection, cause: RejectionCause, snapshot: Snapshot, *, healthy: bool
-) -> tuple[PodOutcome, str]:
-    """Return what happens to a rejected pod, and that in words with what to do.
-
-    `healthy`: the kubelet has healthy devices of the resource now.
-    """
-    if since := _overdue_since(pod, snapshot):
-        overdue = f"deleted, and should have been gone by {format_time(since)}"
-        return PodOutcome.TERMINATING_STUCK, f"{overdue}, but {_deletion_blocker(pod)}"
-
-    when = "(its devices are healthy again)" if healthy else "once its devices are healthy again"
-    if cause is RejectionCause.EXHAUSTED:
-        when = "once a device is free"
-    delete = f"delete it {when}; {NO_FORCE}"
-
-    controller = pod.controller
-    kind = controller.partition("/")[0]
-    if kind not in REPLACED_WITHIN:
-        reason = f"{controller} need not replace it" if controller else "it has no controller"
-        return PodOutcome.STUCK, f"{reason}, so it stays Failed: {delete}"
-    limit = REPLACED_WITHIN[kind]
-    if limit and rejection.at and snapshot.taken_at - rejection.at > limit:
-        return PodOutcome.STUCK, f"{controller} should have replaced it by now: {delete}"
-    reaction = "counts it as a failure and retries" if kind == "Job" else "replaces it"
-    return PodOutcome.REPLACED_BY_CONTROLLER, f"{controller} {reaction}; {_LEFTOVER}"
+def _words(pod: Pod, rejection: Rejection, context: _Context) -> str:
+    """Return what the kubelet says. That enough devices are free is no contradiction to it."""
+    words = f"the kubelet says {rejection.reason}: {rejection.message}"
+    if rejection.reason != TOPOLOGY:
+        return words
+    for resource in pod.wants:
+        state = context.states.get(resource)
+        if state and state.devices is not None and state.allocated is not None:
+            free = max(0, state.devices - state.allocated)
+            words += f"; {free} of {count_of(state.devices, 'device')} of {resource} are free now"
+    return words
 
 
-def _deletion_blocker(pod: Pod) -> str:
-    if pod.finalizers:
-        finalizers = ", ".join(pod.finalizers)
-        return (
-            f"its finalizers remain: {finalizers}; the controller that owns them must remove them"
-        )
-    return (
-        "the kubelet has not finished deleting it; only a kubelet restart makes it try again, and "
-        "every device plugin must then register again: ask the owner of the node first; "
-        f"{NO_FORCE}"
-    )
+def _rejected(pod: RejectedPod) -> str:
+    return f"rejected for {pod.resource}" if pod.resource else "rejected"
 
 
-def _finding_about_pod(pod: RejectedPod) -> Finding:
+def _finding_about_pod(one: Judged, steps: tuple[Remedy, ...], context: _Context) -> Finding:
+    pod = one.pod
     subject = f"pod {pod.pod}"
-    rejected = f"{subject} was rejected for {pod.resource or 'a device'}"
     is_stuck = pod.pod_outcome is PodOutcome.TERMINATING_STUCK
+    is_over = pod.pod_outcome is PodOutcome.REPLACED_BY_CONTROLLER
     return Finding(
         NAME,
         subject,
-        f"{rejected}: {pod.why}; {pod.do}",
+        f"{subject} was {_rejected(pod)}: {pod.why}; {pod.consequence}",
+        severity=Severity.INFO if is_over else Severity.WARNING,
         pod=pod.pod,
         cause=pod.cause,
         since=pod.at,
-        identity=(pod.uid,),
-        # Each pod that cannot end has its own advice.
-        group=None if is_stuck else (pod.resource, pod.cause, pod.pod_outcome),
+        # A StatefulSet deletes a rejected pod and creates another one of that name.
+        identity=() if one.case.kind == "StatefulSet" else (pod.uid,),
+        group=None if is_stuck else one.alike,
         resource=pod.resource,
         pod_outcome=pod.pod_outcome,
         rejected_pods=(pod,),
+        steps=steps,
+        kinds=_kinds(one.case, context.snapshot),
     )
 
 
-def _finding_about_storm(pods: Sequence[RejectedPod]) -> Finding:
+def _finding_about_storm(storm: Sequence[Judged], context: _Context) -> Finding:
     """Return a finding with the advice for the commonest cause and outcome."""
-    commonest, _ = Counter((pod.cause, pod.pod_outcome) for pod in pods).most_common(1)[0]
-    typical = next(pod for pod in pods if (pod.cause, pod.pod_outcome) == commonest)
-    subject = f"pods of {_controller_and_namespace(typical)}"
-    names = ", ".join(pod.pod for pod in pods[:_NAMED])
-    if len(pods) > _NAMED:
-        names += f" and {len(pods) - _NAMED} more"
-    rejected = f"{len(pods)} {subject} were rejected for {typical.resource or 'a device'}"
+    commonest, _ = Counter(one.alike for one in storm).most_common(1)[0]
+    typical = next(one for one in storm if one.alike == commonest)
+    pod, course = typical.pod, typical.course
+    subject = f"pods of {typical.case.owner}"
+    names = join_names([one.pod.pod for one in storm[:_NAMED]], max(0, len(storm) - _NAMED))
+    rejected = f"{len(storm)} {subject} were {_rejected(pod)}"
+    clauses = [f"{rejected} ({names})", f"for the first of them: {pod.why}", pod.consequence]
+    severity = Severity.WARNING
+    if not course.is_over:
+        severity = Severity.CRITICAL if course.lasted >= _LASTING else Severity.WARNING
+        if pod.pod_outcome is not PodOutcome.REJECTED_AGAIN:
+            clauses.append(course.evidence)
+    elif pod.pod_outcome is PodOutcome.REPLACED_BY_CONTROLLER:
+        severity = Severity.INFO
     return Finding(
         NAME,
         subject,
-        f"{rejected} ({names}); for the first of them: {typical.why}; {typical.do}",
-        cause=typical.cause,
-        since=pods[0].at,
-        resource=typical.resource,
-        pod_outcome=typical.pod_outcome,
-        rejected_pods=tuple(pods),
+        "; ".join(clauses),
+        severity=severity,
+        cause=pod.cause,
+        since=storm[0].pod.at,
+        resource=pod.resource,
+        pod_outcome=pod.pod_outcome,
+        rejected_pods=tuple(one.pod for one in storm),
+        headline="" if course.is_over else f"{rejected}, and it may go on",
+        steps=_steps(storm, context, typical),
+        kinds=_kinds(typical.case, context.snapshot),
     )
 
 
@@ -217,27 +283,60 @@ def describe_group(findings: Sequence[Finding], _assessment: Assessment) -> str:
     """Describe several pods that were rejected for one resource and cause."""
     first = findings[0].rejected_pods[0]
     pods = join_names([finding.pod for finding in findings])
-    rejected = f"{len(findings)} pods were rejected for {first.resource or 'a device'} ({pods})"
-    return f"{rejected}; for the first of them: {first.why}; {first.do}"
+    rejected = f"{len(findings)} pods were {_rejected(first)} ({pods})"
+    return f"{rejected}; for the first of them: {first.why}; {first.consequence}"
 
 
-def _storms(rejected: Iterable[RejectedPod]) -> Iterator[tuple[RejectedPod, ...]]:
+def _kinds(case: Case, snapshot: Snapshot) -> tuple[str, ...]:
+    """Return which steps prevent it: no drain evicts a static pod or one of a DaemonSet."""
+    if case.cause is RejectionCause.NODE_REBOOT:
+        is_drained = not case.pod.static and case.kind != "DaemonSet"
+        return (_AT_BOOT, _EVICTABLE) if is_drained else (_AT_BOOT,)
+    node = known_or(snapshot.node, None)
+    spares = is_since(node.kubelet, _SPARES_RUNNING_PODS) if node else None
+    if case.cause is RejectionCause.KUBELET_RESTART and spares is False:
+        return (_AT_RESTART,)
+    return ()
+
+
+def _steps(
+    group: Sequence[Judged], context: _Context, typical: Judged | None = None
+) -> tuple[Remedy, ...]:
+    """Return what to do about pods; `typical`: the one of a storm whose outcome most of them have.
+
+    Pods of different controllers can be a storm as well, and it has to end first.
+    """
+    typical = typical or group[0]
+    cases = [one.case for one in group]
+    course = typical.course
+    if not course.is_storm:
+        course = course_of(cases, (), context.registered)
+    steps: list[Remedy] = []
+    if course.is_storm and not course.is_over:
+        steps += keep_away(cases, context.snapshot)
+    first = [typical.case, *(case for case in cases if case is not typical.case)]
+    outcome = typical.pod.pod_outcome
+    steps += steps_about(first, outcome, context.snapshot, context.registered)
+    return tuple(steps)
+
+
+def _storms(rejected: Iterable[Judged]) -> Iterator[tuple[Judged, ...]]:
     """Yield the pods of each controller of which many were rejected in a short time."""
-    by_controller: defaultdict[str, list[tuple[datetime, RejectedPod]]] = defaultdict(list)
-    for pod in rejected:
-        if pod.controller and pod.at is not None:
-            by_controller[_controller_and_namespace(pod)].append((pod.at, pod))
+    by_controller: defaultdict[str, list[Judged]] = defaultdict(list)
+    for one in rejected:
+        if one.case.owner and one.case.age is not None:
+            by_controller[one.case.owner].append(one)
 
     for pods in by_controller.values():
-        pods.sort(key=lambda dated: (dated[0], dated[1].pod, dated[1].uid))
-        storm: dict[RejectedPod, None] = {}
+        pods.sort(key=lambda one: (-_seconds(one), one.pod.pod, one.pod.uid))
+        storm: dict[tuple[str, str], Judged] = {}
         for start in range(len(pods) - STORM_PODS + 1):
             window = pods[start : start + STORM_PODS]
-            if window[-1][0] - window[0][0] <= STORM_WITHIN:
-                storm |= dict.fromkeys(pod for _, pod in window)
+            if _seconds(window[0]) - _seconds(window[-1]) <= STORM_WITHIN.total_seconds():
+                storm |= {one.key: one for one in window}
         if storm:
-            yield tuple(storm)
+            yield tuple(storm.values())
 
 
-def _controller_and_namespace(pod: RejectedPod) -> str:
-    return f"{pod.controller} in {pod.pod.partition('/')[0]}"
+def _seconds(one: Judged) -> float:
+    return (one.case.age or timedelta(0)).total_seconds()

@@ -1,10 +1,11 @@
 """The state of each resource that device plugins offer, or should offer. Pure."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from agent.checks.devices.dra import dra_resources
-from agent.checks.devices.view import DeviceView
-from agent.model.devices import ResourceState, TransitionKind
+from agent.checks.devices.view import DeviceView, KubeletRun
+from agent.model.clocks import CONTAINER_START
+from agent.model.devices import ENDPOINT_GRACE, ResourceState, TransitionKind
 from agent.model.snapshot import Known, Snapshot, Unavailable, known_or
 
 
@@ -113,7 +114,7 @@ def _state(resource: str, view: DeviceView) -> ResourceState:
         allocated=_allocated(resource, view),
         registered=registered,
         registered_since=since if registered else None,
-        delay=_delay(resource, view),
+        delay=registration_delay(resource, view.runs[-1], view) if view.runs else None,
         socket=socket,
         socket_present=socket in view.connected if socket else None,
         connected=view.is_connected(resource),
@@ -144,7 +145,7 @@ def _is_registered(resource: str, view: DeviceView) -> bool | None:
 def _allocated(resource: str, view: DeviceView) -> int | None:
     if not isinstance(view.snapshot.pods, Known):
         return None
-    live = {pod.uid for pod in view.snapshot.pods.value if pod.live}
+    live = {pod.uid for pod in view.snapshot.pods.value if pod.live} | view.running_unlisted.keys()
     # An init container's device may be given to another container of its pod: then it has two
     # entries.
     allocated = set[tuple[str, str]]()
@@ -154,11 +155,14 @@ def _allocated(resource: str, view: DeviceView) -> int | None:
     return len(allocated)
 
 
-def _delay(resource: str, view: DeviceView) -> timedelta | None:
-    """Return the time from the kubelet's start to the registration of a resource after it."""
-    run = view.runs[-1] if view.runs else None
-    first = run.first_registration(resource) if run else None
-    if run is None or first is None:
+def registration_delay(resource: str, run: KubeletRun, view: DeviceView) -> timedelta | None:
+    """Return the time from a kubelet's start to the registration of a resource after it.
+
+    None: it has not registered, or nobody knows whether that was the first time since the start. An
+    agent that is installed later sees the last registration only, as after a plugin's update.
+    """
+    first = run.first_registration(resource)
+    if first is None:
         return None
     at = first.at
     if not first.exact:  # a plugin binds its socket a moment before it registers
@@ -166,4 +170,19 @@ def _delay(resource: str, view: DeviceView) -> timedelta | None:
         if bound is None or resource not in view.sockets:
             return None
         at = bound
-    return at - run.start.at if at >= run.start.at else None
+    saw_before = first.boot_id == run.start.boot_id and first.uptime > run.start.uptime
+    is_first = saw_before or _may_be_first(resource, run, at, view)
+    return at - run.start.at if at >= run.start.at and is_first else None
+
+
+def _may_be_first(resource: str, run: KubeletRun, at: datetime, view: DeviceView) -> bool:
+    """Return whether nothing shows that a resource had registered before, by one snapshot."""
+    if at - run.start.at > ENDPOINT_GRACE:
+        return False
+    holders = {entry.pod_uid for entry in view.plugins.allocations if entry.resource == resource}
+    starts = (
+        pod.started
+        for pod in known_or(view.snapshot.pods, ())
+        if pod.uid in holders and pod.live and pod.started is not None
+    )
+    return not any(run.start.at <= started <= at - CONTAINER_START for started in starts)

@@ -14,6 +14,7 @@ from typing import Final
 
 from agent.checks.detector import Advice, Noun, Step
 from agent.checks.devices.dra import dra_resources_of
+from agent.checks.devices.resources import registration_delay
 from agent.checks.devices.view import DeviceView
 from agent.model.assessment import Assessment
 from agent.model.clocks import CONTAINER_START, WHOLE_SECOND
@@ -69,8 +70,9 @@ def _too_early(pod: Pod, started: datetime, resource: str, view: DeviceView) -> 
     unknown_until: datetime | None = run.end or view.snapshot.taken_at + CONTAINER_START
     registered = "was not registered then"
     if registration is not None:
-        delay = (registration.at - run.start.at).total_seconds()
-        registered = f"was registered {delay:.1f} s later"
+        registered = f"was registered at {format_time(registration.at)}"
+        if delay := registration_delay(resource, run, view):
+            registered = f"was registered {delay.total_seconds():.1f} s later"
         bound = view.socket_bound(run, resource, run.start.at, view.snapshot.taken_at)
         unknown_until = registration.at if registration.exact else bound
     if unknown_until is None or started + CONTAINER_START >= unknown_until:

@@ -4,16 +4,17 @@ Without a battery-backed clock, a node boots with a wrong time that is corrected
 times can be compared.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
+from agent.checks.devices.pairing import pair, stem
 from agent.model.clocks import CLOCK_STEP
 from agent.model.devices import KUBELET_SOCKET, DevicePlugins, DeviceTransition, TransitionKind
-from agent.model.snapshot import NodeDevices, Snapshot, known_or
+from agent.model.snapshot import Known, NodeDevices, Snapshot, known_or
 
 REGISTERS_WITHIN: Final = timedelta(seconds=1)
 """From the bind of a plugin's socket to its registration: 0.2 s on a real node."""
@@ -144,20 +145,18 @@ class DeviceView:
 
     @cached_property
     def sockets(self) -> Mapping[str, str]:
-        """The socket of each resource, by convention, or if there is one of each.
-
-        The socket need not exist now.
-        """
-        resources = dict.fromkeys([*self.healthy, *self.last_changes])
-        names = {*self.connected, *(change.socket for change in self.history)}
-        paired = {}
-        for resource in resources:
-            for socket in _conventional_sockets(resource):
-                if socket in names:
-                    paired[resource] = socket
-        if len(resources) == len(self.connected) == 1 and not paired:
-            return dict(zip(resources, self.connected, strict=True))
-        return paired
+        """The socket of each resource of which the evidence names one. It need not exist now."""
+        dropped = {
+            resource
+            for resource, last in self.last_changes.items()
+            if last.what is TransitionKind.DROPPED
+        }
+        return pair(
+            resources={*self.healthy, *self.last_changes},
+            sockets=self.plugins.sockets,
+            history=self.history,
+            expected=({*self.healthy, *self.last_changes} - dropped),
+        )
 
     def is_connected(self, resource: str) -> bool | None:
         """Whether the kubelet has the stream of the resource's plugin open; None: unknown."""
@@ -171,13 +170,29 @@ class DeviceView:
         Of an unknown plugin, it may be any socket that is not assigned to another resource.
         """
         own = self.sockets.get(resource)
-        assigned = set(self.sockets.values())
+        assigned = set(map(stem, self.sockets.values()))
         times = []
         for change in run.history:
-            is_own = change.socket == own if own else change.socket not in assigned
+            name = stem(change.socket)
+            is_own = name == stem(own) if own else name not in assigned
             if change.what is TransitionKind.SOCKET_APPEARED and is_own:
                 times.append(change.at)
         return min((at for at in times if since <= at <= until), default=None)
+
+    @cached_property
+    def running_unlisted(self) -> Mapping[str, str]:
+        """The names, by UID, of pods that run and that the API server does not have.
+
+        Empty also if the pods or the containers are unavailable.
+        """
+        if not isinstance(self.snapshot.pods, Known):
+            return {}
+        listed = {pod.uid for pod in self.snapshot.pods.value}
+        return {
+            container.pod_uid: container.pod
+            for container in known_or(self.snapshot.containers, ())
+            if container.sandbox and container.running and container.pod_uid not in listed
+        }
 
     def in_this_boot(self, at: datetime) -> bool:
         """Whether the wall clock, as it is set now, can have shown this time since the boot."""
@@ -253,13 +268,3 @@ class DeviceView:
             return None
         is_in_future = written > self.snapshot.taken_at + CLOCK_STEP
         return None if is_in_future else written >= bound
-
-
-def _conventional_sockets(resource: str) -> Iterator[str]:
-    """KubeVirt (`generic_device.go`, `pci_device.go`) and NVIDIA (`internal/plugin/server.go`)."""
-    vendor, _, name = resource.partition("/")
-    if vendor == "devices.kubevirt.io":
-        yield f"kubevirt-{name}.sock"
-    if vendor == "nvidia.com":
-        yield f"nvidia-{name}.sock"
-    yield f"kubevirt-{resource.replace('/', '-')}.sock"

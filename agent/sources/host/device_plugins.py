@@ -1,9 +1,11 @@
 """The kubelet's device manager, from outside: its sockets, checkpoint and connections. Read-only.
 
 Neither a plugin nor the kubelet is called. When the kubelet starts, it empties the directory and
-binds `kubelet.sock`; then each plugin binds its own socket again and registers. The checkpoint
-(`devicemanager/checkpoint`) says which devices the kubelet knows, and which containers it gave them
-to. It is replaced by a rename, so never half written, and its checksum is not verified.
+binds `kubelet.sock`; then each plugin binds its own socket again and registers. Some plugins
+(SR-IOV, RDMA) have their socket in `plugins_registry` beside it, where a start removes nothing. The
+checkpoint (`devicemanager/checkpoint`) says which devices the kubelet knows, and which containers
+it gave them to. It is replaced by a rename, so never half written, and its checksum is not
+verified.
 """
 
 import json
@@ -27,11 +29,14 @@ from agent.model.snapshot import from_mtime
 from agent.model.text import escape
 from agent.sources.host.files import names_in, open_directory, read_file
 from agent.sources.host.unix_sockets import UnixSockets, read_sockets
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import NotFound, SourceError
 
 _CHECKPOINT: Final = "kubelet_internal_checkpoint"
 _CANONICAL: Final = Path("/var/lib/kubelet/device-plugins")
 """The directory as the kubelet knows it."""
+_REGISTRY: Final = "plugins_registry"
+_OF_A_DRIVER: Final = "-reg.sock"
+"""The kubelet's registration sockets of drivers: `node-driver-registrar` for storage, and DRA."""
 _NO_SOCKETS: Final = UnixSockets(frozenset(), frozenset())
 
 
@@ -52,34 +57,57 @@ def read_device_plugins(
         # The kubelet's socket before the plugins': if the kubelet starts meanwhile, it removes
         # their sockets, so none seems older than a kubelet that would have removed it.
         kubelet = _bound_at(KUBELET_SOCKET, directory)
-        made = {}
-        for name in names_in(directory, path):
-            if name != KUBELET_SOCKET and not name.startswith("."):
-                at = _bound_at(name, directory)
-                if at is not None:
-                    made[name] = at
+        made = _sockets_in(directory, path)
         checkpoint = _read_checkpoint(directory)
+    registry = path.with_name(_REGISTRY)
+    all_in_registry = _registry_sockets(registry)
+    drivers = [name for name in all_in_registry if name.endswith(_OF_A_DRIVER)]
+    in_registry = {name: at for name, at in all_in_registry.items() if name not in drivers}
     stored = history()
     paths = {
         name: {os.fsencode(parent / name) for parent in (path, _CANONICAL)}
         for name in (KUBELET_SOCKET, *made)
     }
+    canonical = _CANONICAL.with_name(_REGISTRY)
+    for name in in_registry.keys() - made.keys():
+        paths[name] = {os.fsencode(parent / name) for parent in (registry, canonical)}
     open_sockets = _NO_SOCKETS
-    if made or kubelet is None:
+    if made or in_registry or kubelet is None:
         open_sockets = _open_sockets(proc, chain.from_iterable(paths.values()))
     # The kernel lists a socket until it is closed, also without its file. Here only the path that
     # was read counts: the kubelet has its socket in another directory if that is the wrong one.
     listens = os.fsencode(path / KUBELET_SOCKET) in open_sockets.listening
     return DevicePlugins(
         kubelet_socket=kubelet,
-        sockets=_with_connections(made, paths, open_sockets),
+        sockets=_with_connections(made, in_registry, paths, open_sockets),
         checkpoint_written=checkpoint.written,
         registered=checkpoint.registered,
         allocations=checkpoint.allocations,
         history=stored.transitions,
         trouble=stored.trouble,
+        drivers=_devices(name.removesuffix(_OF_A_DRIVER) for name in drivers),
         listens_without_file=kubelet is None and listens,
     )
+
+
+def _sockets_in(directory: int, path: Path) -> dict[str, datetime]:
+    """Return when each plugin's socket of an open directory was bound."""
+    names = (
+        name
+        for name in names_in(directory, path)
+        if name != KUBELET_SOCKET and not name.startswith(".")
+    )
+    bound = ((name, _bound_at(name, directory)) for name in names)
+    return {name: at for name, at in bound if at is not None}
+
+
+def _registry_sockets(path: Path) -> dict[str, datetime]:
+    """Return those of the registry; none where there is no registry."""
+    try:
+        with open_directory(path) as directory:
+            return _sockets_in(directory, path)
+    except NotFound:
+        return {}
 
 
 def _open_sockets(proc: Path, paths: Iterable[bytes]) -> UnixSockets:
@@ -91,15 +119,18 @@ def _open_sockets(proc: Path, paths: Iterable[bytes]) -> UnixSockets:
 
 
 def _with_connections(
-    made: Mapping[str, datetime], paths: Mapping[str, set[bytes]], open_sockets: UnixSockets
+    made: Mapping[str, datetime],
+    in_registry: Mapping[str, datetime],
+    paths: Mapping[str, set[bytes]],
+    open_sockets: UnixSockets,
 ) -> tuple[PluginSocket, ...]:
     """Add whether the kubelet is connected, if the list is that of its network namespace."""
     # A list without the kubelet's own socket is another namespace's, or the kubelet does not run.
     is_kubelets = bool(paths[KUBELET_SOCKET] & open_sockets.listening)
     sockets = []
-    for name, at in sorted(made.items()):
+    for name, at in sorted({**in_registry, **made}.items()):
         connected = bool(paths[name] & open_sockets.connected) if is_kubelets else None
-        sockets.append(PluginSocket(escape(name), at, connected))
+        sockets.append(PluginSocket(escape(name), at, connected, registry=name not in made))
     return tuple(sockets)
 
 

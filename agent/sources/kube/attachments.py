@@ -3,28 +3,44 @@
 They are requested only then, by name.
 """
 
+import itertools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 from agent.checks.cluster import detached_volume
+from agent.checks.cluster.volume_causes import ATTACH_FAILED, ENTRIES
+from agent.model import catalog
 from agent.model.snapshot import Pod, Snapshot
-from agent.model.volumes import Attachment, Attachments
+from agent.model.text import escape, truncate
+from agent.model.volumes import Attachment, Attachments, Holder, VolumeEvent
 from agent.sources.kube.cached_request import CachedRequest, Get, OpenSession
 from agent.sources.kube.connection import Query
 from agent.sources.kube.errors import FORBIDDEN, NOT_FOUND, ApiError
-from agent.sources.kube.fields import Object
-from agent.sources.kube.volume_names import unique_volume_name
+from agent.sources.kube.fields import Object, objects
+from agent.sources.kube.node_object import NODES_PATH, parse_node
+from agent.sources.kube.volume_names import unique_volume_names
 from agent.sources.source import Source
+from agent.sources.source_error import SourceError
 
 MAX_REQUESTS: Final = 64
 """Requests for one snapshot."""
 CACHED_FOR: Final = 60.0
 """Seconds."""
+_MAX_PAGES: Final = 50
+_NODES_IN_PAGE: Final = 50
+_NODES_CACHED_FOR: Final = 600.0
+"""Seconds. A list of all nodes is large, and a volume that moves is reported only after longer."""
+_Holders: TypeAlias = Mapping[str, Sequence[Holder]] | None
+_FAILED_ATTACH: Final = "FailedAttachVolume"
+_REASONS: Final = frozenset({_FAILED_ATTACH, "FailedMount"})
+_EXCLUSIVE: Final = frozenset({"ReadWriteOnce", "ReadWriteOncePod"})
+_VOLUME: Final = re.compile(r'for volume "([^"]{1,253})"')
+"""The PersistentVolume, in the messages of the controller and the kubelet."""
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 """A valid object name. Pods and claims may contain any volume name: `../../secrets/key` would be
 another path."""
@@ -40,6 +56,7 @@ class AttachmentsSource(Source):
     def __init__(self, open_session: OpenSession, node: str, clock: Callable[[], float]) -> None:
         self._node = node
         self._cached = CachedRequest[Attachments](open_session, clock, CACHED_FOR)
+        self._holders = CachedRequest[_Holders](open_session, clock, _NODES_CACHED_FOR)
 
     def reason_not_needed(self, snapshot: Snapshot) -> str | None:
         needed = detached_volume.request(snapshot)
@@ -52,7 +69,60 @@ class AttachmentsSource(Source):
         """
         request = detached_volume.request(snapshot) or detached_volume.Request((), ())
         subjects = frozenset((*request.volumes, *(pod.uid for pod in request.pods)))
-        return self._cached.get(lambda get: _Lookup(get, self._node).attachments(request), subjects)
+        found = self._cached.get(
+            lambda get: _Lookup(get, self._node).attachments(request), subjects
+        )
+        return self._with_holders(found, request) if request.is_late else found
+
+    def _with_holders(self, found: Attachments, request: detached_volume.Request) -> Attachments:
+        """Add who else has each volume that nothing else explains."""
+        volumes = [
+            attachment.volume
+            for attachment in found.volumes
+            if attachment.volume in request.volumes and _is_unexplained(attachment)
+        ]
+        if not volumes:
+            return found
+        try:
+            holders = self._holders.get(
+                lambda get: _read_holders(get, self._node, volumes), frozenset(volumes)
+            )
+        except SourceError as error:
+            if isinstance(error, ApiError) and error.status == FORBIDDEN:
+                return replace(found, not_requested=(*found.not_requested, "list nodes"))
+            return found  # who has it stays unknown
+        if holders is None:
+            return found
+        with_holders = (
+            replace(attachment, holders=tuple(holders.get(attachment.volume, ())))
+            if attachment.volume in volumes
+            else attachment
+            for attachment in found.volumes
+        )
+        return replace(found, volumes=tuple(with_holders))
+
+
+def _is_unexplained(attachment: Attachment) -> bool:
+    return not (attachment.attached or attachment.attach_error or attachment.detach_error)
+
+
+def _read_holders(get: Get, own: str, volumes: Sequence[str]) -> _Holders:
+    """Return the other nodes whose status has a volume; None: the cluster has too many nodes."""
+    found: dict[str, list[Holder]] = {}
+    position: Query = ()
+    for _ in range(_MAX_PAGES):
+        page = json.loads(get(NODES_PATH, (("limit", str(_NODES_IN_PAGE)), *position)))
+        for item in objects(page["items"]):
+            node = parse_node(item)
+            listed = {*node.volumes_in_use, *node.volumes_attached}
+            for volume in volumes if node.name != own else ():
+                if any(detached_volume.same(volume, other) for other in listed):
+                    found.setdefault(volume, []).append(Holder(node.name, node.ready))
+        more = str(page["metadata"].get("continue") or "")
+        if not more:
+            return found
+        position = (("continue", more),)
+    return None
 
 
 class _Lookup:
@@ -75,8 +145,41 @@ class _Lookup:
                 for name in pod.claims:
                     if f"{namespace}/{name}" not in claims:
                         self._add_claim(attachments, namespace, name, request.volumes)
-        failed = tuple(pod.uid for pod in request.pods if self._has_attach_failure(pod))
-        return Attachments(tuple(attachments.values()), failed, tuple(self._not_requested))
+        events = [(pod, event) for pod in request.pods for event in self._events(pod)]
+        failed = {pod.uid: None for pod, event in events if event.get("reason") == _FAILED_ATTACH}
+        if request.is_late:
+            attachments = self._with_drivers(attachments, request.volumes)
+        return Attachments(
+            volumes=tuple(attachments.values()),
+            failed_pods=tuple(failed),
+            not_requested=tuple(self._not_requested),
+            events=_last_events(events),
+        )
+
+    def _with_drivers(
+        self, attachments: dict[str, Attachment], volumes: tuple[str, ...]
+    ) -> dict[str, Attachment]:
+        """Add whether the driver of each volume is registered here, where nothing explains it."""
+        drivers = {
+            volume: csi[1]
+            for volume in volumes
+            if _is_unexplained(attachments[volume]) and (csi := _CSI.fullmatch(volume))
+        }
+        registered = self._drivers() if drivers else None
+        if registered is None:
+            return attachments
+        return attachments | {
+            volume: replace(attachments[volume], driver_registered=driver in registered)
+            for volume, driver in drivers.items()
+        }
+
+    def _drivers(self) -> set[str] | None:
+        """Return the CSI drivers that are registered on this node; None: unknown."""
+        described = self._object("/apis/storage.k8s.io/v1", "csinodes", self._node)
+        if not described:  # servers before 1.17 have none
+            return None
+        drivers = objects((described.get("spec") or {}).get("drivers"))
+        return {str(driver.get("name")) for driver in drivers}
 
     def _add_claim(
         self,
@@ -85,14 +188,26 @@ class _Lookup:
         name: str,
         volumes: tuple[str, ...],
     ) -> None:
-        bound = self._bound_volume(namespace, name)
-        if bound is None:
+        path = f"/api/v1/namespaces/{quote(namespace)}"
+        claim = self._object(path, "persistentvolumeclaims", name) or {}
+        persistent_volume = str((claim.get("spec") or {}).get("volumeName") or "")
+        if not persistent_volume:
+            return
+        spec = self._volume_spec(persistent_volume)
+        bound = unique_volume_names(spec, persistent_volume)
+        if not bound:
             return
         # A volume can have an in-tree name and one of CSI: that of the request counts.
-        same = (volume for volume in volumes if detached_volume.same(bound, volume))
-        volume = next(same, bound)
+        pairs = itertools.product(bound, volumes)
+        same = (volume for one, volume in pairs if detached_volume.same(one, volume))
+        volume = next(same, bound[0])
         attachment = attachments.get(volume) or Attachment(volume)
-        attachments[volume] = replace(attachment, claim=f"{namespace}/{name}")
+        attachments[volume] = replace(
+            attachment,
+            claim=f"{namespace}/{name}",
+            shared=_is_shared(spec),
+            persistent_volume=persistent_volume,
+        )
 
     def _attachment(self, volume: str) -> Attachment:
         csi = _CSI.fullmatch(volume)
@@ -104,43 +219,41 @@ class _Lookup:
         described = self._object("/apis/storage.k8s.io/v1", "volumeattachments", name)
         if described is None:
             return Attachment(volume)
-
         status = described.get("status") or {}
         deleting = (described.get("metadata") or {}).get("deletionTimestamp")
         attached = status.get("attached") is True and not deleting
         source = (described.get("spec") or {}).get("source") or {}
         persistent_volume = str(source.get("persistentVolumeName") or "")
-        reference = self._volume_spec(persistent_volume).get("claimRef")
+        spec = self._volume_spec(persistent_volume)
+        reference = spec.get("claimRef")
         return Attachment(
             volume,
             attached=attached,
             failed=bool(status.get("attachError")) and not attached,
             claim=f"{reference['namespace']}/{reference['name']}" if reference else None,
+            exists=bool(described),
+            attach_error="" if attached else _message(status.get("attachError")),
+            detach_error="" if attached else _message(status.get("detachError")),
+            shared=_is_shared(spec),
+            persistent_volume=persistent_volume,
         )
-
-    def _bound_volume(self, namespace: str, claim: str) -> str | None:
-        """Return the unique name of the volume that a claim is bound to; None: none is known."""
-        path = f"/api/v1/namespaces/{quote(namespace)}"
-        described = self._object(path, "persistentvolumeclaims", claim) or {}
-        name = (described.get("spec") or {}).get("volumeName")
-        return unique_volume_name(self._volume_spec(name), name) if name else None
 
     def _volume_spec(self, name: str) -> Object:
         """Return the spec of a PersistentVolume; empty: it does not exist, or is not known."""
         return (self._object("/api/v1", "persistentvolumes", name) or {}).get("spec") or {}
 
-    def _has_attach_failure(self, pod: Pod) -> bool:
+    def _events(self, pod: Pod) -> list[Object]:
+        """Return the pod's Events about attaching and mounting."""
         namespace = quote(pod.name.partition("/")[0])
         path = f"/api/v1/namespaces/{namespace}/events"
-        selector = f"involvedObject.uid={pod.uid},reason=FailedAttachVolume"
         # Few events match, and servers before 1.24 search the namespace's events in pages of this
         # size.
-        query = (("fieldSelector", selector), ("limit", "500"))
+        query = (("fieldSelector", f"involvedObject.uid={pod.uid}"), ("limit", "500"))
         events = self._request("list events", path, query) or {}
         items = events.get("items")
         if items is not None and not isinstance(items, list):
             raise TypeError(f"items: {type(items).__name__}")
-        return bool(items)
+        return [item for item in items or () if item.get("reason") in _REASONS]
 
     def _object(self, path: str, resource: str, name: str) -> Object | None:
         if not _NAME.fullmatch(name):
@@ -170,3 +283,34 @@ class _Lookup:
         if not isinstance(tree, dict):
             raise TypeError(f"{path}: {type(tree).__name__}")
         return tree
+
+
+def _last_events(events: list[tuple[Pod, Object]]) -> tuple[VolumeEvent, ...]:
+    """Return the last Event of each pod, kind and volume that says why one is not attached."""
+    kept: dict[tuple[str, str, str], VolumeEvent] = {}
+    for pod, event in sorted(events, key=lambda pair: str(pair[1].get("lastTimestamp") or "")):
+        text = str(event.get("message") or "")
+        entry = catalog.find(text)
+        key = entry.key if entry and entry.key in ENTRIES else ""
+        if not key and event.get("reason") == _FAILED_ATTACH:
+            key = ATTACH_FAILED
+        if key:
+            volume = _VOLUME.search(text)
+            name = escape(volume[1]) if volume else ""
+            message = escape(truncate(text))
+            kept[pod.uid, key, name] = VolumeEvent(pod.uid, key, message, name)
+    return tuple(kept.values())
+
+
+def _message(error: Any) -> str:
+    """Return the words of a VolumeError; empty: there is none."""
+    if not error:
+        return ""
+    return escape(truncate(error.get("message") or "an error without a message"))
+
+
+def _is_shared(spec: Object) -> bool | None:
+    """Return whether a PersistentVolume may be attached to several nodes; None: unknown."""
+    modes = spec.get("accessModes")
+    # As the controller decides it (util.IsMultiAttachAllowed): without modes it does not check.
+    return not _EXCLUSIVE.issuperset(modes) if modes else None

@@ -19,7 +19,7 @@ from agent.sources.kube.fields import (
     sorted_names,
 )
 from agent.sources.kube.rejections import parse_rejection
-from agent.sources.kube.volume_names import unique_volume_name
+from agent.sources.kube.volume_names import unique_volume_names
 
 
 def pods_of(node: str) -> Resource[Pod]:
@@ -42,7 +42,9 @@ def parse_pod(item: Object) -> Pod:
     host_network = bool(spec.get("hostNetwork"))
     ips = _ips(status)
     volumes = objects(spec.get("volumes"))
-    attached = (unique_volume_name(volume, str(volume.get("name"))) for volume in volumes)
+    attached = (
+        name for volume in volumes for name in unique_volume_names(volume, str(volume.get("name")))
+    )
     # The status has the last two runs of each container.
     started = min(filter(None, _starts(status)), default=None)
     wants_in_init = sorted_names(_device_resources(spec, "initContainers"))

@@ -8,7 +8,7 @@ from typing import Any
 
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import NotRequested, Snapshot
-from agent.model.volumes import Attachment, Confidence, Mount
+from agent.model.volumes import Attachment, Confidence, Holder, Mount, VolumeEvent
 from tests import builders as b
 from tests.builders import (
     CLOUD_DISK,
@@ -69,17 +69,27 @@ def test_a_pod_that_waits_for_an_attached_volume_confirms_it() -> None:
     # The message says whether the version has the bug.
     for versions, words in (
         (
-            ("v1.9.3", "v1.20.2", "v1.22.13", "v1.23.10-gke.100", "v1.24.4", "v1.25.0"),
-            "has the known bug",
+            ("v1.9.3", "v1.20.2", "v1.22.13", "v1.24.4", "v1.25.0"),
+            "has the known bug that loses such entries;",
         ),
         (
             ("v1.22.14", "v1.23.11+k3s1", "v1.24.5", "v1.25.1", "v1.26.0", "1.36.3", "v2.0.0"),
-            "has the known fixes",
+            "restores such entries",
         ),
     ):
         for version in versions:
             message = the(replace(detached(waiting_pod()), server_version=version)).message
             assert f"Kubernetes {version} {words}" in message
+    # A vendor's build may have the fix before the release has it.
+    for version, release in (
+        ("v1.18.4-tke.6", "1.18.4"),
+        ("v1.23.10-gke.100", "1.23.10"),
+        ("v1.21.2-eks-c3bf2d", "1.21.2"),
+        ("v1.22.3+k3s1", "1.22.3"),
+    ):
+        message = the(replace(detached(waiting_pod()), server_version=version)).message
+        assert f"Kubernetes {release} has the known bug that loses such entries, and" in message
+        assert f"and the build {version} may have the fix" in message
     for version in ("", "banana"):
         message = the(replace(detached(waiting_pod()), server_version=version)).message
         assert "it is unknown whether this version of Kubernetes has the known bug" in message
@@ -211,10 +221,11 @@ def test_no_finding() -> None:
         "another is mounted": detached(mounts=[Mount(CLOUD_DISK)]),
         "attaching takes a minute": detached(waiting_pod(ago=timedelta(seconds=60))),
         "attaching takes nine minutes": detached(waiting_pod(ago=9 * MINUTE), words=[NOT_ATTACHED]),
-        "attaching failed": detached(waiting_pod(), words=[replace(NOT_ATTACHED, failed=True)]),
-        "an event says why": detached(waiting_pod(), attachments=failed),
-        "an event says why, claim not known": detached(
-            waiting_pod(), attachments=replace(failed, volumes=())
+        "attaching failed, and is tried again": detached(
+            waiting_pod(ago=9 * MINUTE), words=[replace(NOT_ATTACHED, failed=True)]
+        ),
+        "an event says why, and it is tried again": detached(
+            waiting_pod(ago=9 * MINUTE), attachments=failed
         ),
         "its pod does not wait": detached(waiting_pod("shop/other", claims=["other"])),
         "the pod has its volumes": detached(waiting_pod(), b.sandbox("7" * 64, "shop/db-0")),
@@ -237,6 +248,120 @@ def test_no_finding() -> None:
         "it waits for something else": detached(b.pod("shop/image", phase="Pending")),
     }.items():
         assert findings(snapshot) == [], why
+
+
+MULTI_ATTACH = 'Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) web-1'
+UID = "uid of shop/db-0"
+
+
+def test_what_the_cluster_says_is_not_called_a_lost_entry() -> None:
+    words = replace(NOT_ATTACHED, exists=True, holders=(), shared=False, driver_registered=True)
+    off, on = Holder("worker-2", ready=False), Holder("worker-3", ready=True)
+    elsewhere, failing, no_driver = Confidence.ELSEWHERE, Confidence.FAILING, Confidence.NO_DRIVER
+    for changes, confidence, said in (
+        (
+            {"holders": (on,)},
+            elsewhere,
+            "another node has it (Multi-Attach): worker-3; end the pod",
+        ),
+        (
+            {"holders": (off, on), "exists": None},
+            elsewhere,
+            "worker-2 (not Ready), worker-3; end the pod that uses it on worker-2; if that machine",
+        ),
+        ({"attach_error": "no space"}, failing, "as its VolumeAttachment says: no space; "),
+        ({"detach_error": "busy"}, failing, "as its VolumeAttachment says: busy; "),
+        ({"failed": True}, failing, "as its VolumeAttachment says: an attach error; "),
+        (
+            {"driver_registered": False, "attach_error": "no such driver"},
+            no_driver,
+            "its CSI driver disk.example.com is not registered on this node; look at the pod",
+        ),
+    ):
+        found = the(detached(waiting_pod(), words=[replace(words, **changes)]))
+        assert verdict(found) == (confidence, Severity.INFO, "shop/db-0")
+        assert found.message.startswith(f"{confidence.value}: {DISK} is in the node's volumesInUse")
+        assert said in found.message
+        for never in ("known bug", "restores such entries", "cordon", "one of:"):
+            assert never not in found.message
+        soon = waiting_pod(ago=9 * MINUTE)
+        assert not findings(detached(soon, words=[replace(words, **changes)]))
+    found = the(detached(waiting_pod(), words=[replace(words, holders=(off,))]))
+    taint = "kubectl taint node worker-2 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+    assert taint in found.message
+    found = the(detached(waiting_pod(), words=[replace(words, holders=(on,), shared=None)]))
+    assert "(unverified: its access mode may allow several nodes)" in found.message
+    # The same, by the words of Events.
+    for entry, message, confidence, said in (
+        ("volume_used_elsewhere", MULTI_ATTACH, elsewhere, f"as an Event says: {MULTI_ATTACH}; "),
+        ("attach_failed", "no quota", failing, "as its Event says: no quota; "),
+        ("csi_driver_missing", "driver name", no_driver, "is not registered on this node; "),
+    ):
+        event = VolumeEvent(UID, entry, message, "pvc-1")
+        answers = replace(
+            attachments(replace(NOT_ATTACHED, persistent_volume="pvc-1")), events=(event,)
+        )
+        found = the(detached(waiting_pod(), attachments=answers))
+        assert (found.confidence, found.severity) == (confidence, Severity.INFO)
+        assert said in found.message
+        # One about another volume of the pod, or about another pod, says nothing of this one.
+        for other in (replace(event, persistent_volume="pvc-2"), replace(event, pod_uid="another")):
+            found = the(detached(waiting_pod(), attachments=replace(answers, events=(other,))))
+            assert found.confidence is Confidence.PROBABLE
+    # Recordings of earlier releases have no words.
+    failed = attachments(NOT_ATTACHED, failed_pods=[UID])
+    for answers in (failed, replace(failed, volumes=())):
+        found = the(detached(waiting_pod(), attachments=answers))
+        assert (found.confidence, found.severity) == (failing, Severity.INFO)
+        assert "one of: another node has it (Multi-Attach); attaching" in found.message
+    # A volume for several nodes may be on another one.
+    shared = replace(words, holders=(on,), shared=True)
+    assert the(detached(waiting_pod(), words=[shared])).confidence is Confidence.PROBABLE
+
+
+def test_without_the_right_to_know_every_possible_reason_is_named() -> None:
+    elsewhere, lost = "another node has it (Multi-Attach)", "its entry was lost ("
+    failing, no_driver = "attaching or detaching it fails", "its CSI driver is not registered"
+    unread = ("get volumeattachments", "list events")
+    unknown = Attachment(DISK, claim="shop/data-db-0")
+    in_tree = replace(unknown, volume=CLOUD_DISK)
+    pending = replace(unknown, attached=False, exists=True)
+    recent, old = 20 * MINUTE, 90 * MINUTE
+    for attachment, ago, refused, reasons in (
+        (unknown, recent, unread, {elsewhere, failing, no_driver, lost}),
+        (unknown, old, (), {elsewhere, failing, no_driver, lost}),  # an Event would be gone
+        (unknown, recent, (), {elsewhere, no_driver, lost}),
+        (replace(unknown, holders=(), driver_registered=True), old, (), {elsewhere, failing, lost}),
+        (in_tree, old, (), {elsewhere, failing, lost}),
+        (replace(in_tree, holders=()), old, (), {failing, lost}),
+        (replace(in_tree, holders=()), recent, (), {lost}),
+        (pending, old, (), {elsewhere, failing, no_driver}),
+        (replace(pending, holders=(), driver_registered=True), recent, (), {failing}),
+        # There is no VolumeAttachment: the controller does not try, as while another node has it.
+        (replace(unknown, attached=False, exists=False), old, (), {elsewhere, no_driver}),
+    ):
+        waits = waiting_pod("shop/db-0", attachment.volume, ago=ago)
+        answers = attachments(attachment, not_requested=refused)
+        using = [node_using(attachment.volume)]
+        snapshot = detached(waits, node=using, attachments=answers)
+        for version, has_bug in (("v1.20.2", True), ("v1.31.4", False)):
+            found = the(replace(snapshot, server_version=version))
+            # Something else is wrong if a version that has the fix seems to have lost an entry.
+            expected = reasons if has_bug or reasons != {lost} else {failing, lost}
+            is_certain = expected == {lost}
+            severity = Severity.CRITICAL if is_certain else Severity.WARNING
+            assert (found.confidence, found.severity) == (Confidence.PROBABLE, severity)
+            possible = (elsewhere, failing, no_driver, lost)
+            assert {reason for reason in possible if reason in found.message} == expected
+            assert ("one of: " in found.message) is not is_certain
+            assert ("cordon the node" in found.message) is (has_bug and lost in expected)
+            decides = "kubectl describe pod -n shop db-0 (Events live for an hour)"
+            assert (decides in found.message) is not is_certain
+            is_csi = attachment.volume == DISK
+            shown = is_csi and not is_certain
+            assert ("kubectl get volumeattachments" in found.message) is shown
+            shown = not is_csi and not is_certain
+            assert ("custom-columns='NODE:.metadata.name,ATTACHED" in found.message) is shown
 
 
 def test_unavailable_data_is_never_treated_as_attached() -> None:

@@ -2,7 +2,11 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
+from agent.exporters.summary import headline
+from agent.model.finding import Severity
+from agent.model.snapshot import Snapshot
 from agent.model.watches import Evidence
 from tests.builders import (
     NOW,
@@ -10,7 +14,10 @@ from tests.builders import (
     findings_of,
     gap_of,
     node,
+    processes,
+    scanned,
     shown,
+    the_finding,
     unavailable,
     without,
     without_api,
@@ -36,9 +43,36 @@ def test_each_resource_has_its_own_finding() -> None:
         "sent an old ADDED or MODIFIED event, version 7, to a watch that had reached 40, at "
         in findings[0].message
     )
-    # A lagging server and a restored etcd are no replay.
-    for evidence in (Evidence.OLDER_LIST, Evidence.RV_RESET):
-        assert findings_of(DETECTOR, node(watches=[shown(evidence)])) == []
+    # A lagging server is no replay.
+    assert findings_of(DETECTOR, node(watches=[shown(Evidence.OLDER_LIST)])) == []
+
+
+def test_a_restored_etcd_is_reported_for_hours_or_until_the_kubelet_starts_again() -> None:
+    def restored(ago: timedelta = HOUR, **changes: Any) -> Snapshot:
+        pods = shown(Evidence.RV_RESET, ago=ago, count=2)
+        own = shown(Evidence.RV_RESET, "node", ago=ago + MINUTE)
+        return node(watches=[pods, own], **changes)
+
+    finding = the_finding(DETECTOR, restored())
+    assert (finding.subject, finding.severity) == ("etcd restored", Severity.WARNING)
+    assert finding.since == NOW - HOUR - MINUTE
+    assert finding.message == (
+        "etcd was restored from a backup: its versions went back (pods from 40 to 7, node from 40 "
+        "to 7), noticed at 2026-03-26 19:00:00Z; whatever watches from an earlier version may hear "
+        "nothing for hours; restart the kubelet and kube-proxy here, unless that was done since"
+    )
+    report = scanned(restored())
+    assert headline(report).startswith("Warning: etcd was restored from a backup: restart")
+    assert findings_of(DETECTOR, restored(6 * HOUR - MINUTE))
+    assert not findings_of(DETECTOR, restored(6 * HOUR + MINUTE))
+    for kubelet, is_reported in ((HOUR, True), (HOUR - MINUTE, False), (None, True)):
+        snapshot = restored(processes=[processes(kubelet=kubelet)])
+        assert bool(findings_of(DETECTOR, snapshot)) is is_reported
+    assert findings_of(DETECTOR, without(restored(), "processes")), "it may not have started"
+    # Replays beside it have their own findings and steps.
+    both = node(watches=[shown(), shown(Evidence.RV_RESET)])
+    found = [(one.subject, one.kinds) for one in findings_of(DETECTOR, both)]
+    assert found == [("etcd restored", ("restored",)), ("pods deleted_below", ("replayed",))]
 
 
 def test_the_finding_ends_an_hour_of_boot_clock_after_the_last_event() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from agent.model.devices import TransitionKind
-from agent.model.snapshot import NodeDevices, Pod, Snapshot
+from agent.model.snapshot import Known, NodeDevices, Pod, Snapshot
 from tests import builders as b
 from tests.builders import WORKER, findings_of, pod, transition
 from tests.checks.reported import resources_of, seconds, with_plugins
@@ -54,6 +54,22 @@ def test_no_plugin_is_missing_where_dra_serves_the_pods() -> None:
         "one was rejected before": snapshot_of(MAPPED, b.refused_pod("ml/old", GPU)),
     }.items():
         assert (found(snapshot), resources_of(snapshot)) == ([], {}), why
+
+
+def test_no_plugin_is_missing_between_two_pods_of_a_driver() -> None:
+    def with_driver(*records: Any, driver: str) -> Snapshot:
+        snapshot = snapshot_of(*UNINSTALLED, *records)
+        plugins = snapshot.device_plugins.known()
+        return replace(snapshot, device_plugins=Known(replace(plugins, drivers=(driver,))))
+
+    waiting = replace(pod("ml/plain", phase="Pending"), wants=(GPU,))
+    for driver, records, expected in (
+        ("gpu.nvidia.com", (), []),
+        ("gpu.nvidia.com-0a1b", (), []),
+        ("gpu.nvidia.com", (waiting,), ["late_device_plugin"]),
+        ("compute-domain.nvidia.com", (), ["late_device_plugin"]),
+    ):
+        assert found(with_driver(*records, driver=driver)) == expected, driver
 
 
 def test_a_plugin_is_missing_for_pods_that_dra_does_not_serve() -> None:

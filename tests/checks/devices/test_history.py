@@ -6,7 +6,7 @@ from typing import Any
 
 from agent.exporters.json.scan import scan_document
 from agent.model.devices import TransitionKind
-from agent.model.snapshot import Known, NodeDevices, NotRequested, Snapshot
+from agent.model.snapshot import Known, NodeDevices, NotRequested, Pod, Snapshot
 from tests import builders as b
 from tests.builders import (
     KVM,
@@ -232,6 +232,11 @@ def test_sockets_are_mapped_by_naming_conventions_or_if_there_is_one_of_each() -
         assert [state["socket"] for state in resources_of(snapshot).values()] == found
 
 
+def started_pod(ago: float) -> Pod:
+    """A pod that started so many seconds ago."""
+    return replace(b.pod("shop/vm"), wants=(KVM,), started=NOW - seconds(ago))
+
+
 def test_a_resource_has_its_delay_and_allocations() -> None:
     snapshot = snapshot_of(
         plugin_socket(ago=seconds(20.5)),
@@ -266,6 +271,18 @@ def test_a_resource_has_its_delay_and_allocations() -> None:
     back = following(lost, with_kvm(-200, written=-201, at=202))
     assert delay(back) == 10
     assert resources_of(back)[KVM]["registered_since"] == "2026-03-26T20:03:21Z"
+    # What was before the first snapshot is not known, as after a plugin's update.
+    updated = with_kvm(4000, kubelet=9000, written=3999)
+    assert (delay(updated), resources_of(updated)[KVM]["registered"]) == (None, True)
+    given = (allocation("shop/vm", KVM, "d0"), started_pod(8900))
+    soon = (plugin_socket(ago=seconds(8800)), registered(KVM, "d0"))
+    assert delay(snapshot_of(*soon, kubelet=9000, written=8799)) == 201
+    assert delay(snapshot_of(*soon, *given, kubelet=9000, written=8799)) is None, "it had a device"
+    two = (plugin_socket("a.sock", ago=seconds(20)), plugin_socket("b.sock", ago=seconds(20)))
+    unknown = snapshot_of(*two, registered(TPU, "t0"), written=19)
+    assert resources_of(unknown)[TPU]["registration_delay_seconds"] is None
+    first = following(snapshot_of(kubelet=3000, at=-100), with_kvm(50, kubelet=3000, written=49.9))
+    assert delay(first) == 2950.1, "it was seen to be away"
     # A connected plugin is registered before the checkpoint lists it.
     early = with_kvm(2, written=7200)
     assert (is_registered(early), resources_of(early)[KVM]["registered_since"]) == (True, None)

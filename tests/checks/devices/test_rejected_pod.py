@@ -109,7 +109,7 @@ def test_a_pod_rejected_between_kubelet_start_and_registration_lost_the_race() -
     (waiting,) = rejected_pods(WAITING)
     assert waiting.cause is KUBELET_RESTART
     assert "has not been registered since" in waiting.why
-    assert "once its devices are healthy again" in waiting.do
+    assert "Once the devices are healthy again" in str(only(WAITING).steps)
 
 
 WAITING = node(
@@ -354,20 +354,20 @@ def deleted(ago: float) -> Pod:
 
 
 def test_a_pod_is_replaced_only_by_its_controller() -> None:
-    replaced = PodOutcome.REPLACED_BY_CONTROLLER
+    replaced, again = PodOutcome.REPLACED_BY_CONTROLLER, PodOutcome.REJECTED_AGAIN
     for controller, ago, outcome in (
         ("", 995, PodOutcome.STUCK),
         ("VirtualMachineInstance/vm", 995, PodOutcome.STUCK),
         ("ReplicaSet/web-5d8f", 995, replaced),
         ("Job/once", 995, replaced),
-        ("StatefulSet/db", 119, replaced),
+        ("StatefulSet/db", 119, again),
         ("StatefulSet/db", 121, PodOutcome.STUCK),
-        ("DaemonSet/logs", 959, replaced),
+        ("DaemonSet/logs", 959, again),
         ("DaemonSet/logs", 961, PodOutcome.STUCK),
     ):
         rejected = rejection_of(vm(ago, controller=controller))
         assert rejected.pod_outcome is outcome
-        assert "never use --force" in rejected.do
+        assert rejected.pod == "shop/vm"
 
 
 def test_only_rejected_pods_that_remain_are_reported_and_deleted_ones_by_the_clock_of_the_api_server() -> (

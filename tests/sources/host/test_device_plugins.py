@@ -196,6 +196,27 @@ def test_a_connection_of_the_kubelet_is_a_line_of_the_kernels_list_of_sockets(
             assert connections(directory) == {"a.sock": expected}, lines
 
 
+def test_sockets_of_the_registry_are_read_and_those_of_drivers_are_not(directory: Path) -> None:
+    registry = directory.with_name("plugins_registry")
+    registry.mkdir()
+    (registry / "nested").mkdir()
+    names = ("vf.sock", "csi-reg.sock", "dra-reg.sock")
+    with (
+        bound(directory / "kubelet.sock", directory / "a.sock"),
+        bound(*(registry / name for name in names)) as (plugin, *_),
+        socket.socket(socket.AF_UNIX) as kubelet,
+    ):
+        kubelet.connect(plugin.getsockname())
+        accepted, _ = plugin.accept()
+        with accepted:
+            found = plugins(directory).sockets
+            assert plugins(directory).drivers == ("csi", "dra")
+        assert [(each.name, each.made, each.connected, each.registry) for each in found] == [
+            ("a.sock", MADE, False, False),
+            ("vf.sock", MADE, True, True),
+        ]
+
+
 # The checkpoint
 
 

@@ -2,7 +2,9 @@
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from agent.model.snapshot import Pod, Snapshot, Unavailable
-from agent.model.volumes import Attachment
+from agent.model.volumes import Attachment, Holder
 from tests.builders import CLOUD_DISK, DISK, attachments, node, node_using, waiting_pod
 from tests.sources.kube.conftest import Cluster
 from tests.sources.kube.connections import sources_of_command
@@ -31,6 +33,8 @@ ATTACHMENT: Final = f"/apis/storage.k8s.io/v1/volumeattachments/{NAME}"
 VOLUME: Final = "/api/v1/persistentvolumes/pvc-1"
 CLAIM: Final = "/api/v1/namespaces/shop/persistentvolumeclaims/data-db-0"
 EVENTS: Final = "/api/v1/namespaces/shop/events"
+DRIVERS: Final = "/apis/storage.k8s.io/v1/csinodes/worker-1"
+NODES: Final = "/api/v1/nodes"
 REFERENCE: Final = {"claimRef": {"namespace": "shop", "name": "data-db-0"}}
 OBJECTS: Final[dict[str, Any]] = {
     ATTACHMENT: {
@@ -40,10 +44,20 @@ OBJECTS: Final[dict[str, Any]] = {
     VOLUME: {"spec": {"csi": {"driver": "disk.example.com", "volumeHandle": "vol-7"}, **REFERENCE}},
     CLAIM: {"spec": {"volumeName": "pvc-1"}},
     EVENTS: {"metadata": {"resourceVersion": "7"}, "items": []},
+    DRIVERS: {"spec": {"drivers": [{"name": "disk.example.com", "nodeID": "1"}]}},
+    NODES: {"metadata": {"resourceVersion": "7"}, "items": []},
 }
-PATHS: Final = {"ATTACHMENT": ATTACHMENT, "VOLUME": VOLUME, "CLAIM": CLAIM, "EVENTS": EVENTS}
+PATHS: Final = {
+    "ATTACHMENT": ATTACHMENT,
+    "VOLUME": VOLUME,
+    "CLAIM": CLAIM,
+    "EVENTS": EVENTS,
+    "DRIVERS": DRIVERS,
+    "NODES": NODES,
+}
 Ask = Callable[..., tuple[Any, list[str]]]
 WAITS: Final = waiting_pod()
+UNBOUND: Final = Attachment(CLOUD_DISK, holders=())
 REFUSED: Final = http(json.dumps({"message": "events is forbidden"}), "403 Forbidden")
 ABSENT: Final = http(json.dumps({"message": "not found"}), "404 Not Found")
 
@@ -73,11 +87,18 @@ def test_a_csi_volume_has_its_attachment_and_claim_and_a_pod_its_failure(
     ask: Ask, cluster: Cluster
 ) -> None:
     found, asked = ask()
-    assert found.known() == attachments(Attachment(DISK, attached=True, claim="shop/data-db-0"))
+    known = Attachment(
+        DISK,
+        attached=True,
+        claim="shop/data-db-0",
+        exists=True,
+        persistent_volume="pvc-1",
+    )
+    assert found.known() == attachments(known)
     assert asked == [ATTACHMENT, VOLUME, EVENTS]
     (target,) = cluster.server.requested("/events")
     assert target == (
-        f"{EVENTS}?fieldSelector=involvedObject.uid%3Duid%20of%20shop/db-0%2Creason%3DFailedAttachVolume&limit=500"
+        f"{EVENTS}?fieldSelector=involvedObject.uid%3Duid%20of%20shop/db-0&limit=500"
     ), (
         "before 1.24 a small limit makes the API server ask etcd once for each event of the namespace"
     )
@@ -90,7 +111,8 @@ def test_a_csi_volume_has_its_attachment_and_claim_and_a_pod_its_failure(
         ({"status": None}, False, False),
     ):
         found, _ = ask(ATTACHMENT=OBJECTS[ATTACHMENT] | changes)
-        assert found.known().volumes == (Attachment(DISK, attached, failed, "shop/data-db-0"),)
+        (read,) = found.known().volumes
+        assert (read.attached, read.failed, read.claim) == (attached, failed, "shop/data-db-0")
     found, _ = ask(EVENTS=OBJECTS[EVENTS] | {"items": [{"reason": "FailedAttachVolume"}]})
     assert found.known().failed_pods == (WAITS.uid,)
 
@@ -98,21 +120,140 @@ def test_a_csi_volume_has_its_attachment_and_claim_and_a_pod_its_failure(
 def test_without_an_attachment_the_claim_leads_to_the_volume(ask: Ask) -> None:
     cloud = {"spec": {"awsElasticBlockStore": {"volumeID": "aws://zone-a/vol-8"}}}
     migrated, claim = "kubernetes.io/csi/ebs.csi.aws.com^vol-8", "shop/data-db-0"
+    bound = Attachment(DISK, claim=claim, persistent_volume="pvc-1")
+    nowhere = replace(bound, holders=())
     found, asked = ask(ATTACHMENT=ABSENT)
-    assert found.known() == attachments(Attachment(DISK, attached=False, claim=claim))
-    assert asked == [ATTACHMENT, CLAIM, VOLUME, EVENTS]
-    found, asked = ask(CLOUD_DISK, VOLUME=cloud)
-    assert found.known() == attachments(Attachment(CLOUD_DISK, claim=claim))
-    assert asked == [CLAIM, VOLUME, EVENTS]
-    found, _ = ask(migrated, VOLUME=cloud)
-    assert found.known().volumes == (Attachment(migrated, attached=False, claim=claim),)
-    found, _ = ask(CLOUD_DISK)
-    assert found.known().volumes == (Attachment(CLOUD_DISK), Attachment(DISK, claim=claim)), (
-        "another volume"
+    assert found.known() == attachments(
+        replace(nowhere, attached=False, exists=False, driver_registered=True)
     )
+    assert asked == [ATTACHMENT, CLAIM, VOLUME, EVENTS, DRIVERS, NODES]
+    found, asked = ask(CLOUD_DISK, VOLUME=cloud)
+    assert found.known() == attachments(replace(nowhere, volume=CLOUD_DISK))
+    assert asked == [CLAIM, VOLUME, EVENTS, NODES]
+    found, _ = ask(migrated, VOLUME=cloud)
+    (read,) = found.known().volumes
+    assert (read.volume, read.attached, read.claim) == (migrated, False, claim)
+    assert read.driver_registered is False
+    found, _ = ask(CLOUD_DISK)
+    assert found.known().volumes == (UNBOUND, bound), "another volume"
+    # A vendor's in-tree plugin is called like its source, and the ID is one of the fields.
+    vendor = "kubernetes.io/qcloud-cbs/disk-7"
+    source = {
+        "qcloudCbs": {"cbsDiskId": "disk-7", "fsType": "ext4"},
+        "accessModes": ["ReadWriteOnce"],
+    }
+    found, _ = ask(vendor, VOLUME={"spec": source})
+    assert found.known() == attachments(replace(nowhere, volume=vendor, shared=False))
+    for other in ({"nfs": {"server": "disk-7"}}, {"claimRef": {"name": "disk-7"}}):
+        found, _ = ask(vendor, VOLUME={"spec": other})
+        assert found.known() == attachments(replace(UNBOUND, volume=vendor))
     unbound: Any
     for unbound in ({"spec": {}}, {"spec": None}, ABSENT):
-        assert ask(CLOUD_DISK, CLAIM=unbound)[0].known() == attachments(Attachment(CLOUD_DISK))
+        assert ask(CLOUD_DISK, CLAIM=unbound)[0].known() == attachments(UNBOUND)
+
+
+def node_with(
+    name: str, *, ready: bool = True, in_use: Iterable[str] = (), attached: Iterable[str] = ()
+) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "uid": name},
+        "status": {
+            "conditions": [{"type": "Ready", "status": "True" if ready else "Unknown"}],
+            "volumesInUse": list(in_use),
+            "volumesAttached": [{"name": volume} for volume in attached],
+        },
+    }
+
+
+def test_other_nodes_that_have_the_volume_are_found_with_the_right_to_list_nodes(
+    ask: Ask, cluster: Cluster
+) -> None:
+    refused = dict.fromkeys(["ATTACHMENT", "CLAIM", "EVENTS", "DRIVERS"], REFUSED)
+    nodes = {
+        "metadata": {},
+        "items": [
+            node_with("worker-1", in_use=[DISK]),
+            node_with("worker-2", attached=[DISK, CLOUD_DISK], ready=False),
+            node_with("worker-3", in_use=[DISK]),
+            node_with("worker-4", attached=[CLOUD_DISK]),
+        ],
+    }
+    found, asked = ask(NODES=nodes, **refused)
+    (read,) = found.known().volumes
+    assert read.holders == (Holder("worker-2", ready=False), Holder("worker-3", ready=True))
+    assert (read.exists, read.driver_registered, read.shared) == (None, None, None)
+    assert "list nodes" not in found.known().not_requested
+    assert asked[-1] == NODES
+    (target,) = cluster.server.requested(NODES)
+    assert target == f"{NODES}?limit=50"
+    # Whoever has waited for less than ten minutes may wait for an attach that is under way.
+    soon = (waiting_pod(ago=timedelta(minutes=9)),)
+    assert NODES not in ask(pods=soon, NODES=nodes, **refused)[1]
+    # One that is attached, or whose error is known, needs no explanation.
+    failed = {"status": {"attached": False, "attachError": {"message": "no\nspace"}}}
+    found, asked = ask(ATTACHMENT=OBJECTS[ATTACHMENT] | failed, NODES=nodes)
+    assert NODES not in asked
+    assert found.known().volumes[0].attach_error == "no space"
+    deleting = {
+        "metadata": {"deletionTimestamp": "2026-03-26T19:00:00Z"},
+        "status": {"attached": True, "detachError": {"message": "busy"}},
+    }
+    found, _ = ask(ATTACHMENT=OBJECTS[ATTACHMENT] | deleting)
+    assert (found.known().volumes[0].attached, found.known().volumes[0].detach_error) == (
+        False,
+        "busy",
+    )
+    # What cannot be listed is unknown, and hides nothing else.
+    for answer, rights in (
+        (REFUSED, ("list nodes",)),
+        (http("", "500 Internal Server Error"), ()),
+        (http('{"items": 7}'), ()),
+        (http('{"metadata": {"continue": "more"}, "items": []}'), ()),  # too many pages
+    ):
+        found, _ = ask(ATTACHMENT=ABSENT, NODES=answer)
+        assert found.known().volumes[0].holders is None
+        assert found.known().not_requested == rights
+    # Servers before 1.17 have no CSINode.
+    found, _ = ask(ATTACHMENT=ABSENT, DRIVERS=ABSENT)
+    assert found.known().volumes[0].driver_registered is None
+    for spec, registered in (({}, False), ({"drivers": None}, False), ({"drivers": [{}]}, False)):
+        found, _ = ask(ATTACHMENT=ABSENT, DRIVERS={"spec": spec})
+        assert found.known().volumes[0].driver_registered is registered
+
+
+def test_events_say_why_a_volume_is_not_attached(ask: Ask) -> None:
+    attach, mount = "FailedAttachVolume", "FailedMount"
+    items = [
+        {"reason": reason, "message": message, "lastTimestamp": f"2026-03-26T19:00:{number:02}Z"}
+        for number, (reason, message) in enumerate(
+            (
+                (attach, 'AttachVolume.Attach failed for volume "pvc-1" : rpc error: code = 1'),
+                (attach, 'AttachVolume.Attach failed for volume "pvc-1" : rpc error: code = 2'),
+                (
+                    attach,
+                    'Multi-Attach error for volume "pvc-2" Volume is already used by pod(s) a',
+                ),
+                (
+                    attach,
+                    'Waiting for detach for volume "pvc-3" Volume is already used by pod(s) a',
+                ),
+                (attach, "words of a later release"),
+                (mount, "driver name d not found in the list of registered CSI drivers"),
+                (mount, "words of a later release"),
+                ("Pulled", 'Multi-Attach error for volume "pvc-4" Volume is already used'),
+            )
+        )
+    ]
+    found, _ = ask(EVENTS=OBJECTS[EVENTS] | {"items": list(reversed(items))})
+    assert [(one.entry, one.persistent_volume) for one in found.known().events] == [
+        ("attach_failed", "pvc-1"),
+        ("volume_used_elsewhere", "pvc-2"),
+        ("volume_used_elsewhere", "pvc-3"),
+        ("attach_failed", ""),
+        ("csi_driver_missing", ""),
+    ]
+    assert found.known().events[0].message.endswith("rpc error: code = 2"), "the last one"
+    assert {one.pod_uid for one in found.known().events} == {WAITS.uid}
 
 
 def test_a_missing_permission_is_reported_and_tried_once_and_requests_and_their_time_are_bounded(
@@ -157,8 +298,8 @@ def test_all_requests_of_an_inquiry_share_one_connection_which_is_closed_afterwa
         volumes = [f"{DISK}-{number}" for number in range(100)]
         found = read(sources, "attachments", missing(*volumes))
         assert found.known().not_requested == ("more than 64 objects",)
-        (connection,) = server.connections
-        assert len(connection) == 64
+        connection, of_nodes = server.connections
+        assert (len(connection), len(of_nodes)) == (64, 1)
         port = int(server.address.rpartition(":")[2])
         until(lambda: not established(port), "it is closed")
 
@@ -179,9 +320,9 @@ def test_an_invalid_answer_is_never_treated_as_attached_and_an_invalid_name_caus
             assert len(found.why) < 300
     for name in ("../../secrets/key", "..", "a/status", "a?watch=1", "a\n", "A b", "", "x" * 254):
         found, asked = ask(CLOUD_DISK, pods=(waiting_pod(claims=[name]),))
-        assert (found.known(), asked) == (attachments(Attachment(CLOUD_DISK)), [EVENTS])
+        assert (found.known(), asked) == (attachments(UNBOUND), [EVENTS, NODES])
         found, asked = ask(CLOUD_DISK, CLAIM={"spec": {"volumeName": name}})
-        assert (found.known(), asked) == (attachments(Attachment(CLOUD_DISK)), [CLAIM, EVENTS])
+        assert (found.known(), asked) == (attachments(UNBOUND), [CLAIM, EVENTS, NODES])
 
 
 def test_the_same_is_asked_once_a_minute_also_after_a_failure_and_about_more_at_once(
