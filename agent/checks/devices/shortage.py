@@ -42,14 +42,9 @@ def explain_shortage(
         return Explanation(RejectionCause.EXHAUSTED, f"{in_use}; {held}")
     unlisted = devices.of_unlisted_pods
     if len(free - unlisted) < needed:
-        names = {
-            view.running_unlisted[entry.pod_uid]
-            for entry in view.plugins.allocations
-            if entry.resource == resource and entry.pod_uid in view.running_unlisted
-        }
         evidence = (
             f"{too_few}: {held}, and {len(unlisted)} more {_is_or_are(unlisted)} with "
-            f"{join_names(sorted(names))}: it runs, and the API server does not have it"
+            f"{join_names(_unlisted_holders(view, resource))}: it runs, and the API server does not have it"
         )
         return Explanation(RejectionCause.UNLISTED_POD, evidence)
     if of_others := len(devices.given - devices.of_live_pods):
@@ -67,6 +62,15 @@ def explain_shortage(
         f"{too_few}, but {held}: either pods that had the others have ended since, or the kubelet "
         "holds devices that no pod has (kubernetes#130145)"
     )
+
+
+def _unlisted_holders(view: DeviceView, resource: str) -> list[str]:
+    names = {
+        view.running_unlisted[entry.pod_uid]
+        for entry in view.plugins.allocations
+        if entry.resource == resource and entry.pod_uid in view.running_unlisted
+    }
+    return sorted(names)
 
 
 def _is_or_are(devices: frozenset[str]) -> str:
