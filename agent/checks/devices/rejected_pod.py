@@ -258,8 +258,9 @@ def _finding_about_storm(storm: Sequence[Judged], context: _Context) -> Finding:
     details = [f"pods: {names}", f"the first of them: {pod.why}", pod.consequence]
     severity = Severity.WARNING
     if not course.is_over:
-        headline += ", and it may go on"
-        severity = Severity.CRITICAL if course.lasted >= _LASTING else Severity.WARNING
+        if course.is_storm:
+            headline += ", and it may go on"
+            severity = Severity.CRITICAL if course.lasted >= _LASTING else Severity.WARNING
         if pod.pod_outcome is not PodOutcome.REJECTED_AGAIN:
             details.append(course.evidence)
     elif pod.pod_outcome is PodOutcome.REPLACED_BY_CONTROLLER:
