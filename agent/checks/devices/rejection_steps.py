@@ -22,7 +22,13 @@ _KINDS_BY_TIME: Final = frozenset({
     RejectionKind.NO_CAPACITY,
 })  # fmt: skip
 """What times explain. Of others, the message itself says what it was."""
-_WHEN: Final = {RejectionCause.EXHAUSTED: "Once a device is free, "}
+_WHEN: Final = {
+    RejectionCause.EXHAUSTED: "Once a device is free, ",
+    RejectionCause.DEVICES_LEAKED: "Once the node is drained and its kubelet restarted, ",
+    RejectionCause.UNLISTED_POD: "Once the kubelet has been restarted and has ended that pod, ",
+    RejectionCause.PLUGIN_ERROR: "Once the device plugin is repaired, ",
+    RejectionCause.CHECKPOINT_FAILED: "Once the kubelet can write to its disk, ",
+}
 """When a pod can be created again, for causes of which healthy devices are no end."""
 _LISTED: Final = 10
 """How many pods a command names where another one can select them."""
