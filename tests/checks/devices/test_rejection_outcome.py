@@ -147,7 +147,7 @@ def test_a_burst_is_no_storm_once_it_has_paused_for_longer_than_back_offs_take()
         (storm(9, first=230, apart=10, refused=CPU), True),
         (storm(9, first=250, apart=10, refused=CPU), False),
         (storm(9, first=250, apart=10), True),  # a plugin that fails goes on failing
-        (storm(9, first=250, apart=10, refused=RejectionKind.INSUFFICIENT), False),
+        (storm(9, first=250, apart=10, refused=RejectionKind.PLUGIN_GONE), False),
     ):
         found = only(snapshot_of(*pods))
         assert found.severity is Severity.WARNING
@@ -228,8 +228,9 @@ def test_only_some_kubelets_need_a_restart_to_complete_a_deletion() -> None:
 
 
 def test_a_later_kubelet_is_advised_only_where_it_would_have_helped() -> None:
-    for version, kinds in (("v1.24.17", ("at_restart",)), ("v1.33.2", ()), ("", ())):
-        assert only(node_of(snapshot_of(a_replaced_pod()), kubelet=version)).kinds == kinds
+    refused = rejected(a_replaced_pod(), refused=RejectionKind.NO_HEALTHY)
+    for version, kinds in (("v1.26.8", ("at_restart",)), ("v1.33.2", ()), ("", ())):
+        assert only(node_of(snapshot_of(refused), kubelet=version)).kinds == kinds
 
 
 def failed(name: str, reason: str, message: str, *, second: int, gpus: int = 0) -> Pod:
