@@ -97,3 +97,5 @@ class Attachments:
     not_requested: tuple[str, ...] = ()
     """What was not requested, such as `list events`, without a permission."""
     events: tuple[VolumeEvent, ...] = ()  # of the waiting pods
+    events_read: bool | None = None
+    """Whether the Events of all of them were read; None: unknown, as in earlier recordings."""

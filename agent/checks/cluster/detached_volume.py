@@ -266,8 +266,10 @@ def _unconfirmed(
         reason = _one_of(causes, attachment, users[0], snapshot)
     else:
         oldest = max(_waiting_times(snapshot, users).values())
-        is_listed = not answers.not_requested and oldest < EVENTS_LIVE
-        causes = possible_causes(attachment, events_known=is_listed)
+        were_read = answers.events_read
+        if were_read is None:
+            were_read = not answers.not_requested
+        causes = possible_causes(attachment, events_known=were_read and oldest < EVENTS_LIVE)
         if causes == [Cause.LOST] and is_since(snapshot.server_version, FIXED):
             causes = [Cause.FAILING, Cause.LOST]  # this version should not lose it
         if exact and causes == [Cause.LOST]:
@@ -291,7 +293,10 @@ def _one_of(causes: Sequence[Cause], attachment: Attachment, pod: Pod, snapshot:
         return f"{names[Cause.LOST]}; {_RECREATE_POD}"
     namespace, _, name = pod.name.partition("/")
     decide = "; ".join(commands(attachment, snapshot.node_name, namespace, name))
-    text = f"one of: {'; '.join(names.values())}; to tell them apart: {decide}"
+    if len(names) > 1:
+        text = f"one of: {'; '.join(names.values())}; to tell them apart: {decide}"
+    else:
+        text = f"nothing else is possible but: {names[causes[0]]}; see {decide}"
     if Cause.LOST in names and is_since(snapshot.server_version, FIXED) is False:
         text += f"; if its entry was lost, {_RECREATE_POD}"
     return text

@@ -15,6 +15,8 @@ from agent.model.snapshot import Node, Snapshot, known_or
 from agent.model.text import count_of, format_age, format_time, join_names
 
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*):")
+_REGIONAL: Final = re.compile(r"openstack://[^/]+/")
+"""As OpenStack's cloud controller writes IDs with OS_CCM_REGIONAL."""
 _NOTICED: Final = timedelta(minutes=1)
 """A status written so long after the registration counts the node as registered, if it matches."""
 
@@ -55,6 +57,9 @@ def doubt_of_id(node: Node, deadlines: Deadlines, snapshot: Snapshot) -> Doubt |
         is_likely = is_missed or status.exists is not False
         names = join_names([f"{name}:" for name in sorted(others)])
         reason = f"and those of {status.others_with_id} other nodes begin with {names}"
+    elif is_missed and _REGIONAL.match(node.provider_id):
+        is_likely = True
+        reason = "with a region, and autoscalers of OpenStack expect openstack:///ID"
     elif status.long_unregistered and age >= deadlines.provision:
         is_likely = False
         reason = "and the autoscaler misses the Node of an instance, which may be this one"

@@ -32,6 +32,7 @@ class Cause(StrEnum):
     """What may be the reason, in words."""
 
     ELSEWHERE = "another node has it (Multi-Attach)"
+    GONE = "a node that was deleted still has it (its VolumeAttachment is left)"
     FAILING = "attaching or detaching it fails, or its driver's controller does not answer"
     NO_DRIVER = "its CSI driver is not registered on this node"
     LOST = "its entry was lost"
@@ -122,14 +123,15 @@ def possible_causes(attachment: Attachment, *, events_known: bool) -> list[Cause
 def _possible(attachment: Attachment, *, events_known: bool) -> Iterator[Cause]:
     is_csi = _CSI.fullmatch(attachment.volume) is not None
     # The Node that has it may have been deleted: then only its VolumeAttachment shows it.
-    is_nowhere = attachment.holders == () and (not is_csi or bool(attachment.exists))
     # Multi-Attach is reported once for a volume and node: pods that come later have no Event.
-    if not (is_nowhere or attachment.shared):
+    if attachment.holders is None and not attachment.shared:
         yield Cause.ELSEWHERE
+    elif is_csi and not (attachment.exists or attachment.shared):
+        yield Cause.GONE
     is_pending = bool(attachment.exists) and not attachment.attached
     if is_pending or (attachment.exists is None and not events_known):
         yield Cause.FAILING
-    if is_csi and not attachment.driver_registered:
+    if is_csi and not (attachment.driver_registered or events_known):
         yield Cause.NO_DRIVER
     # The VolumeAttachment of a lost entry says attached.
     if attachment.exists is None or attachment.attached:

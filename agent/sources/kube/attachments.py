@@ -134,6 +134,7 @@ class _Lookup:
         self._requests_left = MAX_REQUESTS
         self._not_requested: dict[str, None] = {}
         """Rights that the account lacks, and that there were too many requests; in order."""
+        self._events_read = True
 
     def attachments(self, request: detached_volume.Request) -> Attachments:
         attachments = {volume: self._attachment(volume) for volume in request.volumes}
@@ -154,6 +155,7 @@ class _Lookup:
             failed_pods=tuple(failed),
             not_requested=tuple(self._not_requested),
             events=_last_events(events),
+            events_read=self._events_read,
         )
 
     def _with_drivers(
@@ -249,7 +251,10 @@ class _Lookup:
         # Few events match, and servers before 1.24 search the namespace's events in pages of this
         # size.
         query = (("fieldSelector", f"involvedObject.uid={pod.uid}"), ("limit", "500"))
-        events = self._request("list events", path, query) or {}
+        events = self._request("list events", path, query)
+        if events is None:
+            self._events_read = False
+            return []
         items = events.get("items")
         if items is not None and not isinstance(items, list):
             raise TypeError(f"items: {type(items).__name__}")

@@ -322,6 +322,7 @@ def test_what_the_cluster_says_is_not_called_a_lost_entry() -> None:
 def test_without_the_right_to_know_every_possible_reason_is_named() -> None:
     elsewhere, lost = "another node has it (Multi-Attach)", "its entry was lost ("
     failing, no_driver = "attaching or detaching it fails", "its CSI driver is not registered"
+    gone = "a node that was deleted still has it"
     unread = ("get volumeattachments", "list events")
     unknown = Attachment(DISK, claim="shop/data-db-0")
     in_tree = replace(unknown, volume=CLOUD_DISK)
@@ -330,8 +331,8 @@ def test_without_the_right_to_know_every_possible_reason_is_named() -> None:
     for attachment, ago, refused, reasons in (
         (unknown, recent, unread, {elsewhere, failing, no_driver, lost}),
         (unknown, old, (), {elsewhere, failing, no_driver, lost}),  # an Event would be gone
-        (unknown, recent, (), {elsewhere, no_driver, lost}),
-        (replace(unknown, holders=(), driver_registered=True), old, (), {elsewhere, failing, lost}),
+        (unknown, recent, (), {elsewhere, lost}),
+        (replace(unknown, holders=(), driver_registered=True), old, (), {gone, failing, lost}),
         (in_tree, old, (), {elsewhere, failing, lost}),
         (replace(in_tree, holders=()), old, (), {failing, lost}),
         (replace(in_tree, holders=()), recent, (), {lost}),
@@ -339,6 +340,7 @@ def test_without_the_right_to_know_every_possible_reason_is_named() -> None:
         (replace(pending, holders=(), driver_registered=True), recent, (), {failing}),
         # There is no VolumeAttachment: the controller does not try, as while another node has it.
         (replace(unknown, attached=False, exists=False), old, (), {elsewhere, no_driver}),
+        (replace(unknown, attached=False, exists=False, holders=()), recent, (), {gone}),
     ):
         waits = waiting_pod("shop/db-0", attachment.volume, ago=ago)
         answers = attachments(attachment, not_requested=refused)
@@ -351,9 +353,9 @@ def test_without_the_right_to_know_every_possible_reason_is_named() -> None:
             is_certain = expected == {lost}
             severity = Severity.CRITICAL if is_certain else Severity.WARNING
             assert (found.confidence, found.severity) == (Confidence.PROBABLE, severity)
-            possible = (elsewhere, failing, no_driver, lost)
+            possible = (elsewhere, gone, failing, no_driver, lost)
             assert {reason for reason in possible if reason in found.message} == expected
-            assert ("one of: " in found.message) is not is_certain
+            assert ("one of: " in found.message) is (len(expected) > 1)
             assert ("cordon the node" in found.message) is (has_bug and lost in expected)
             decides = "kubectl describe pod -n shop db-0 (Events live for an hour)"
             assert (decides in found.message) is not is_certain
@@ -362,6 +364,17 @@ def test_without_the_right_to_know_every_possible_reason_is_named() -> None:
             assert ("kubectl get volumeattachments" in found.message) is shown
             shown = not is_csi and not is_certain
             assert ("custom-columns='NODE:.metadata.name,ATTACHED" in found.message) is shown
+
+
+def test_events_that_were_read_exclude_what_they_would_say() -> None:
+    waits = waiting_pod(ago=20 * MINUTE)
+    refused = ["get persistentvolumeclaims", "get volumeattachments"]
+    unknown = Attachment(DISK, claim="shop/data-db-0", holders=())
+    for events_read, said in ((True, False), (False, True), (None, True)):
+        answers = replace(attachments(unknown, not_requested=refused), events_read=events_read)
+        message = the(detached(waits, attachments=answers)).message
+        assert ("attaching or detaching it fails" in message) is said
+        assert ("its CSI driver is not registered" in message) is said
 
 
 def test_unavailable_data_is_never_treated_as_attached() -> None:

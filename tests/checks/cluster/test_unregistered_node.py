@@ -264,6 +264,12 @@ def test_an_id_that_the_autoscaler_cannot_know_is_reported_while_the_node_is_you
             "those of 3 other nodes begin with aws:",
         ),
         (
+            "openstack://region-1/1",
+            replace(MISSED, schemes=("openstack",)),
+            WARNING,
+            "autoscalers of OpenStack expect openstack:///ID",
+        ),
+        (
             CLOUD_ID,
             replace(NO_STATUS, schemes=("aws",), exists=False),
             INFO,
@@ -300,6 +306,9 @@ def test_an_id_is_not_doubted_where_the_autoscaler_knows_it_or_there_is_none() -
             autoscaler=MISSED,
         ),
         "another machine boots": with_id(CLOUD_ID, autoscaler=replace(MISSED, schemes=("hcloud",))),
+        "an ID of OpenStack": with_id(
+            "openstack:///1", autoscaler=replace(MISSED, schemes=("openstack",))
+        ),
         "a machine beside the cloud": with_id(
             "hrobot://7", autoscaler=replace(MISSED, schemes=("hcloud",))
         ),

@@ -12,8 +12,9 @@ from typing import Any, Final
 import pytest
 
 from agent.model.snapshot import Pod, Snapshot, Unavailable
-from agent.model.volumes import Attachment, Holder
-from tests.builders import CLOUD_DISK, DISK, attachments, node, node_using, waiting_pod
+from agent.model.volumes import Attachment, Attachments, Holder
+from tests import builders as b
+from tests.builders import CLOUD_DISK, DISK, node, node_using, waiting_pod
 from tests.sources.kube.conftest import Cluster
 from tests.sources.kube.connections import sources_of_command
 from tests.sources.reading import read
@@ -60,6 +61,10 @@ WAITS: Final = waiting_pod()
 UNBOUND: Final = Attachment(CLOUD_DISK, holders=())
 REFUSED: Final = http(json.dumps({"message": "events is forbidden"}), "403 Forbidden")
 ABSENT: Final = http(json.dumps({"message": "not found"}), "404 Not Found")
+
+
+def attachments(*words: Attachment) -> Attachments:
+    return replace(b.attachments(*words), events_read=True)
 
 
 def missing(*volumes: str, pods: tuple[Pod, ...] = (WAITS,)) -> Snapshot:
@@ -115,6 +120,8 @@ def test_a_csi_volume_has_its_attachment_and_claim_and_a_pod_its_failure(
         assert (read.attached, read.failed, read.claim) == (attached, failed, "shop/data-db-0")
     found, _ = ask(EVENTS=OBJECTS[EVENTS] | {"items": [{"reason": "FailedAttachVolume"}]})
     assert found.known().failed_pods == (WAITS.uid,)
+    assert found.known().events_read is True
+    assert ask(EVENTS=REFUSED)[0].known().events_read is False
 
 
 def test_without_an_attachment_the_claim_leads_to_the_volume(ask: Ask) -> None:

@@ -78,6 +78,9 @@ def test_a_pod_has_the_devices_and_host_ports_of_all_its_containers(pods: Object
     }
     check(pods, "wants", [({"spec": spec}, ("a.b/c", KVM, GPU))])
     check(pods, "wants_in_init", [({"spec": spec}, (KVM,))])
+    sidecar = {"initContainers": [{**asking({KVM: "1"}), "restartPolicy": "Always"}]}
+    check(pods, "wants", [({"spec": sidecar}, (KVM,))])
+    check(pods, "wants_in_init", [({"spec": sidecar}, ())])
     mapping = {"containerName": "a", "resourceName": GPU, "requestName": "r0"}
     by_dra = {"extendedResourceClaimStatus": {"requestMappings": [mapping, "odd"]}}
     check(pods, "dra_resources", [
@@ -364,6 +367,13 @@ def test_nodes_of_every_version_are_read_and_of_their_taints_those_about_registr
     )
     (none,) = nodes({"spec": None})
     assert (none.created, none.provider_id, none.taints) == (None, "", ())
+    for annotations, has_machine in (
+        ({"cluster.x-k8s.io/machine": "m-1"}, True),
+        ({"cluster.x-k8s.io/cluster-name": "c"}, False),
+        (None, False),
+    ):
+        (node,) = nodes({"metadata": {"annotations": annotations}})
+        assert node.has_machine is has_machine
     check(nodes, "provider_id", [({"spec": {"providerID": "a\x1b[2J"}}, "a\\x1b[2J")])
     check(nodes, "unschedulable", [
         ({"spec": spec}, expected)
