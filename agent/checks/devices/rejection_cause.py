@@ -225,7 +225,7 @@ class _Case:
             return self._explain_unseen(contradiction)
         if idle := self._explain_idle_plugin():
             return idle
-        if not self._is_covered(self.window.latest):
+        if not self.view.covers(self.run, self.window.latest):
             return unverified(f"no snapshot saw whether {self.resource} had been registered before")
         if doubt := self._doubt_about_order(None if certain else registration):
             return unverified(doubt)
@@ -265,20 +265,6 @@ class _Case:
             if is_of_this_run and pod.started + WHOLE_SECOND < at:
                 return pod
         return None
-
-    def _is_covered(self, until: datetime) -> bool:
-        """Whether snapshots saw, or the time is too short for, what happened since the start.
-
-        A plugin whose last registration is minutes after the kubelet's start has registered once.
-        """
-        start = self.run.start
-        if until - start.at <= SURELY_DROPPED_AFTER:
-            return True
-        snapshot = self.view.snapshot
-        if start.boot_id != self.view.boot_id:
-            return start.boot_id != ""
-        seen_at = snapshot.taken_at - (snapshot.uptime - start.uptime)
-        return seen_at - start.at <= SURELY_DROPPED_AFTER
 
     def _explain_unseen(self, contradiction: str) -> Explanation:
         """Explain a rejection after a registration that no snapshot saw."""
@@ -345,7 +331,7 @@ class _Case:
         return Explanation(RejectionCause.KUBELET_RESTART, f"the {kubelet}; {rejected}")
 
     def _registered_later(self, registration: DeviceTransition | None) -> str:
-        if registration is not None and self._is_covered(registration.at):
+        if registration is not None and self.view.covers(self.run, registration.at):
             delay = (registration.at - self.run.start.at).total_seconds()
             return f"was registered {delay:.1f} s later"
         if registration is not None:

@@ -15,6 +15,7 @@ from agent.checks.devices.pairing import pair, stem
 from agent.model.clocks import CLOCK_STEP
 from agent.model.devices import (
     KUBELET_SOCKET,
+    SURELY_DROPPED_AFTER,
     Allocation,
     DevicePlugins,
     DeviceTransition,
@@ -231,6 +232,19 @@ class DeviceView:
                 of_unlisted_pods=healthy & _devices_of(entries, self.running_unlisted),
             )
         return uses
+
+    def covers(self, run: KubeletRun, until: datetime) -> bool:
+        """Whether snapshots saw, or the time is too short for, what happened in a run so far.
+
+        A plugin whose last registration is minutes after the kubelet's start has registered once.
+        """
+        start = run.start
+        if until - start.at <= SURELY_DROPPED_AFTER:
+            return True
+        if start.boot_id != self.boot_id:
+            return start.boot_id != ""
+        seen_at = self.snapshot.taken_at - (self.snapshot.uptime - start.uptime)
+        return seen_at - start.at <= SURELY_DROPPED_AFTER
 
     def in_this_boot(self, at: datetime) -> bool:
         """Whether the wall clock, as it is set now, can have shown this time since the boot."""
