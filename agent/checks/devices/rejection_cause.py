@@ -19,7 +19,6 @@ from agent.checks.devices.kubelet_versions import (
     requests_init_devices_again,
 )
 from agent.checks.devices.pairing import stem
-from agent.checks.devices.resources import registration_delay
 from agent.checks.devices.shortage import explain_shortage
 from agent.checks.devices.view import REGISTERS_WITHIN, DeviceView, KubeletRun
 from agent.model.clocks import SKEW_ERROR, STATUS_DELAY, WHOLE_SECOND
@@ -227,7 +226,7 @@ class _Case:
             return self._explain_unseen(contradiction)
         if idle := self._explain_idle_plugin():
             return idle
-        if not self._is_covered(self.window.latest):
+        if not self.view.covers(self.run, self.window.latest):
             return unverified(f"no snapshot saw whether {self.resource} had been registered before")
         if doubt := self._doubt_about_order(None if certain else registration):
             return unverified(doubt)
@@ -267,14 +266,6 @@ class _Case:
             if is_of_this_run and pod.started + WHOLE_SECOND < at:
                 return pod
         return None
-
-    def _is_covered(self, until: datetime) -> bool:
-        """Whether snapshots saw, or the time is too short for, what happened since the start.
-
-        A plugin whose last registration is minutes after the kubelet's start has registered once.
-        """
-        is_soon = until - self.run.start.at <= SURELY_DROPPED_AFTER
-        return is_soon or self.view.saw_start(self.run)
 
     def _explain_unseen(self, contradiction: str) -> Explanation:
         """Explain a rejection after a registration that no snapshot saw."""
@@ -341,9 +332,9 @@ class _Case:
         return Explanation(RejectionCause.KUBELET_RESTART, f"the {kubelet}; {rejected}")
 
     def _registered_later(self, registration: DeviceTransition | None) -> str:
-        delay = registration_delay(self.resource, self.run, self.view)
-        if delay is not None:
-            return f"was registered {delay.total_seconds():.1f} s later"
+        if registration is not None and self.view.covers(self.run, registration.at):
+            delay = (registration.at - self.run.start.at).total_seconds()
+            return f"was registered {delay:.1f} s later"
         if registration is not None:
             return f"was registered later, at {format_time(registration.at)} or before"
         if self.run.end:

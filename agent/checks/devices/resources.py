@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from agent.checks.devices.dra import dra_resources
 from agent.checks.devices.view import DeviceView, KubeletRun
 from agent.model.clocks import CONTAINER_START
-from agent.model.devices import ENDPOINT_GRACE, ResourceState, TransitionKind
+from agent.model.devices import ResourceState, TransitionKind
 from agent.model.snapshot import Known, Snapshot, Unavailable, known_or
 
 
@@ -170,19 +170,13 @@ def registration_delay(resource: str, run: KubeletRun, view: DeviceView) -> time
         if bound is None or resource not in view.sockets:
             return None
         at = bound
-    saw_before = first.boot_id == run.start.boot_id and first.uptime > run.start.uptime
-    is_first = (saw_before and view.saw_start(run)) or _may_be_first(resource, run, at, view)
-    return at - run.start.at if at >= run.start.at and is_first else None
+    if at < run.start.at or not view.covers(run, at) or _had_device(resource, run, at, view):
+        return None
+    return at - run.start.at
 
 
-def _may_be_first(resource: str, run: KubeletRun, at: datetime, view: DeviceView) -> bool:
-    """Return whether nothing shows that a resource had registered before, by one snapshot."""
-    if at - run.start.at > ENDPOINT_GRACE:
-        return False
+def _had_device(resource: str, run: KubeletRun, at: datetime, view: DeviceView) -> bool:
+    """Return whether a pod that runs was given a device of a resource before a time."""
     holders = {entry.pod_uid for entry in view.plugins.allocations if entry.resource == resource}
-    starts = (
-        pod.started
-        for pod in known_or(view.snapshot.pods, ())
-        if pod.uid in holders and pod.live and pod.started is not None
-    )
-    return not any(run.start.at <= started <= at - CONTAINER_START for started in starts)
+    starts = (view.live_pods[uid].started for uid in holders & view.live_pods.keys())
+    return any(run.start.at <= started <= at - CONTAINER_START for started in starts if started)

@@ -104,18 +104,6 @@ class DeviceView:
         """Return the last run that began before a time."""
         return next((run for run in reversed(self.runs) if run.start.at < at), None)
 
-    def saw_start(self, run: KubeletRun) -> bool:
-        """Whether a snapshot saw this start of the kubelet before a plugin can have come and gone.
-
-        An agent that is installed later knows only the last registration, which need not be the
-        first.
-        """
-        start = run.start
-        if start.boot_id != self.boot_id:
-            return start.boot_id != ""
-        seen_at = self.snapshot.taken_at - (self.snapshot.uptime - start.uptime)
-        return seen_at - start.at <= SURELY_DROPPED_AFTER
-
     @property
     def start(self) -> DeviceTransition | None:
         """The kubelet's last known start."""
@@ -244,6 +232,19 @@ class DeviceView:
                 of_unlisted_pods=healthy & _devices_of(entries, self.running_unlisted),
             )
         return uses
+
+    def covers(self, run: KubeletRun, until: datetime) -> bool:
+        """Whether snapshots saw, or the time is too short for, what happened in a run so far.
+
+        A plugin whose last registration is minutes after the kubelet's start has registered once.
+        """
+        start = run.start
+        if until - start.at <= SURELY_DROPPED_AFTER:
+            return True
+        if start.boot_id != self.boot_id:
+            return start.boot_id != ""
+        seen_at = self.snapshot.taken_at - (self.snapshot.uptime - start.uptime)
+        return seen_at - start.at <= SURELY_DROPPED_AFTER
 
     def in_this_boot(self, at: datetime) -> bool:
         """Whether the wall clock, as it is set now, can have shown this time since the boot."""

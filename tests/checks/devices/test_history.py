@@ -281,9 +281,10 @@ def test_a_resource_has_its_delay_and_allocations() -> None:
     two = (plugin_socket("a.sock", ago=seconds(20)), plugin_socket("b.sock", ago=seconds(20)))
     unknown = snapshot_of(*two, registered(TPU, "t0"), written=19)
     assert resources_of(unknown)[TPU]["registration_delay_seconds"] is None
-    for at, expected in ((-2900, 2950.1), (-100, None)):  # it was seen to be away, soon or late
-        away = snapshot_of(kubelet=3000, at=at)
-        assert delay(following(away, with_kvm(50, kubelet=3000, written=49.9))) == expected
+    late = with_kvm(50, kubelet=3000, written=49.9)
+    for seen_first, expected in ((2900, 2950.1), (2000, None)):
+        first = following(snapshot_of(kubelet=3000, at=-seen_first), late)
+        assert delay(first) == expected, "an earlier registration would have been seen, or not"
     # A connected plugin is registered before the checkpoint lists it.
     early = with_kvm(2, written=7200)
     assert (is_registered(early), resources_of(early)[KVM]["registered_since"]) == (True, None)
@@ -307,3 +308,24 @@ def test_a_resource_only_in_the_node_object_is_expected_if_its_capacity_is_0_and
     node_object = [replace(WORKER, devices=(NodeDevices(KVM, 0, 0),))]
     for kubelet, expected in ((8000, [KVM]), (30, [])):
         assert [*resources_of(snapshot_of(*history, kubelet=kubelet, node=node_object))] == expected
+
+
+def test_the_node_shows_a_loss_that_the_kubelet_does_not_write() -> None:
+    def seen(at: float, allocatable: int, *sockets: Any, written: float = 7000) -> Snapshot:
+        worker = replace(WORKER, devices=(NodeDevices(TPU, 1, allocatable), NodeDevices(KVM, 1, 1)))
+        there = (*sockets, registered(TPU, "t0"), registered(KVM, "d0"))
+        return snapshot_of(*there, kubelet=9000, written=written, at=at, node=[worker])
+
+    old = (plugin_socket("x.sock"), plugin_socket("y.sock"))
+    before = seen(0, 1, *old)
+    away = following(before, seen(15, 0, old[1]))
+    assert added(before, seen(15, 0, old[1])) == [f"lost ~-15 {TPU}", "socket_gone ~-15 x.sock"]
+    # The node's status is a moment late, and counts no more.
+    anew = (plugin_socket("x.sock", ago=seconds(-48)), old[1])
+    late = seen(50, 0, *anew, written=-49)
+    assert added(away, late) == ["socket_appeared -48 x.sock", f"registered -49 {TPU}"]
+    back = following(away, late)
+    assert (resources_of(back)[TPU]["socket"], findings_of("late_device_plugin", back)) == (
+        "x.sock",
+        [],
+    )
