@@ -123,7 +123,8 @@ _RULES: Final[Mapping[str, _Rule]] = {
     **dict.fromkeys(("SandboxFailure.reason", "SandboxFailure.entry", "VolumeEvent.entry"), _KEPT),
     "Rejection.reason": _REASON,
     "exhausted": _RANGE_SET,
-    **dict.fromkeys(("server_version", "Node.runtime", "ContainerRuntime.version"), _VERSION),
+    **dict.fromkeys(("server_version", "Node.runtime", "Node.kubelet"), _VERSION),
+    "ContainerRuntime.version": _VERSION,
 }
 """By `Type.field` or by field; all other fields are names."""
 

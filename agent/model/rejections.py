@@ -30,15 +30,29 @@ class RejectionKind(StrEnum):
     UNREGISTERED = "unregistered"
     """`can't allocate unregistered device R`: it did not know the resource."""
     NO_HEALTHY = "no_healthy"
-    """`no healthy devices present`, `previously allocated devices are no longer healthy`."""
+    """`no healthy devices present`. In recordings of earlier versions also the next one."""
+    POD_DEVICES_UNHEALTHY = "pod_devices_unhealthy"
+    """`previously allocated devices are no longer healthy`: other devices are healthy."""
     INSUFFICIENT = "insufficient"
     """`requested number of devices unavailable`: in <= 1.24 also if it is not registered yet."""
-    PLUGIN_GONE = "plugin_gone"  # the endpoint was stopped, is unknown, or could not be dialled
+    PLUGIN_GONE = "plugin_gone"
+    """The endpoint was stopped or is unknown. In recordings of earlier versions also the next."""
+    PLUGIN_CRASHED = "plugin_crashed"
+    """The plugin did not survive the request. It is only asked while it has healthy devices."""
+    PLUGIN_ERROR = "plugin_error"
+    """The plugin answered with an error, not in time, or with something else than requested."""
+    REQUEST_CHANGED = "request_changed"
+    """`changed request for resource`: the kubelet has a record of an earlier pod of this uid."""
+    CHECKPOINT_FAILED = "checkpoint_failed"
+    """The kubelet could not write its own files: it is about its disk, and not about a device."""
     NO_CAPACITY = "no_capacity"
     """`OutOf<resource>`, capacity 0: the checkpoint was gone, and the Node says 0."""
     OTHER = "other"  # rejected for a device with another message
     NOT_FOR_A_DEVICE = "not_for_a_device"
     """Neither its reason nor its message is about a device: both say what else it was."""
+
+
+_NOT_FOR_DEVICES: Final = {RejectionKind.NOT_FOR_A_DEVICE, RejectionKind.CHECKPOINT_FAILED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +70,15 @@ class Rejection:
     """The plugin's socket if the message names one: then `resource` may be a guess, or empty."""
     by_api: bool = False
     """`at` is by the API server's clock, not the node's: they differ by `Snapshot.api_skew`."""
+    start_time: datetime | None = None
+    """`status.startTime`, by the kubelet's clock: when a kubelet first admitted the pod, or rejected
+    it. It outlives the rejection, and reboots; None: unknown, or an old recording."""
     reason: str = ""
     """`status.reason`, such as `UnexpectedAdmissionError`; empty: an old recording."""
 
     @property
     def for_device(self) -> bool:
-        return self.refused is not RejectionKind.NOT_FOR_A_DEVICE
+        return self.refused not in _NOT_FOR_DEVICES
 
 
 class RejectionCause(StrEnum):
@@ -72,7 +89,12 @@ class RejectionCause(StrEnum):
     PLUGIN_RESTART = "plugin_restart"
     INIT_CONTAINER = "init_container"
     EXHAUSTED = "exhausted"
+    DEVICES_LEAKED = "devices_leaked"
+    UNLISTED_POD = "unlisted_pod"
     UNHEALTHY = "unhealthy"
+    PLUGIN_ERROR = "plugin_error"
+    REQUEST_CHANGED = "request_changed"
+    CHECKPOINT_FAILED = "checkpoint_failed"
     READMITTED_AFTER_COMPLETION = "readmitted_after_completion"
     NOT_FOR_A_DEVICE = "not_for_a_device"
     """The kubelet's reason and message say why."""

@@ -338,7 +338,8 @@ class Pod:
     started: datetime | None = None
     """When its first container started, by the kubelet's clock to the second; None: none has."""
     wants: tuple[str, ...] = ()  # the device resources in its limits, those of init containers too
-    wants_in_init: tuple[str, ...] = ()  # those that its init containers request
+    wants_in_init: tuple[str, ...] = ()
+    """Those that its init containers request, without sidecars (which run on)."""
     rejection: Rejection | None = None  # how the kubelet rejected it; None: it did not
     controller: str = ""
     """`Kind/name` of its controller; empty: it has none and will not be replaced."""

@@ -219,6 +219,18 @@ NODES: Final[dict[str, Snapshot]] = {
     ),
     "every-transition": node(device_plugins=b.device_plugins(*_TRANSITIONS)),
     "every-rejection": node(*_REJECTED),
+    "storm-goes-on": node(
+        *(
+            b.refused_pod(
+                f"shop/infer-{n}",
+                ago=timedelta(minutes=4, seconds=-15 * n),
+                refused=RejectionKind.OTHER,
+                controller="ReplicaSet/infer",
+            )
+            for n in range(12)
+        ),
+        replace(b.refused_pod("kube-system/store-worker-1"), static=True),
+    ),
     "history-damaged": node(device_plugins=b.device_plugins(trouble="not JSON")),
     "clocks-differ": replace(
         node(*(b.refused_pod(f"shop/render{n}", ago=timedelta(minutes=n)) for n in range(1, 20))),

@@ -30,13 +30,16 @@ from agent.model.devices import (
 )
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import Snapshot, known_or, require_available
-from agent.model.text import format_age, format_time
+from agent.model.text import format_age, format_number, format_time
 
 NAME = "late_device_plugin"
 _MISSING: Final = "missing"  # the plugin is away
 _UNHEALTHY: Final = "unhealthy"  # the plugin is there, and none of its devices is healthy
 SEVERITIES: Final = (Severity.WARNING,)
-NOUN: Final = Noun("device plugin not registered", "device plugins not registered")
+NOUN: Final = Noun(
+    "resource without a healthy device of its plugin",
+    "resources without a healthy device of their plugins",
+)
 ADVICE: Final = Advice(
     steps=(
         Step(
@@ -130,8 +133,10 @@ def _unhealthy(
     if not capacity and lost is None and not is_requested(resource, view.snapshot):
         return
     reports = "reports no healthy device"
-    if capacity:
-        reports = f"reports none of its {capacity} devices as healthy"
+    if capacity == 1:
+        reports = "reports its only device as unhealthy"
+    elif capacity:
+        reports = f"reports none of its {format_number(capacity)} devices as healthy"
     elif device:
         reports = "reports no device"
     plugin = "its plugin is there"

@@ -11,6 +11,7 @@ from base64 import b64decode
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from agent.model.devices import KUBELET_SOCKET, DeviceTransition, PluginSocket, TransitionKind
@@ -103,6 +104,7 @@ def _together(
             yield change.resource, names.pop()
 
 
+@lru_cache(maxsize=4096)
 def _agreement(resource: str, name: str) -> int:
     """Return how well the name of a socket agrees with a resource: 3, 2 or 1; 0: it does not."""
     bare = _SUFFIX.sub("", name)

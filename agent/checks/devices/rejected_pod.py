@@ -254,26 +254,28 @@ def _finding_about_storm(storm: Sequence[Judged], context: _Context) -> Finding:
     pod, course = typical.pod, typical.course
     subject = f"pods of {typical.case.owner}"
     names = join_names([one.pod.pod for one in storm[:_NAMED]], max(0, len(storm) - _NAMED))
-    rejected = f"{len(storm)} {subject} were {_rejected(pod)}"
-    clauses = [f"{rejected} ({names})", f"for the first of them: {pod.why}", pod.consequence]
+    headline = f"{len(storm)} {subject} were {_rejected(pod)}"
+    details = [f"pods: {names}", f"the first of them: {pod.why}", pod.consequence]
     severity = Severity.WARNING
     if not course.is_over:
+        headline += ", and it may go on"
         severity = Severity.CRITICAL if course.lasted >= _LASTING else Severity.WARNING
         if pod.pod_outcome is not PodOutcome.REJECTED_AGAIN:
-            clauses.append(course.evidence)
+            details.append(course.evidence)
     elif pod.pod_outcome is PodOutcome.REPLACED_BY_CONTROLLER:
         severity = Severity.INFO
     return Finding(
         NAME,
         subject,
-        "; ".join(clauses),
+        "; ".join([headline, *details]),
         severity=severity,
         cause=pod.cause,
         since=storm[0].pod.at,
         resource=pod.resource,
         pod_outcome=pod.pod_outcome,
         rejected_pods=tuple(one.pod for one in storm),
-        headline="" if course.is_over else f"{rejected}, and it may go on",
+        headline=headline,
+        details=tuple(details),
         steps=_steps(storm, context, typical),
         kinds=_kinds(typical.case, context.snapshot),
     )
@@ -311,12 +313,11 @@ def _steps(
     course = typical.course
     if not course.is_storm:
         course = course_of(cases, (), context.registered)
-    steps: list[Remedy] = []
-    if course.is_storm and not course.is_over:
-        steps += keep_away(cases, context.snapshot)
     first = [typical.case, *(case for case in cases if case is not typical.case)]
     outcome = typical.pod.pod_outcome
-    steps += steps_about(first, outcome, context.snapshot, context.registered)
+    steps = steps_about(first, outcome, context.snapshot, context.registered)
+    if course.is_storm and not course.is_over:
+        return tuple(keep_away(cases, context.snapshot, meanwhile=steps))
     return tuple(steps)
 
 

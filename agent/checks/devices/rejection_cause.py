@@ -1,10 +1,24 @@
-"""Why the kubelet rejected a pod for a device, by the times of both and by its message. Pure."""
+"""Why the kubelet rejected a pod for a device, by its message and by the times of both. Pure.
 
+The order is that of what excludes what: after a boot nothing runs, so no bug about running or
+completed pods can be the cause; after a start of the kubelet no plugin has registered, so none has
+restarted; and only a registered plugin has unhealthy or too few devices.
+"""
+
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
+from agent.checks.devices.explanation import Explanation, Window, unverified
+from agent.checks.devices.kubelet_versions import (
+    checks_health,
+    readmits_completed_pods,
+    rejects_running_pods,
+    requests_init_devices_again,
+)
+from agent.checks.devices.shortage import explain_shortage
 from agent.checks.devices.view import REGISTERS_WITHIN, DeviceView, KubeletRun
 from agent.model.clocks import SKEW_ERROR, STATUS_DELAY, WHOLE_SECOND
 from agent.model.devices import (
@@ -14,8 +28,8 @@ from agent.model.devices import (
     TransitionKind,
 )
 from agent.model.rejections import Rejection, RejectionCause, RejectionKind
-from agent.model.snapshot import Pod
-from agent.model.text import format_time
+from agent.model.snapshot import Pod, known_or
+from agent.model.text import count_of, format_time, join_names
 
 BETWEEN_SNAPSHOTS: Final = timedelta(seconds=60)
 """What a snapshot saw first may have happened this much earlier."""
@@ -28,74 +42,91 @@ _COMPARABLE: Final = timedelta(days=365)
 """Clocks that differ by more tell nothing of each other."""
 _NODE_FULL: Final = "enough resource:"
 """Said by the scheduler predicate, which counts the node's capacity, not by the device manager."""
-_SINCE_1_26: Final = "Pod was rejected: "
 _NOT_SEEN: Final = "no snapshot saw when the resource was registered"
 
-
-class Explanation(NamedTuple):
-    cause: RejectionCause
-    evidence: str  # in words
-
-
-class Window(NamedTuple):
-    earliest: datetime  # it happened then or later
-    latest: datetime  # and before that
+_BY_WORDS: Final[Mapping[RejectionKind, tuple[RejectionCause, str]]] = {
+    RejectionKind.PLUGIN_CRASHED: (
+        RejectionCause.PLUGIN_RESTART,
+        "the device plugin went away while the kubelet asked it for a device",
+    ),
+    RejectionKind.PLUGIN_ERROR: (
+        RejectionCause.PLUGIN_ERROR,
+        "the device plugin did not give the kubelet the device that it asked for",
+    ),
+    RejectionKind.REQUEST_CHANGED: (
+        RejectionCause.REQUEST_CHANGED,
+        "the kubelet has a record of an earlier pod with the same uid and another request",
+    ),
+    RejectionKind.CHECKPOINT_FAILED: (
+        RejectionCause.CHECKPOINT_FAILED,
+        "the kubelet could not write to its disk, which says nothing about devices",
+    ),
+}
+"""Causes that the kubelet's message alone proves."""
 
 
 def explain(view: DeviceView | None, pod: Pod, rejection: Rejection, resource: str) -> Explanation:
     """Return the cause of a rejection; `view`: None if the device plugins are unavailable."""
+    by_words = _BY_WORDS.get(rejection.refused)
+    found = Explanation(*by_words) if by_words else _by_records(view, pod, rejection, resource)
+    if rejection.message and (by_words or found.cause is RejectionCause.UNVERIFIED):
+        evidence = f"{found.evidence}; the kubelet reported: {rejection.message}"
+        return Explanation(found.cause, evidence)
+    return found
+
+
+def _by_records(
+    view: DeviceView | None, pod: Pod, rejection: Rejection, resource: str
+) -> Explanation:
     at = rejection.at
     if view is None:
-        return _unverified("the node's device plugins are unavailable")
+        return unverified("the node's device plugins are unavailable")
     if at is None or at.year not in _YEARS:
-        return _unverified("no record says when")
+        return unverified("no record says when")
     if not resource:
-        return _unverified("no record names the device")
-    return _by_message(rejection, at) or _by_time(view, pod, rejection, resource, at)
-
-
-def _unverified(reason: str) -> Explanation:
-    return Explanation(RejectionCause.UNVERIFIED, reason)
-
-
-def _by_message(rejection: Rejection, at: datetime) -> Explanation | None:
-    """Return the cause if the kubelet's message alone proves it."""
+        return unverified("no record names the device")
     if rejection.refused is RejectionKind.OTHER:
-        return _unverified(f"the kubelet reported: {rejection.message}")
-    if rejection.refused is not RejectionKind.INSUFFICIENT:
+        return unverified("its message proves no cause")
+    window = _window_of(view, rejection, at)
+    if window is None:
+        return unverified("the clocks of the node and of the API server cannot be compared")
+    by_predicate = _NODE_FULL in rejection.message
+    has_some = bool(rejection.available)
+    if rejection.refused is RejectionKind.INSUFFICIENT and (by_predicate or has_some):
+        return explain_shortage(view, rejection, resource, window, by_predicate=by_predicate)
+    return _by_time(view, pod, rejection, resource, at, window)
+
+
+def _window_of(view: DeviceView, rejection: Rejection, at: datetime) -> Window | None:
+    """Return when a pod was rejected, in the node's time. None: it cannot be compared."""
+    if not rejection.by_api:
+        return Window(at, at + WHOLE_SECOND)
+    skew = abs(view.snapshot.api_skew or timedelta(0))
+    if skew > _COMPARABLE:
         return None
-    when = f"at {format_time(at)}"
-    if _NODE_FULL in rejection.message:
-        return Explanation(RejectionCause.EXHAUSTED, f"too few devices were left {when}")
-    if not rejection.available:
-        return None
-    requested = "" if rejection.requested is None else f"requested {rejection.requested}, "
-    amounts = f"{requested}available {rejection.available}"
-    return Explanation(RejectionCause.EXHAUSTED, f"{amounts} {when}")
+    # A smaller skew counts as none: it changes with every snapshot.
+    tolerance = STATUS_DELAY + (skew if skew > SKEW_ERROR else timedelta(0))
+    return Window(at - tolerance, at + WHOLE_SECOND + tolerance)
 
 
 def _by_time(
-    view: DeviceView, pod: Pod, rejection: Rejection, resource: str, at: datetime
+    view: DeviceView,
+    pod: Pod,
+    rejection: Rejection,
+    resource: str,
+    at: datetime,
+    window: Window,
 ) -> Explanation:
-    earliest = at
-    latest = at + WHOLE_SECOND
-    if rejection.by_api:  # in the node's time, as the files' times are
-        skew = abs(view.snapshot.api_skew or timedelta(0))
-        if skew > _COMPARABLE:
-            return _unverified("the clocks of the node and of the API server cannot be compared")
-        # A smaller skew counts as none: it changes with every snapshot.
-        tolerance = STATUS_DELAY + (skew if skew > SKEW_ERROR else timedelta(0))
-        earliest -= tolerance
-        latest += tolerance
     # A kubelet needs more than a second to start: in that second, no earlier kubelet rejected pods.
-    run = view.run_before(latest)
+    run = view.run_before(window.latest)
     if run is None:
-        return _unverified(f"at {format_time(at)}, before the oldest known start of the kubelet")
+        return unverified(f"at {format_time(at)}, before the oldest known start of the kubelet")
     is_insufficient = rejection.refused is RejectionKind.INSUFFICIENT
-    if rejection.by_api and is_insufficient and earliest < run.start.at:
-        return _unverified(f"it is not known whether the kubelet had started at {format_time(at)}")
-    window = Window(max(earliest, run.start.at), min(latest, run.end or latest))
-    return _Case(view, run, pod, rejection, resource, at, window).explain()
+    if rejection.by_api and is_insufficient and window.earliest < run.start.at:
+        return unverified(f"it is not known whether the kubelet had started at {format_time(at)}")
+    earliest = max(window.earliest, run.start.at)
+    latest = min(window.latest, run.end or window.latest)
+    return _Case(view, run, pod, rejection, resource, at, Window(earliest, latest)).explain()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +149,34 @@ class _Case:
         return f"at {format_time(self.at)}"
 
     @property
+    def version(self) -> str:
+        """The version of the kubelet that rejected the pod; empty: unknown."""
+        node = known_or(self.view.snapshot.node, None)
+        return node.kubelet if node and self.run.end is None else ""
+
+    @property
     def implies_no_device(self) -> bool:
         """Whether a kubelet says this only if it knows no healthy device of the resource."""
-        return self.rejection.refused is not RejectionKind.INSUFFICIENT
+        return not self.may_have_device
+
+    @property
+    def may_have_device(self) -> bool:
+        return self.rejection.refused in {
+            RejectionKind.INSUFFICIENT,
+            RejectionKind.POD_DEVICES_UNHEALTHY,
+        }
+
+    @property
+    def implies_device(self) -> bool:
+        """Whether this kubelet says this only if it knows a healthy device of the resource."""
+        by_version = self.may_have_device and checks_health(self.version) is True
+        return by_version or self.rejection.refused is RejectionKind.POD_DEVICES_UNHEALTHY
 
     def explain(self) -> Explanation:
         start = self.run.start
         is_of_this_boot = start.boot_id != "" and start.boot_id == self.view.boot_id
         if is_of_this_boot and not self.view.in_this_boot(start.at):
-            return _unverified("the node's clock was set since: times cannot be compared")
+            return unverified("the node's clock was set since: times cannot be compared")
         before: list[DeviceTransition] = []
         during: list[DeviceTransition] = []
         after: list[DeviceTransition] = []
@@ -140,7 +190,7 @@ class _Case:
                 during.append(change)
         registration = self.run.first_registration(self.resource)
         if registration not in before:
-            return self._explain_race(registration, certain=registration not in during)
+            return self._explain_unregistered(registration, certain=registration not in during)
         losses: list[DeviceTransition] = []
         for change in before:
             losses = [] if change.what is TransitionKind.REGISTERED else [*losses, change]
@@ -162,28 +212,152 @@ class _Case:
             earliest = previous.at if seen_together else change.at - BETWEEN_SNAPSHOTS
         return Window(earliest, change.at)
 
-    def _explain_race(self, registration: DeviceTransition | None, *, certain: bool) -> Explanation:
-        """Explain a rejection between the kubelet's start and the registration.
+    # Before the first known registration
+
+    def _explain_unregistered(
+        self, registration: DeviceTransition | None, *, certain: bool
+    ) -> Explanation:
+        """Explain a rejection between the kubelet's start and the first known registration.
 
         Not `certain`: it may have been at the moment of the registration.
         """
+        if contradiction := self._had_registered():
+            return self._explain_unseen(contradiction)
+        if idle := self._explain_idle_plugin():
+            return idle
+        if not self._is_covered(self.window.latest):
+            return unverified(f"no snapshot saw whether {self.resource} had been registered before")
         if doubt := self._doubt_about_order(None if certain else registration):
-            return _unverified(doubt)
+            return unverified(doubt)
+        return self._explain_race(registration)
+
+    def _had_registered(self) -> str | None:
+        """Return what proves that the resource had been registered; None: nothing does.
+
+        The first known registration may be a later one: the agent need not have seen the first.
+        """
+        if self.implies_device:
+            return f"the kubelet had healthy devices of {self.resource} {self.when}"
+        kept = self.rejection.refused in {RejectionKind.NO_HEALTHY, RejectionKind.PLUGIN_GONE}
+        if kept and self.window.earliest - self.run.start.at >= SURELY_DROPPED_AFTER:
+            return (
+                f"the kubelet knew {self.resource} {self.when}, and it drops a resource 5 minutes "
+                "after its start if it has no plugin"
+            )
+        holder = self._holder_before(self.window.earliest)
+        if holder is not None and holder.started is not None:
+            started = format_time(holder.started)
+            return f"pod {holder.name} has had {self.resource} since {started}"
+        return None
+
+    def _holder_before(self, at: datetime) -> Pod | None:
+        """Return a pod that this run of the kubelet gave a device of the resource before a time."""
+        since = self.run.start.at
+        if self._started_by_boot():  # pods may have been created before this, but not have run
+            since = self._booted
+        for entry in self.view.plugins.allocations:
+            pod = self.view.live_pods.get(entry.pod_uid)
+            if entry.resource != self.resource or pod is None:
+                continue
+            if pod.created is None or pod.started is None:
+                continue
+            is_of_this_run = pod.created - STATUS_DELAY > since and pod.started > self.run.start.at
+            if is_of_this_run and pod.started + WHOLE_SECOND < at:
+                return pod
+        return None
+
+    def _is_covered(self, until: datetime) -> bool:
+        """Whether snapshots saw, or the time is too short for, what happened since the start.
+
+        A plugin whose last registration is minutes after the kubelet's start has registered once.
+        """
         start = self.run.start
-        registered = "has not been registered since"
-        if self.run.end:
-            registered = "was not registered before the kubelet started again"
-        if registration is not None:
-            delay = (registration.at - start.at).total_seconds()
-            registered = f"was registered {delay:.1f} s later"
-        kubelet = f"kubelet started at {format_time(start.at)} and {self.resource} {registered}"
+        if until - start.at <= SURELY_DROPPED_AFTER:
+            return True
+        snapshot = self.view.snapshot
+        if start.boot_id != self.view.boot_id:
+            return start.boot_id != ""
+        seen_at = snapshot.taken_at - (snapshot.uptime - start.uptime)
+        return seen_at - start.at <= SURELY_DROPPED_AFTER
+
+    def _explain_unseen(self, contradiction: str) -> Explanation:
+        """Explain a rejection after a registration that no snapshot saw."""
+        if self.implies_device:
+            return self._explain_while_registered()
+        if idle := self._explain_idle_plugin():
+            return idle
+        until = self.window.latest + ENDPOINT_GRACE
+        bound = self._socket_bound(self.window.earliest, until)
+        if bound is not None and self.rejection.refused is not RejectionKind.UNREGISTERED:
+            evidence = (
+                f"the plugin of {self.resource} was restarting {self.when}, and bound its socket "
+                f"again at {format_time(bound)}: {contradiction}"
+            )
+            return Explanation(RejectionCause.PLUGIN_RESTART, evidence)
+        return unverified(f"{contradiction}{self._other_sockets_bound(self.window.earliest)}")
+
+    def _explain_idle_plugin(self) -> Explanation | None:
+        """Explain a rejection by a plugin that is connected and reports no healthy device."""
+        bound = self._idle_since()
+        if bound is None or bound + WHOLE_SECOND > self.window.earliest:
+            return None
+        if self.rejection.refused is RejectionKind.UNREGISTERED:
+            return None
+        evidence = (
+            f"the plugin of {self.resource} bound its socket at {format_time(bound)}, is connected "
+            f"and reports no healthy device{self._node_status()}; the pod was rejected {self.when}"
+        )
+        return Explanation(RejectionCause.UNHEALTHY, evidence)
+
+    def _idle_since(self) -> datetime | None:
+        """Return when a plugin that is connected without a healthy device bound its socket."""
+        view = self.view
+        is_listed = view.healthy.get(self.resource) == ()
+        if self.run.end or not is_listed or not view.written_since_start:
+            return None
+        if view.is_connected(self.resource) is not True:
+            return None
+        name = view.sockets.get(self.resource)
+        return next((socket.made for socket in view.plugins.sockets if socket.name == name), None)
+
+    def _node_status(self) -> str:
+        node = known_or(self.view.snapshot.node, None)
+        for device in node.devices if node else ():
+            if device.resource == self.resource:
+                return (
+                    f" (the node's status has capacity {device.capacity}, "
+                    f"allocatable {device.allocatable})"
+                )
+        return ""
+
+    def _explain_race(self, registration: DeviceTransition | None) -> Explanation:
+        start = self.run.start
+        kubelet = (
+            f"kubelet started at {format_time(start.at)} and "
+            f"{self.resource} {self._registered_later(registration)}"
+        )
         rejected = f"the pod was rejected before that, {self.when}"
-        if again := self._admitted_again():
-            return Explanation(again.cause, f"the {kubelet}; {rejected}: {again.evidence}")
         if self._started_by_boot():
             evidence = f"the node booted, its {kubelet}; {rejected}"
             return Explanation(RejectionCause.NODE_REBOOT, evidence)
+        if again := self._admitted_again():
+            return Explanation(again.cause, f"the {kubelet}; {rejected}: {again.evidence}")
         return Explanation(RejectionCause.KUBELET_RESTART, f"the {kubelet}; {rejected}")
+
+    def _registered_later(self, registration: DeviceTransition | None) -> str:
+        if registration is not None and self._is_covered(registration.at):
+            delay = (registration.at - self.run.start.at).total_seconds()
+            return f"was registered {delay:.1f} s later"
+        if registration is not None:
+            return f"was registered later, at {format_time(registration.at)} or before"
+        if self.run.end:
+            return "was not registered before the kubelet started again"
+        if bound := self._idle_since():
+            return (
+                f"has had no healthy device since, although its plugin is connected, whose socket "
+                f"is of {format_time(bound)}{self._node_status()}"
+            )
+        return "has not been registered since"
 
     def _doubt_about_order(self, registration: DeviceTransition | None) -> str | None:
         """Return why the rejection may not precede the registration; None: it does.
@@ -202,77 +376,166 @@ class _Case:
         being_registered = f"{self.resource} was being registered {self.when}"
         return being_registered if registration.exact else _NOT_SEEN
 
+    @property
+    def _booted(self) -> datetime:
+        return self.view.snapshot.taken_at - self.view.snapshot.uptime
+
+    def _started_by_boot(self) -> bool:
+        """Whether no pod has had the resource since the boot that started this kubelet."""
+        start = self.run.start
+        for run in self.view.runs:
+            is_earlier = run.start.at < start.at and run.start.boot_id == start.boot_id != ""
+            if is_earlier and run.first_registration(self.resource):
+                return False
+        if start.boot_id and start.uptime <= BOOTING:
+            return True
+        return self.view.in_this_boot(start.at) and start.at - self._booted <= BOOTING
+
     def _admitted_again(self) -> Explanation | None:
-        """Return why a newer kubelet rejects a pod that had run."""
-        had_devices = any(
-            allocation.pod_uid == self.pod.uid for allocation in self.view.plugins.allocations
-        )
-        had_run = self.pod.started is not None or had_devices
-        if not had_run or not self.rejection.message.startswith(_SINCE_1_26):
+        """Return the bug of this kubelet's version that makes it reject a pod that had run.
+
+        An entry in the checkpoint does not prove a run: the kubelet also writes it for a pod that
+        it rejects then, and it outlives a reboot.
+        """
+        version = self.version
+        first = self._admitted_before()
+        if first is None or rejects_running_pods(version):
             return None
-        if self.pod.controller.startswith("Job/"):
-            evidence = "it had run, and the kubelet admitted the Job's completed pod again"
-            return Explanation(RejectionCause.READMITTED_AFTER_COMPLETION, evidence)
-        if self.resource in self.pod.wants_in_init:
+        admitted = f"an earlier kubelet had admitted it at {format_time(first)}"
+        if self.pod.controller.startswith("Job/") and readmits_completed_pods(version):
             evidence = (
-                "it was running, and the kubelet requested its init container's devices again"
+                f"{admitted}, and kubelet {version} admits completed pods again (kubernetes#117955)"
+            )
+            return Explanation(RejectionCause.READMITTED_AFTER_COMPLETION, evidence)
+        if self.resource in self.pod.wants_in_init and requests_init_devices_again(version):
+            evidence = (
+                f"{admitted}, and kubelet {version} requests the devices of init containers again "
+                "(kubernetes#124345)"
             )
             return Explanation(RejectionCause.INIT_CONTAINER, evidence)
         return None
 
-    def _started_by_boot(self) -> bool:
-        start = self.run.start
-        if start.boot_id and start.uptime <= BOOTING:
-            return True
-        booted = self.view.snapshot.taken_at - self.view.snapshot.uptime
-        return self.view.in_this_boot(start.at) and start.at - booted <= BOOTING
+    def _admitted_before(self) -> datetime | None:
+        """Return when an earlier kubelet had admitted a pod that may have run until this start.
+
+        None: nothing shows it. If the node or its runtime started in between, nothing ran.
+        """
+        began = [self._booted, *self._runtime_starts()]
+        for at in (self.rejection.start_time, self.pod.started):
+            if at is not None and max(began) <= at < self.run.start.at - WHOLE_SECOND:
+                return at
+        return None
+
+    def _runtime_starts(self) -> Iterator[datetime]:
+        processes = known_or(self.view.snapshot.processes, None)
+        if processes is not None:
+            starts = (processes.docker, processes.containerd, processes.crio)
+            yield from (start for start in starts if start is not None)
+
+    # After a registration
 
     def _explain_outage(
         self, losses: list[DeviceTransition], later: list[DeviceTransition], *, certain: bool
     ) -> Explanation:
         """Explain a rejection after a resource that had been registered was lost."""
         if not certain and not self.implies_no_device:
-            return _unverified(f"it is unknown whether all devices were in use {self.when}")
+            return unverified(f"it is unknown whether all devices were in use {self.when}")
         lost = losses[0].at
+        none = f"the kubelet had no healthy device of {self.resource} since {format_time(lost)}"
+        if self.implies_device:
+            return unverified(f"{none}, by the known history")
         said_so = self.rejection.refused in {RejectionKind.PLUGIN_GONE, RejectionKind.UNREGISTERED}
         dropped = any(loss.what is TransitionKind.DROPPED for loss in losses)
-        cause = RejectionCause.UNHEALTHY
-        plugin = "connected"
-        if said_so or dropped or self._plugin_gone(lost, later):
-            cause = RejectionCause.PLUGIN_RESTART
-            plugin = "gone"
-        evidence = (
-            f"the kubelet had no healthy device of {self.resource} since {format_time(lost)}: "
-            f"its plugin was {plugin} when the pod was rejected, {self.when}"
-        )
+        gone = said_so or dropped or self._plugin_gone(lost, later)
+        if gone is None:
+            sockets = self._other_sockets_bound(lost)
+            return unverified(f"{none}; it is unknown whether its plugin was there{sockets}")
+        cause = RejectionCause.PLUGIN_RESTART if gone else RejectionCause.UNHEALTHY
+        plugin = "gone" if gone else "connected"
+        evidence = f"{none}: its plugin was {plugin} when the pod was rejected, {self.when}"
         return Explanation(cause, evidence)
 
-    def _plugin_gone(self, lost: datetime, later: list[DeviceTransition]) -> bool:
-        """Return whether the plugin bound its socket anew, or has not returned."""
+    def _plugin_gone(self, lost: datetime, later: list[DeviceTransition]) -> bool | None:
+        """Return whether the plugin bound its socket anew, or has not returned. None: unknown."""
+        socket = self.view.sockets.get(self.resource)
+        if socket is None:
+            return None
         for change in later:
             if change.what is TransitionKind.REGISTERED:
-                return self._socket_bound(lost, change.at)
-        socket = self.view.sockets.get(self.resource)
-        return socket is not None and self.view.connected.get(socket, False) is False
+                return self._socket_bound(lost, change.at) is not None
+        if self.run.end:
+            return None
+        connected = self.view.connected.get(socket, False)
+        if connected is not True:
+            return None if connected is None else True
+        bound = self._socket_bound(lost, self.view.snapshot.taken_at)
+        return bound is not None and bound >= self.window.earliest
 
     def _explain_while_registered(self) -> Explanation:
         refused = self.rejection.refused
         registered = f"{self.resource} was registered"
+        if refused is RejectionKind.POD_DEVICES_UNHEALTHY:
+            return self._explain_unhealthy_devices_of_pod()
         if not self.implies_no_device:
             if self.rejection.available is None:
-                return _unverified(f"it is unknown whether all devices were in use {self.when}")
-            evidence = f"{registered}, but all its devices were in use {self.when}"
-            return Explanation(RejectionCause.EXHAUSTED, evidence)
-        restarted = self._socket_bound(self.window.earliest, self.window.latest + ENDPOINT_GRACE)
-        if restarted or refused is RejectionKind.PLUGIN_GONE:
+                return unverified(f"it is unknown whether all devices were in use {self.when}")
+            return explain_shortage(
+                self.view, self.rejection, self.resource, self.window, by_predicate=False
+            )
+        bound = self._socket_bound(self.window.earliest, self.window.latest + ENDPOINT_GRACE)
+        if bound is not None or refused is RejectionKind.PLUGIN_GONE:
             evidence = f"the plugin of {self.resource} was restarting {self.when}"
             return Explanation(RejectionCause.PLUGIN_RESTART, evidence)
-        if refused is RejectionKind.NO_HEALTHY:
+        if refused is RejectionKind.NO_HEALTHY and self._is_same_plugin():
             evidence = f"{registered}, but none of its devices was healthy {self.when}"
             return Explanation(RejectionCause.UNHEALTHY, evidence)
-        return _unverified(f"{registered} {self.when}, according to the known history")
+        sockets = self._other_sockets_bound(self.window.earliest)
+        return unverified(f"{registered} {self.when}, according to the known history{sockets}")
 
-    def _socket_bound(self, since: datetime, until: datetime) -> bool:
-        """Return whether the known socket of the plugin was bound in that time."""
-        bound = self.view.socket_bound(self.run, self.resource, since, until)
-        return self.resource in self.view.sockets and bound is not None
+    def _is_same_plugin(self) -> bool:
+        """Whether the plugin has been connected since before the rejection.
+
+        Its socket is known and was not bound anew after it.
+        """
+        if self.resource not in self.view.sockets:
+            return False
+        return self.run.end is not None or self.view.is_connected(self.resource) is True
+
+    def _explain_unhealthy_devices_of_pod(self) -> Explanation:
+        healthy = self.view.healthy.get(self.resource, ())
+        had = [
+            device
+            for entry in self.view.plugins.allocations
+            if entry.resource == self.resource and entry.pod_uid == self.pod.uid
+            for device in entry.devices
+        ]
+        missing = sorted(set(had).difference(healthy))
+        evidence = (
+            f"{self.resource} had healthy devices {self.when}, but not all that the pod had before"
+        )
+        if missing:
+            total = count_of(len(healthy), "healthy device")
+            evidence += f"; by the checkpoint now, its {total} lack {join_names(missing)}"
+        return Explanation(RejectionCause.UNHEALTHY, evidence)
+
+    def _socket_bound(self, since: datetime, until: datetime) -> datetime | None:
+        """Return when the known socket of the plugin was bound in that time."""
+        if self.resource not in self.view.sockets:
+            return None
+        return self.view.socket_bound(self.run, self.resource, since, until)
+
+    def _other_sockets_bound(self, since: datetime) -> str:
+        """Return what plugins of unknown resources did around the rejection, in words."""
+        until = self.window.latest + ENDPOINT_GRACE
+        bound = [*self._unassigned_sockets(since, until)]
+        if self.resource in self.view.sockets or not bound:
+            return ""
+        sockets = [f"{change.socket} at {format_time(change.at)}" for change in bound]
+        return f"; plugins bound their sockets again: {join_names(sockets)}"
+
+    def _unassigned_sockets(self, since: datetime, until: datetime) -> Iterator[DeviceTransition]:
+        assigned = set(self.view.sockets.values())
+        for change in self.run.history:
+            is_bound = change.what is TransitionKind.SOCKET_APPEARED
+            if is_bound and change.socket not in assigned and since <= change.at <= until:
+                yield change

@@ -25,11 +25,8 @@ STORM_PODS: Final = 5
 STORM_WITHIN: Final = timedelta(minutes=10)
 _SETTLED: Final = timedelta(seconds=60)
 """A controller that was to create another pod has done so, and the kubelet has admitted it or not."""
-_QUIET: Final = {
-    "Job": timedelta(minutes=11),  # its back-off grows to 10 minutes
-    "DaemonSet": timedelta(minutes=17),  # 15 minutes
-}
-_QUIET_FOR_OTHERS: Final = STORM_WITHIN
+_QUIET_FOR_JOBS: Final = timedelta(minutes=11)  # its back-off grows to 10 minutes
+_QUIET_FOR_DAEMON_SETS: Final = timedelta(minutes=17)  # 15 minutes
 _RACES: Final = frozenset({
     RejectionCause.NODE_REBOOT,
     RejectionCause.KUBELET_RESTART,
@@ -37,6 +34,8 @@ _RACES: Final = frozenset({
     RejectionCause.READMITTED_AFTER_COMPLETION,
 })  # fmt: skip
 """Causes that end with the registration. A plugin that restarts may do so again."""
+_PASSING: Final = frozenset({RejectionCause.PLUGIN_RESTART, RejectionCause.EXHAUSTED})
+"""Causes that pass while the resource stays registered."""
 _NEVER_DELETED: Final = ((1, 27, 0), (1, 27, 4))
 """From the first version until before the second, kubelets do not finish deleting a rejected pod
 that was deleted before its rejection (kubernetes#118472)."""
@@ -98,7 +97,7 @@ def course_of(cases: Sequence[Case], running: Iterable[Pod], registered: Collect
         evidence = f"it is over: {last.resource} is registered now"
     elif successor and age >= _SETTLED:
         evidence = f"it is over: its pod {successor} runs"
-    elif age > _QUIET.get(last.kind, _QUIET_FOR_OTHERS):
+    elif age > _quiet_after(last, common, lasted, registered):
         evidence = f"it is over: no pod was rejected for {format_age(age)}"
     else:
         several = f"{len(recent)} within {format_age(lasted)}, " if is_storm else ""
@@ -107,6 +106,22 @@ def course_of(cases: Sequence[Case], running: Iterable[Pod], registered: Collect
             evidence += ", and no later one runs here"
         return Course(is_over=False, evidence=evidence, is_storm=is_storm, lasted=lasted)
     return Course(is_over=True, evidence=evidence, is_storm=is_storm, lasted=lasted)
+
+
+def _quiet_after(
+    last: Case, cause: RejectionCause, lasted: timedelta, registered: Collection[str]
+) -> timedelta:
+    """Return for how long no pod is rejected once it is over.
+
+    Back-offs double: while pods are sent, the next is rejected within the time that it has lasted.
+    If the cause may be there still, that is no proof: pods may come again later.
+    """
+    if REPLACED_WITHIN.get(last.kind):  # it deletes rejected pods, so that none shows the rate
+        return _QUIET_FOR_DAEMON_SETS
+    passes = cause is RejectionCause.NOT_FOR_A_DEVICE
+    if passes or (cause in _PASSING and last.resource in registered):
+        return max(_SETTLED, 2 * lasted)
+    return _QUIET_FOR_JOBS if last.kind == "Job" else STORM_WITHIN
 
 
 def _successor(last: Case, running: Iterable[Pod]) -> str | None:

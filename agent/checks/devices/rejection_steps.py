@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from shlex import quote
 from typing import Final
 
@@ -22,7 +22,13 @@ _KINDS_BY_TIME: Final = frozenset({
     RejectionKind.NO_CAPACITY,
 })  # fmt: skip
 """What times explain. Of others, the message itself says what it was."""
-_WHEN: Final = {RejectionCause.EXHAUSTED: "Once a device is free, "}
+_WHEN: Final = {
+    RejectionCause.EXHAUSTED: "Once a device is free, ",
+    RejectionCause.DEVICES_LEAKED: "Once the node is drained and its kubelet restarted, ",
+    RejectionCause.UNLISTED_POD: "Once the kubelet has been restarted and has ended that pod, ",
+    RejectionCause.PLUGIN_ERROR: "Once the device plugin is repaired, ",
+    RejectionCause.CHECKPOINT_FAILED: "Once the kubelet can write to its disk, ",
+}
 """When a pod can be created again, for causes of which healthy devices are no end."""
 _LISTED: Final = 10
 """How many pods a command names where another one can select them."""
@@ -30,23 +36,27 @@ _SAFE: Final = re.compile(r"[A-Za-z0-9._/-]+")
 _TAINT: Final = "device=missing:NoSchedule"
 
 
-def keep_away(cases: Sequence[Case], snapshot: Snapshot) -> Iterator[Remedy]:
-    """Yield how to stop a storm that goes on, unless that is done."""
+def keep_away(
+    cases: Sequence[Case], snapshot: Snapshot, *, meanwhile: Iterable[Remedy]
+) -> Iterator[Remedy]:
+    """Yield how to stop a storm that goes on, other steps, and how to let pods come again."""
     name = quote(snapshot.node_name)
+    node = known_or(snapshot.node, None)
     if any(case.kind == "DaemonSet" for case in cases):
         text = (
             "Keep the pods away with a taint, or their DaemonSet sends more. A cordon does not "
             "stop it. The taint does, unless the pods tolerate it:"
         )
         yield Remedy(text, f"kubectl taint node {name} {_TAINT}")
+        yield from meanwhile
         undo = f"kubectl taint node {name} {_TAINT}-"
         yield Remedy("Remove the taint when the cause is gone:", undo)
         return
-    node = known_or(snapshot.node, None)
     if node is None or not node.unschedulable:
         text = "Cordon the node first, or the scheduler sends more pods:"
         yield Remedy(text, f"kubectl cordon {name}")
-        yield Remedy("Uncordon it when the cause is gone:", f"kubectl uncordon {name}")
+    yield from meanwhile
+    yield Remedy("Uncordon the node when the cause is gone:", f"kubectl uncordon {name}")
 
 
 def steps_about(
@@ -87,6 +97,8 @@ def _when(cases: Sequence[Case], registered: Collection[str]) -> str:
         return f"Once the node can run {'it' if len(cases) == 1 else 'them'}, "
     if first.cause in _WHEN:
         return _WHEN[first.cause]
+    if first.rejection.refused not in _KINDS_BY_TIME:
+        return "Once the cause is gone, "
     if first.resource in registered:
         return f"{first.resource} is healthy again: "
     return "Once the devices are healthy again, "

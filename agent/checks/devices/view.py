@@ -4,7 +4,7 @@ Without a battery-backed clock, a node boots with a wrong time that is corrected
 times can be compared.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -13,8 +13,14 @@ from typing import Final
 
 from agent.checks.devices.pairing import pair, stem
 from agent.model.clocks import CLOCK_STEP
-from agent.model.devices import KUBELET_SOCKET, DevicePlugins, DeviceTransition, TransitionKind
-from agent.model.snapshot import Known, NodeDevices, Snapshot, known_or
+from agent.model.devices import (
+    KUBELET_SOCKET,
+    Allocation,
+    DevicePlugins,
+    DeviceTransition,
+    TransitionKind,
+)
+from agent.model.snapshot import Known, NodeDevices, Pod, Snapshot, known_or
 
 REGISTERS_WITHIN: Final = timedelta(seconds=1)
 """From the bind of a plugin's socket to its registration: 0.2 s on a real node."""
@@ -42,6 +48,18 @@ class KubeletRun:
 
 def last_by_resource(history: Iterable[DeviceTransition]) -> dict[str, DeviceTransition]:
     return {change.resource: change for change in history if change.resource}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """Which healthy devices of one resource were given to pods, by the checkpoint."""
+
+    healthy: frozenset[str]
+    given: frozenset[str]
+    """All with an entry. Those of pods that have ended stay for a while."""
+    of_live_pods: frozenset[str]
+    of_unlisted_pods: frozenset[str]
+    """Given to pods that run and that the API server does not have, as after a restored etcd."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +198,11 @@ class DeviceView:
         return min((at for at in times if since <= at <= until), default=None)
 
     @cached_property
+    def live_pods(self) -> Mapping[str, Pod]:
+        """The pods that the API server has and that have not ended, by uid."""
+        return {pod.uid: pod for pod in known_or(self.snapshot.pods, ()) if pod.live}
+
+    @cached_property
     def running_unlisted(self) -> Mapping[str, str]:
         """The names, by UID, of pods that run and that the API server does not have.
 
@@ -187,12 +210,27 @@ class DeviceView:
         """
         if not isinstance(self.snapshot.pods, Known):
             return {}
-        listed = {pod.uid for pod in self.snapshot.pods.value}
+        listed = {"", *(pod.uid for pod in self.snapshot.pods.value)}
         return {
             container.pod_uid: container.pod
             for container in known_or(self.snapshot.containers, ())
             if container.sandbox and container.running and container.pod_uid not in listed
         }
+
+    @cached_property
+    def uses(self) -> Mapping[str, DeviceUse]:
+        """The devices of each resource that has healthy ones, and who has them."""
+        uses = {}
+        for resource, devices in self.healthy.items():
+            entries = [entry for entry in self.plugins.allocations if entry.resource == resource]
+            healthy = frozenset(devices)
+            uses[resource] = DeviceUse(
+                healthy=healthy,
+                given=healthy & _devices_of(entries),
+                of_live_pods=healthy & _devices_of(entries, self.live_pods),
+                of_unlisted_pods=healthy & _devices_of(entries, self.running_unlisted),
+            )
+        return uses
 
     def in_this_boot(self, at: datetime) -> bool:
         """Whether the wall clock, as it is set now, can have shown this time since the boot."""
@@ -268,3 +306,15 @@ class DeviceView:
             return None
         is_in_future = written > self.snapshot.taken_at + CLOCK_STEP
         return None if is_in_future else written >= bound
+
+
+def _devices_of(
+    entries: Iterable[Allocation], pods: Container[str] | None = None
+) -> frozenset[str]:
+    """Return the devices of some entries; `pods`: only those of these uids."""
+    return frozenset(
+        device
+        for entry in entries
+        if pods is None or entry.pod_uid in pods
+        for device in entry.devices
+    )

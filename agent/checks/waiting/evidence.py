@@ -45,7 +45,7 @@ _CONFIGURATION: Final = "broken_cni_config"
 _FULL_RANGE: Final = "exhausted_range"
 HANGING: Final = "hanging_plugin"
 _REFUSED_RANGE: Final = "wrong_range"
-_STOPPED: Final = "stopped_kubelet"
+STOPPED: Final = "stopped_kubelet"
 
 
 class Weight(StrEnum):
@@ -205,14 +205,18 @@ def _disk_problem(disk: Disk) -> str:
 
 
 def _plugins(situation: Situation) -> Iterator[Evidence]:
-    files = known_or(situation.assessment.snapshot.cni_files, None)
+    """Say which programs are missing. Only those that networks name are looked for."""
+    snapshot = situation.assessment.snapshot
+    files = known_or(snapshot.cni_files, None)
     missing = files.missing_plugins if files else None
     is_named = situation.entry == NO_BINARY
     for plugin in missing or ():
         weight = Weight.PROOF if is_named and plugin == situation.plugin else Weight.FITS
         yield Evidence(f"the program of CNI plugin {plugin} is missing", weight, _CONFIGURATION)
-    if is_named and missing is not None and situation.plugin not in missing:
-        text = f"the program of {situation.plugin} is there now, or no configured network uses it"
+    networks = known_or(snapshot.networks, ())
+    named = {name for network in networks for name in (*network.plugins, network.ipam)}
+    if is_named and missing is not None and situation.plugin in named.difference(missing):
+        text = f"the program of {situation.plugin} is there now"
         yield Evidence(text, Weight.CONTRADICTION)
 
 
@@ -272,7 +276,7 @@ def _processes(situation: Situation) -> Iterator[Evidence]:
         yield Evidence(text, detector=HANGING)
     if situation.cause is WaitCause.UNEXPLAINED and processes.kubelet is None:
         text = "no kubelet was found: it does not run, or is part of another process (k3s, RKE2)"
-        yield Evidence(text, detector=_STOPPED)
+        yield Evidence(text, detector=STOPPED)
 
 
 def message_values(failure: SandboxFailure | None) -> dict[str, str]:

@@ -27,13 +27,14 @@ from agent.checks.waiting.causes import Group, events_unread, groups, unattached
 from agent.checks.waiting.evidence import (
     ATTEMPT_LASTS,
     HANGING,
+    STOPPED,
     Evidence,
     Situation,
     Weight,
     gather,
     message_values,
 )
-from agent.checks.waiting_pods import WAITS_AFTER, Wait
+from agent.checks.waiting_pods import EVENT_AGE, WAITS_AFTER, Wait
 from agent.model import catalog
 from agent.model.assessment import Assessment
 from agent.model.catalog import Addresses, Entry
@@ -115,7 +116,7 @@ def _finding(assessment: Assessment, group: Group, number: int, *, starting: boo
         affected=tuple(wait.pod.uid for wait in group.waits[:_NAMED]),
         headline=headline,
         details=tuple(clauses),
-        told_by=_told_by(group, evidence),
+        told_by=_told_by(group, evidence, assessment.snapshot),
         steps=tuple(_steps(group, evidence)),
         pods=names,
     )
@@ -140,7 +141,15 @@ def _reason(group: Group, snapshot: Snapshot) -> str:
             return "no kubelet runs on this node"
         unread = events_unread(snapshot)
         return f"why is not known: {unread}" if unread else "no Event says why"
-    return f"{_speaker(group, failure)}: {failure.message}{_times(failure, snapshot)}"
+    words = f"{_speaker(group, failure)}: {failure.message}{_times(failure, snapshot)}"
+    is_past = _is_past(failure, snapshot)
+    return f"no kubelet runs on this node; its last Event: {words}" if is_past else words
+
+
+def _is_past(failure: SandboxFailure, snapshot: Snapshot) -> bool:
+    """Return whether an Event is of a kubelet that no longer runs."""
+    is_old = failure.at is None or snapshot.api_time - failure.at > EVENT_AGE
+    return is_old and _lacks_kubelet(snapshot)
 
 
 def _lacks_kubelet(snapshot: Snapshot) -> bool:
@@ -169,13 +178,15 @@ def _times(failure: SandboxFailure, snapshot: Snapshot) -> str:
     return f" ({count_of(failure.count, 'time')}, last {ago} ago)"
 
 
-def _told_by(group: Group, evidence: Sequence[Evidence]) -> str:
+def _told_by(group: Group, evidence: Sequence[Evidence], snapshot: Snapshot) -> str:
     """Return the detector that tells what stops these pods; empty: none does.
 
     What only fits may be another fault, unless no Event says what stops them, or it says that an
     attempt does not end, and a plugin hangs.
     """
     failure = group.failure
+    if failure is not None and _is_past(failure, snapshot):
+        return STOPPED
     named = [one for one in evidence if one.detector]
     proven = [one.detector for one in named if one.weight is Weight.PROOF]
     fitting = {one.detector for one in named if one.weight is Weight.FITS}

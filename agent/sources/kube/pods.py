@@ -33,27 +33,19 @@ def parse_pod(item: Object) -> Pod:
     metadata = item["metadata"]
     spec = item.get("spec") or {}
     status = item.get("status") or {}
-    phase = status.get("phase") or ""
-    if not isinstance(phase, str):
-        raise TypeError(f"phase {phase!r}")
-
     name = str(metadata["name"])
     deletion = metadata.get("deletionTimestamp")
     host_network = bool(spec.get("hostNetwork"))
     ips = _ips(status)
     volumes = objects(spec.get("volumes"))
-    attached = (
-        name for volume in volumes for name in unique_volume_names(volume, str(volume.get("name")))
-    )
     # The status has the last two runs of each container.
     started = min(filter(None, _starts(status)), default=None)
-    wants_in_init = sorted_names(_device_resources(spec, "initContainers"))
-    wants = sorted_names((*wants_in_init, *_device_resources(spec, "containers")))
+    wants, wants_in_init = _wants(spec)
 
     pod = Pod(
         name=f"{metadata['namespace']}/{name}",
         uid=_uid(metadata),
-        phase=sys.intern(phase),
+        phase=_phase(status),
         host_network=host_network,
         deleting=bool(deletion),
         ips=ips,
@@ -69,7 +61,7 @@ def parse_pod(item: Object) -> Pod:
         scheduled=None if ips else _since(status, "PodScheduled", "True"),
         unready=None if ips else _since(status, "Ready", "False"),
         claims=sorted_names(_claims(name, volumes)),
-        volumes=sorted_names(filter(None, attached)),
+        volumes=sorted_names(filter(None, _attached(volumes))),
         static=_is_mirror(metadata),
         host_ports=() if host_network else tuple(dict.fromkeys(_host_ports(spec))),
         waiting=any("waiting" in state for state in _states(status, "state")),
@@ -81,6 +73,13 @@ def parse_pod(item: Object) -> Pod:
     # A node can have thousands of terminated pods, and only a live pod owns addresses or waits for
     # volumes.
     return replace(pod, ips=(), claims=(), volumes=())
+
+
+def _phase(status: Object) -> str:
+    phase = status.get("phase") or ""
+    if not isinstance(phase, str):
+        raise TypeError(f"phase {phase!r}")
+    return sys.intern(phase)
 
 
 def _uid(metadata: Object) -> str:
@@ -102,9 +101,20 @@ def _ips(status: Object) -> tuple[str, ...]:
     return tuple(str(ip_address(str(ip))) for ip in ips)
 
 
-def _device_resources(spec: Object, containers: str) -> Iterator[str]:
+def _wants(spec: Object) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the device resources of all containers, and those of init containers.
+
+    A sidecar is no such init container: it runs on like other containers.
+    """
+    init_containers = objects(spec.get("initContainers"))
+    plain = [entry for entry in init_containers if entry.get("restartPolicy") != "Always"]
+    containers = (*init_containers, *objects(spec.get("containers")))
+    return sorted_names(_device_resources(containers)), sorted_names(_device_resources(plain))
+
+
+def _device_resources(containers: Iterable[Object]) -> Iterator[str]:
     """Yield the device resources that these containers request."""
-    for container in spec.get(containers) or ():
+    for container in containers:
         resources = container.get("resources") or {}
         for kind in ("limits", "requests"):
             for name, amount in (resources.get(kind) or {}).items():
@@ -122,6 +132,12 @@ def _dra_resources(status: Object) -> Iterator[str]:
     """Yield the extended resources that DRA serves (KEP-5004)."""
     for mapping in objects(_extended_claim(status).get("requestMappings")):
         yield str(mapping.get("resourceName"))
+
+
+def _attached(volumes: Iterable[Object]) -> Iterator[str]:
+    """Yield what the node's status may call these volumes; empty: a volume that is not attached."""
+    for volume in volumes:
+        yield from unique_volume_names(volume, str(volume.get("name")))
 
 
 def _claims(pod: str, volumes: Iterable[Object]) -> Iterator[str]:

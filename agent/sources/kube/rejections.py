@@ -41,14 +41,27 @@ _SUFFIX: Final = re.compile(r",? which is unexpected\.?$")
 _NAME: Final = f"(?P<resource>{RESOURCE})"
 _REQUESTED: Final = "(?P<requested>[0-9]{1,18})"
 _AVAILABLE: Final = "(?P<available>[0-9]{1,18})"
+_A_DEVICE: Final = (
+    r"(?<!left on )(?<!no such )(?<!cross-)(?<!ioctl for )\bdevices?\b(?! or resource busy)"
+)
+"""Not the word in the errors of system calls, which are about disks and files."""
+_CRASH: Final = (
+    r"rpc error: (?:code = (?:Unavailable|Canceled)\b|.*\bdial unix "
+    r"|.*\bdesc = (?:error reading from server: EOF|EOF$|transport is closing))"
+)
 _PATTERNS: Final = (
     # A plugin's own error comes first: its text may contain anything.
+    (RejectionKind.PLUGIN_CRASHED, _CRASH),
+    (RejectionKind.PLUGIN_ERROR, r"rpc error:|GetPreferredAllocation rpc failed"),
     (
-        RejectionKind.PLUGIN_GONE,
-        r"rpc error: code = (?:Unavailable|Canceled)\b|rpc error: .*\bdial unix ",
+        RejectionKind.CHECKPOINT_FAILED,
+        r"failed to write checkpoint file|kubelet_internal_checkpoint|no space left on device",
     ),
-    (RejectionKind.OTHER, r"rpc error:|GetPreferredAllocation rpc failed"),
     (RejectionKind.UNREGISTERED, rf"can(?:'t|not) allocate unregistered device {_NAME}"),
+    (
+        RejectionKind.POD_DEVICES_UNHEALTHY,
+        rf"no longer healthy; cannot allocate unhealthy devices {_NAME}",
+    ),
     (RejectionKind.NO_HEALTHY, rf"cannot allocate unhealthy devices {_NAME}"),
     (
         RejectionKind.INSUFFICIENT,
@@ -61,17 +74,15 @@ _PATTERNS: Final = (
     ),
     (RejectionKind.PLUGIN_GONE, r"\bendpoint .*has been stopped"),
     (
-        RejectionKind.OTHER,
+        RejectionKind.REQUEST_CHANGED,
         rf'changed request for resource "?{_NAME}"? from [0-9]+ to {_REQUESTED}',
     ),
     (
-        RejectionKind.OTHER,
+        RejectionKind.PLUGIN_ERROR,
         rf"unexpectedly allocated less resources than required\. Requested: {_REQUESTED}",
     ),
-    (
-        RejectionKind.OTHER,
-        r"no containers return in allocation response|kubelet_internal_checkpoint|\bdevices?\b",
-    ),
+    (RejectionKind.PLUGIN_ERROR, r"no containers return in allocation response"),
+    (RejectionKind.OTHER, _A_DEVICE),
 )
 _CAUSES: Final = [
     (kind, re.compile(pattern, re.ASCII | re.DOTALL | re.IGNORECASE)) for kind, pattern in _PATTERNS
@@ -115,6 +126,7 @@ def parse_rejection(
         message=sys.intern(escape(" ".join(message.split()))[:_LONGEST_KEPT]),
         socket=sys.intern(escape(parsed.socket)),
         by_api=by_api,
+        start_time=moment(status.get("startTime")),
         reason=sys.intern(escape(reason)[:_LONGEST_KEPT]),
     )
 
@@ -164,7 +176,7 @@ def _parse_cause(cause: str) -> Rejection | None:
             continue
         groups = matched.groupdict()
         resource = groups.get("resource", "")
-        if kind is RejectionKind.PLUGIN_GONE:
+        if kind in {RejectionKind.PLUGIN_GONE, RejectionKind.PLUGIN_CRASHED}:
             resource = resource or _first_group(_ENDPOINT.match(matched[0]))
             return _rejected(kind, resource, socket=_first_group(_SOCKET.search(cause)))
         requested = groups.get("requested")

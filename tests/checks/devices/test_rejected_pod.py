@@ -37,7 +37,6 @@ STARTED, APPEARED, GONE = (
 REGISTERED, LOST, DROPPED = TransitionKind.REGISTERED, TransitionKind.LOST, TransitionKind.DROPPED
 KUBELET_RESTART, PLUGIN_RESTART = RejectionCause.KUBELET_RESTART, RejectionCause.PLUGIN_RESTART
 EXHAUSTED, UNVERIFIED = RejectionCause.EXHAUSTED, RejectionCause.UNVERIFIED
-NEW_WORDS = f"Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate unhealthy devices {KVM}"  # noqa: E501
 
 DETECTOR = "rejected_pod"
 only = partial(b.the_finding, DETECTOR)
@@ -51,6 +50,9 @@ THE_RACE: Sequence[DeviceTransition] = (
 )
 """The kubelet started 1000 s ago, and 10 s later the resource was registered."""
 
+USER = (pod("shop/user"), b.allocation("shop/user", KVM, "d0"))
+"""A pod that has the only device."""
+
 
 def snapshot_of(
     pods: Sequence[Pod],
@@ -60,7 +62,7 @@ def snapshot_of(
     **others: Any,
 ) -> Snapshot:
     there = (*(records or THE_RACE), b.plugin_socket(ago=seconds(990.5)), registered(KVM, "d0"))
-    return with_plugins(*pods, *there, kubelet=kubelet, written=written, **others)
+    return with_plugins(*pods, *there, *USER, kubelet=kubelet, written=written, **others)
 
 
 def rejection_of(pod: Pod, *records: Things, **others: Any) -> RejectedPod:
@@ -312,25 +314,6 @@ def test_a_plugin_absent_at_the_rejection_was_restarted_and_a_present_one_may_ha
     (rejected,) = rejected_pods(with_plugins(vm(500), *there, kubelet=1000, written=505))
     assert rejected.cause is RejectionCause.UNHEALTHY
     check((RejectionCause.UNHEALTHY, vm(500, refused=RejectionKind.NO_HEALTHY), THE_RACE))
-
-
-def test_newer_kubelets_reject_pods_that_ran() -> None:
-    ran = replace(
-        rejected(vm(995, refused=RejectionKind.NO_HEALTHY), message=NEW_WORDS),
-        started=NOW - seconds(9000),
-    )
-    again, job = replace(ran, wants_in_init=(KVM,)), replace(ran, controller="Job/once")
-    given: tuple[Things, ...] = (*THE_RACE, b.allocation("shop/vm", KVM, "d0"))
-    old_words = "Pod Allocate failed due to can't allocate unregistered device"
-    check(
-        (RejectionCause.INIT_CONTAINER, again, THE_RACE),
-        (RejectionCause.INIT_CONTAINER, replace(again, started=None), given),
-        (RejectionCause.READMITTED_AFTER_COMPLETION, job, THE_RACE),
-        (KUBELET_RESTART, ran, THE_RACE),
-        (KUBELET_RESTART, replace(again, started=None), THE_RACE),
-        (KUBELET_RESTART, rejected(again, message=old_words), THE_RACE),
-        (KUBELET_RESTART, replace(job, started=None), THE_RACE),
-    )
 
 
 def test_a_pod_that_requested_more_than_was_left_right_after_registration() -> None:

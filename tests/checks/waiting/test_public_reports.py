@@ -8,7 +8,7 @@ from agent.exporters.summary import headline
 from agent.exporters.text.scan import scan_table
 from agent.model.finding import Severity, WaitCause
 from agent.model.node_network import CniFile, CniFiles, Disk, Link, RuntimeStatus
-from agent.model.runtime import CONTAINERD, ContainerRuntime, RuntimeNetwork
+from agent.model.runtime import CONTAINERD, ContainerRuntime, RuntimeNetwork, WrittenRange
 from agent.model.snapshot import Known, PluginProcess
 from tests.builders import NOW, findings_of, node, processes, reservation, sandbox, scanned
 from tests.checks.waiting.events import CONTAINERD as BY_CONTAINERD
@@ -133,6 +133,44 @@ REPORTED = {
         facts={
             "processes": replace(
                 processes(), plugins=(PluginProcess(71, "multus", NOW - 9 * MINUTE),)
+            )
+        },
+    ),
+    "containerd came with a new configuration, and the plugins are of 2018": Node(
+        f'{BY_CONTAINERD}plugin type="bridge" failed (add): incompatible CNI versions; config is '
+        '"1.0.0", plugin supports ["0.1.0" "0.2.0" "0.3.0" "0.3.1" "0.4.0"]',
+        WaitCause.PLUGIN_FAILED,
+        ("CNI plugin bridge fails: incompatible CNI versions", "addresses are not short"),
+        never=("free address",),
+    ),
+    "containerd ends whenever it starts": Node(
+        "Failed to create pod sandbox: rpc error: code = Unavailable desc = connection error: desc "
+        '= "transport: Error while dialing: dial unix /run/containerd/containerd.sock: connect: '
+        'connection refused"',
+        WaitCause.SANDBOX_FAILED,
+        ("the runtime cannot make the sandbox: connection error", "no matter of host-local's"),
+        never=("CNI plugin",),
+    ),
+    "SELinux keeps host-local from its directory": Node(
+        f'{CRIO}plugin type="bridge" failed (add): open /var/lib/cni/networks/cbr0/lock: '
+        "permission denied",
+        WaitCause.PLUGIN_FAILED,
+        ("CNI plugin bridge fails in network cbr0: open /var/lib/cni", "addresses are not short"),
+        never=("no free address",),
+    ),
+    "a subnet was made smaller, and the end of its range was forgotten": Node(
+        f'{BY_CONTAINERD}plugin type="bridge" failed (add): invalid range set 0: RangeEnd '
+        "10.244.1.200 not in network 10.244.1.0/25",
+        WaitCause.PLUGIN_FAILED,
+        ("is refused, because rangeEnd 10.244.1.200 is not in 10.244.1.0/25",),
+        facts={
+            "networks": (
+                RuntimeNetwork(
+                    "net",
+                    ("bridge",),
+                    "host-local",
+                    ranges=((WrittenRange("10.244.1.0/25", "10.244.1.10", "10.244.1.200"),),),
+                ),
             )
         },
     ),

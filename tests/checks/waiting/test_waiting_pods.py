@@ -12,7 +12,7 @@ from agent.exporters.text.scan import scan_table
 from agent.model.catalog import entries
 from agent.model.finding import Finding, Severity, WaitCause
 from agent.model.node_network import CniFile, CniFiles, Disk, Link, RuntimeStatus, SubnetEnv
-from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime
+from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import (
     Known,
     NotRequested,
@@ -322,9 +322,14 @@ def test_a_program_that_is_missing() -> None:
     lacks = flannel(missing_plugins=("bandwidth",))
     assert f"proof on this node: {missing}" in beside(NO_BINARY, cni_files=lacks)
     assert f"it fits that {missing}" in beside(SLOW, cni_files=lacks)
-    there = beside(NO_BINARY, cni_files=flannel(missing_plugins=()))
+    uses_it = (RuntimeNetwork("cbr0", ("flannel", "bandwidth")),)
+    complete = flannel(missing_plugins=())
+    there = beside(NO_BINARY, cni_files=complete, networks=uses_it)
     assert "but the program of bandwidth is there now" in there
-    assert "bandwidth is there" not in beside(NO_BINARY, cni_files=flannel())
+    assert "bandwidth is there" not in beside(NO_BINARY, cni_files=flannel(), networks=uses_it)
+    # No file names the one that every sandbox needs for its `lo`, so nobody looks for it.
+    loopback = NO_BINARY.replace("bandwidth", "loopback")
+    assert "there now" not in beside(loopback, cni_files=complete, networks=uses_it)
 
 
 def test_a_disk_that_cannot_be_written() -> None:
@@ -416,6 +421,17 @@ def test_a_fault_that_another_check_tells_is_referred_to() -> None:
     )
     assert found(unknown).told_by == "", "either may be the reason"
     assert found(replace(unknown, processes=node().processes)).told_by == "broken_cni_config"
+
+
+def test_the_last_event_of_a_kubelet_that_has_stopped_is_not_what_stops_pods_now() -> None:
+    gone = node(*some(2), node=[replace(WORKER, ready=False, not_ready="it is silent")])
+    gone = replace(gone, processes=Known(replace(processes(), kubelet=None)))
+    old, new = (with_events(gone, Event(BRIDGE, ago=ago)) for ago in (50 * MINUTE, MINUTE))
+    assert "for up to 30m: no kubelet runs on this node; its last Event: " in found(old).message
+    assert (found(old).told_by, found(new).told_by) == ("stopped_kubelet", "")
+    assert "no kubelet runs" not in found(new).message, "it has just ended, and may come back"
+    running = with_events(node(*some(2)), Event(BRIDGE, ago=50 * MINUTE))
+    assert "no kubelet runs" not in found(running).message
 
 
 def test_each_thought_about_waiting_pods_is_a_line_of_its_own() -> None:

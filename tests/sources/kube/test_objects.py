@@ -78,6 +78,9 @@ def test_a_pod_has_the_devices_and_host_ports_of_all_its_containers(pods: Object
     }
     check(pods, "wants", [({"spec": spec}, ("a.b/c", KVM, GPU))])
     check(pods, "wants_in_init", [({"spec": spec}, (KVM,))])
+    sidecar = {"initContainers": [{**asking({KVM: "1"}), "restartPolicy": "Always"}]}
+    check(pods, "wants", [({"spec": sidecar}, (KVM,))])
+    check(pods, "wants_in_init", [({"spec": sidecar}, ())])
     mapping = {"containerName": "a", "resourceName": GPU, "requestName": "r0"}
     by_dra = {"extendedResourceClaimStatus": {"requestMappings": [mapping, "odd"]}}
     check(pods, "dra_resources", [

@@ -56,6 +56,8 @@ CAUSES = {
     ),
     Parsed(RejectionKind.NO_HEALTHY, GPU): (
         f"no healthy devices present; cannot allocate unhealthy devices {GPU}",
+    ),
+    Parsed(RejectionKind.POD_DEVICES_UNHEALTHY, GPU): (
         f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {GPU}",
     ),
     Parsed(RejectionKind.INSUFFICIENT, KVM, 1, 0): (
@@ -72,31 +74,38 @@ CAUSES = {
     Parsed(RejectionKind.PLUGIN_GONE, KVM, socket="kubevirt-kvm.sock"): (
         f"endpoint {STRUCT_1_18} has been stopped",
     ),
-    Parsed(RejectionKind.PLUGIN_GONE, socket="kubevirt-kvm.sock"): (
+    Parsed(RejectionKind.PLUGIN_CRASHED, socket="kubevirt-kvm.sock"): (
         f'{GONE} connection error: desc = "transport: Error while dialing {DIALLED}',
         f'{GONE} all SubConns are in TransientFailure, latest connection error: "{DIALLED}',
     ),
-    Parsed(RejectionKind.PLUGIN_GONE, socket="gpu"): (
+    Parsed(RejectionKind.PLUGIN_CRASHED, socket="gpu"): (
         f'{GONE} "dial unix /var/lib/kubelet/device-plugins/gpu: connect: no such file"',
     ),
-    Parsed(RejectionKind.PLUGIN_GONE): (
+    Parsed(RejectionKind.PLUGIN_CRASHED): (
         f"{GONE} transport is closing",
         f"{GONE} error reading from server: EOF",
+        "rpc error: code = Unknown desc = error reading from server: EOF",
+        "rpc error: code = Internal desc = transport is closing",
         "rpc error: code = Canceled desc = grpc: the client connection is closing",
         f"{PREFERRED} {GONE} transport is closing",
     ),
-    Parsed(RejectionKind.OTHER): (
+    Parsed(RejectionKind.PLUGIN_ERROR): (
         f"{PREFERRED} rpc error: code = Unknown desc = nvml: GPU is lost",
+        "rpc error: code = Unknown desc = write /tmp/x: no space left on device",
+        "rpc error: code = DeadlineExceeded desc = context deadline exceeded",
         "rpc error: code = Unknown desc = requested number of devices unavailable for a/b. Requested: 1, Available: 0",
         "no containers return in allocation response &AllocateResponse{}",
-        'failed to write checkpoint file "kubelet_internal_checkpoint": no space left',
-        "a device of words that no version has said yet",
     ),
-    Parsed(RejectionKind.OTHER, KVM, 2): (
+    Parsed(RejectionKind.CHECKPOINT_FAILED): (
+        'failed to write checkpoint file "kubelet_internal_checkpoint": read-only file system',
+        "[memorymanager] write /var/lib/kubelet/.memory_manager_state: no space left on device",
+    ),
+    Parsed(RejectionKind.OTHER): ("a device of words that no version has said yet",),
+    Parsed(RejectionKind.REQUEST_CHANGED, KVM, 2): (
         f'pod "0aa1c1f2" container "compute" changed request for resource "{KVM}" from 1 to 2',
         f"pod 0aa1c1f2 container compute changed request for resource {KVM} from 1 to 2",
     ),
-    Parsed(RejectionKind.OTHER, "", 2): (
+    Parsed(RejectionKind.PLUGIN_ERROR, "", 2): (
         "unexpectedly allocated less resources than required. Requested: 2, Got: 1",
     ),
 }
@@ -151,6 +160,7 @@ def test_a_device_rejection_of_every_version_and_an_exhausted_resource_are_parse
         (closing, (KVM,), KVM),
         (closing, (KVM, GPU), ""),
         (UNREGISTERED, (GPU,), KVM),
+        ("failed to write checkpoint file: no space left on device", (KVM,), ""),
     )
     given = [
         rejected("UnexpectedAdmissionError", FRAME.format(cause), wants)
@@ -173,6 +183,15 @@ def test_a_rejection_for_another_reason_keeps_the_words_of_the_kubelet(pods: Pod
         ("UnexpectedAdmissionError", predicates),
         ("UnexpectedAdmissionError", f"Pod {PREEMPTION.replace(KVM, 'cpu')}"),
         ("UnexpectedAdmissionError", ""),
+        *(
+            ("UnexpectedAdmissionError", FRAME.format(f"open /dev/x: {error}"))
+            for error in (
+                "no such device",
+                "device or resource busy",
+                "inappropriate ioctl for device",
+                "invalid cross-device link",
+            )
+        ),
         ("TopologyAffinityError", "Pod Resources cannot be allocated with Topology locality"),
         ("NodeAffinity", "Pod Predicate NodeAffinity failed"),
         ("OutOfcpu", f"{enough}: cpu, requested: 2000, used: 3000, capacity: 4000"),
@@ -272,6 +291,16 @@ def test_a_rejection_has_its_time_and_whose_clock_that_is(pods: Pods) -> None:
     for pod, (*_, second, by_api) in zip(read, cases, strict=True):
         expected = None if second is None else datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC)
         assert (pod.rejection.at, pod.rejection.by_api) == (expected, by_api)
+
+
+def test_a_rejection_keeps_when_an_earlier_kubelet_had_admitted_the_pod(pods: Pods) -> None:
+    message = FRAME.format(UNREGISTERED)
+    given = rejected(
+        "UnexpectedAdmissionError", message, fields=[NEW], startTime="2025-12-31T00:00:00Z"
+    )
+    (pod,) = pods(given)
+    assert pod.rejection.at == datetime(2026, 1, 1, 0, 0, 19, tzinfo=UTC)
+    assert pod.rejection.start_time == datetime(2025, 12, 31, tzinfo=UTC)
 
 
 def test_any_message_is_parsed_truncated_and_printable(pods: Pods) -> None:

@@ -1,0 +1,75 @@
+"""Why too few devices were free while a resource was registered, by the checkpoint. Pure.
+
+The kubelet marks devices as given out before it asks the plugin. Of a failed request it forgets
+some of these marks only when it restarts (kubernetes#130145). Nothing shows the marks, but its
+checkpoint has who was given devices.
+"""
+
+from datetime import datetime
+
+from agent.checks.devices.explanation import Explanation, Window, unverified
+from agent.checks.devices.view import DeviceView
+from agent.model.rejections import Rejection, RejectionCause
+from agent.model.text import count_of, format_time
+
+
+def explain_shortage(
+    view: DeviceView, rejection: Rejection, resource: str, window: Window, *, by_predicate: bool
+) -> Explanation:
+    """Return why the kubelet had too few devices of a registered resource for a pod.
+
+    `by_predicate`: it counted the requests of its pods and not the devices, and knows no leak.
+    """
+    when = f"at {format_time(rejection.at or window.earliest)}"
+    available = rejection.available or 0
+    needed = 1 if rejection.requested is None else rejection.requested
+    in_use = f"{resource} was registered, but all its devices were in use {when}"
+    too_few = f"the kubelet had no device of {resource} free {when}"
+    if available:
+        in_use = (
+            f"too few devices of {resource} were free {when} ({needed} wanted, {available} free)"
+        )
+        too_few = f"the kubelet had {count_of(available, 'device')} of {resource} free {when}"
+    devices = view.uses.get(resource)
+    if devices is None or not devices.healthy:
+        if by_predicate or available:
+            return Explanation(RejectionCause.EXHAUSTED, in_use)
+        return unverified(f"{too_few}, and the checkpoint now has none to compare")
+
+    held = f"by the checkpoint now, pods have {len(devices.of_live_pods)} of {len(devices.healthy)}"
+    free = devices.healthy - devices.of_live_pods
+    if len(free) < needed:
+        return Explanation(RejectionCause.EXHAUSTED, f"{in_use}; {held}")
+    unlisted = devices.of_unlisted_pods
+    if len(free - unlisted) < needed:
+        evidence = (
+            f"{too_few}: {held}, and {len(unlisted)} more belong to a pod that runs here and that "
+            "the API server does not have"
+        )
+        return Explanation(RejectionCause.UNLISTED_POD, evidence)
+    if of_others := len(devices.given - devices.of_live_pods):
+        held += f", and {of_others} are recorded for pods that the API server does not have as live"
+    if by_predicate:
+        return unverified(f"{too_few}, but {held}: pods that had the others may have ended since")
+    never_given = len(devices.healthy - devices.given)
+    if never_given > available and (written := _unchanged_since(view, resource, window)):
+        evidence = (
+            f"{too_few}, but {held}, and it has not changed since {format_time(written)}: the "
+            "kubelet holds devices that no pod has (kubernetes#130145)"
+        )
+        return Explanation(RejectionCause.DEVICES_LEAKED, evidence)
+    return unverified(
+        f"{too_few}, but {held}: either pods that had the others have ended since, or the kubelet "
+        "holds devices that no pod has (kubernetes#130145)"
+    )
+
+
+def _unchanged_since(view: DeviceView, resource: str, window: Window) -> datetime | None:
+    """Return the time of the checkpoint if it is certainly as it was at a rejection.
+
+    Everything that gives a device to a pod, or changes which are healthy, writes it.
+    """
+    written = view.plugins.checkpoint_written
+    if written is None or written >= window.earliest or not view.written_since_start:
+        return None
+    return None if view.is_connected(resource) is False else written
