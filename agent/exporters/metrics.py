@@ -299,7 +299,7 @@ def _rejected(sync: Sync) -> Samples:
     counts = Counts[tuple[str, str, str]]()
     for pod in sync.rejected_pods:
         resource = sync.resource_labels[pod.resource]
-        if pod.cause is RejectionCause.NOT_FOR_A_DEVICE:
+        if pod.cause in {RejectionCause.NOT_FOR_A_DEVICE, RejectionCause.CHECKPOINT_FAILED}:
             resource = _NO_RESOURCE
         counts[resource, pod.cause.value, pod.pod_outcome.value] += 1
     return dict(sorted(counts.items()))

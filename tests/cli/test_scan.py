@@ -143,7 +143,8 @@ def test_pods_that_wait_are_never_ok_and_what_is_no_warning_is_no_exit_code() ->
     ):
         text = scan("--exit-code", recording=path, code=code).out
         assert text.splitlines()[1].startswith(start)
-    (finding,) = json.loads(scan("-o", "json", recording=volumes).out)["findings"]
+    findings = json.loads(scan("-o", "json", recording=volumes).out)["findings"]
+    (finding,) = (one for one in findings if one["detector"] == "waiting_pods")
     assert (finding["cause"], finding["severity"]) == ("volume_pending", "info")
     assert finding["pods"] == ["shop/elsewhere-0", "shop/full-0", "shop/slow-0"]
     assert finding["steps"][-1]["command"] == "kubectl describe pod -n shop elsewhere-0"

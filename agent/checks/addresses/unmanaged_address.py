@@ -75,6 +75,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     for classified in assessment.reservations:
         if classified.state is State.UNMANAGED:
             yield from _unmanaged(classified, assessment.index)
+    if not assessment.runtime.names:
+        require_available(snapshot.runtimes)  # which one has to have run for some time?
     is_settled = isinstance(snapshot.processes, Known) and running_for(assessment) >= _SETTLED
     if is_settled and not isinstance(snapshot.pods, Unavailable):
         yield from _unreserved(assessment)

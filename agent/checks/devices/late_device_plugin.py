@@ -82,6 +82,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
                 yield from _late(state, start, up, view)
     # Last: the node's status may name a resource that no file here has.
     require_available(snapshot.node)
+    if not all(view.healthy.values()):
+        require_available(snapshot.pods)  # do they request what has no device?
     if unclear:
         snapshot.pods.known()
 

@@ -20,6 +20,7 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 
 from agent.checks.detector import Advice, Noun, Step
+from agent.checks.devices.kubelet_versions import rejects_running_pods
 from agent.checks.devices.rejection_cause import explain
 from agent.checks.devices.rejection_outcome import (
     STORM_PODS,
@@ -49,7 +50,6 @@ from agent.model.rejections import (
 from agent.model.remedy import Remedy
 from agent.model.snapshot import Known, Pod, Snapshot, known_or
 from agent.model.text import count_of, join_names
-from agent.model.versions import is_since
 
 NAME = "rejected_pod"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
@@ -84,8 +84,6 @@ _LASTING: Final = timedelta(minutes=2)
 """Plugins that start with the node have registered by then."""
 _NAMED: Final = 3
 """How many pods of a storm a message names."""
-_SPARES_RUNNING_PODS: Final = ((1, 25, 14), (1, 26, 9), (1, 27, 6), (1, 28, 0))
-"""The first kubelets that do not ask for the devices of running containers again."""
 
 
 class Judged(NamedTuple):
@@ -258,8 +256,9 @@ def _finding_about_storm(storm: Sequence[Judged], context: _Context) -> Finding:
     details = [f"pods: {names}", f"the first of them: {pod.why}", pod.consequence]
     severity = Severity.WARNING
     if not course.is_over:
-        headline += ", and it may go on"
-        severity = Severity.CRITICAL if course.lasted >= _LASTING else Severity.WARNING
+        if course.is_storm:
+            headline += ", and it may go on"
+            severity = Severity.CRITICAL if course.lasted >= _LASTING else Severity.WARNING
         if pod.pod_outcome is not PodOutcome.REJECTED_AGAIN:
             details.append(course.evidence)
     elif pod.pod_outcome is PodOutcome.REPLACED_BY_CONTROLLER:
@@ -295,8 +294,8 @@ def _kinds(case: Case, snapshot: Snapshot) -> tuple[str, ...]:
         is_drained = not case.pod.static and case.kind != "DaemonSet"
         return (_AT_BOOT, _EVICTABLE) if is_drained else (_AT_BOOT,)
     node = known_or(snapshot.node, None)
-    spares = is_since(node.kubelet, _SPARES_RUNNING_PODS) if node else None
-    if case.cause is RejectionCause.KUBELET_RESTART and spares is False:
+    is_restart = case.cause is RejectionCause.KUBELET_RESTART
+    if is_restart and node is not None and rejects_running_pods(node.kubelet):
         return (_AT_RESTART,)
     return ()
 

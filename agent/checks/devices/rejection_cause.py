@@ -18,6 +18,7 @@ from agent.checks.devices.kubelet_versions import (
     rejects_running_pods,
     requests_init_devices_again,
 )
+from agent.checks.devices.pairing import stem
 from agent.checks.devices.shortage import explain_shortage
 from agent.checks.devices.view import REGISTERS_WITHIN, DeviceView, KubeletRun
 from agent.model.clocks import SKEW_ERROR, STATUS_DELAY, WHOLE_SECOND
@@ -59,7 +60,7 @@ _BY_WORDS: Final[Mapping[RejectionKind, tuple[RejectionCause, str]]] = {
     ),
     RejectionKind.CHECKPOINT_FAILED: (
         RejectionCause.CHECKPOINT_FAILED,
-        "the kubelet could not write to its disk, which says nothing about devices",
+        "the kubelet could not write to its disk: no device is at fault",
     ),
 }
 """Causes that the kubelet's message alone proves."""
@@ -241,8 +242,8 @@ class _Case:
         kept = self.rejection.refused in {RejectionKind.NO_HEALTHY, RejectionKind.PLUGIN_GONE}
         if kept and self.window.earliest - self.run.start.at >= SURELY_DROPPED_AFTER:
             return (
-                f"the kubelet knew {self.resource} {self.when}, and it drops a resource 5 minutes "
-                "after its start if it has no plugin"
+                f"{self.resource} had been registered before, or the kubelet would have dropped it "
+                "5 minutes after its start"
             )
         holder = self._holder_before(self.window.earliest)
         if holder is not None and holder.started is not None:
@@ -520,8 +521,8 @@ class _Case:
         return f"; plugins bound their sockets again: {join_names(sockets)}"
 
     def _unassigned_sockets(self, since: datetime, until: datetime) -> Iterator[DeviceTransition]:
-        assigned = set(self.view.sockets.values())
+        assigned = set(map(stem, self.view.sockets.values()))
         for change in self.run.history:
             is_bound = change.what is TransitionKind.SOCKET_APPEARED
-            if is_bound and change.socket not in assigned and since <= change.at <= until:
+            if is_bound and stem(change.socket) not in assigned and since <= change.at <= until:
                 yield change

@@ -71,6 +71,7 @@ class Course(NamedTuple):
     is_over: bool
     evidence: str  # in words
     is_storm: bool = False
+    """Five in ten minutes, one after the other, as far as is known."""
     lasted: timedelta = timedelta(0)
     """From the first to the last rejection of the last ten minutes in which there were any."""
 
@@ -88,7 +89,7 @@ def course_of(cases: Sequence[Case], running: Iterable[Pod], registered: Collect
     last = cases[number]
     recent = [(other, cases[number]) for other, number in dated if other - age <= STORM_WITHIN]
     lasted = recent[-1][0] - age
-    is_storm = len(recent) >= STORM_PODS
+    is_storm = len(recent) >= STORM_PODS and not _has_paused(last, age, lasted, registered)
 
     causes = Counter(case.cause for _, case in recent)
     common = causes.most_common(1)[0][0]
@@ -97,7 +98,7 @@ def course_of(cases: Sequence[Case], running: Iterable[Pod], registered: Collect
         evidence = f"it is over: {last.resource} is registered now"
     elif successor and age >= _SETTLED:
         evidence = f"it is over: its pod {successor} runs"
-    elif age > _quiet_after(last, common, lasted, registered):
+    elif age > _quiet_after(last.kind):
         evidence = f"it is over: no pod was rejected for {format_age(age)}"
     else:
         several = f"{len(recent)} within {format_age(lasted)}, " if is_storm else ""
@@ -108,20 +109,22 @@ def course_of(cases: Sequence[Case], running: Iterable[Pod], registered: Collect
     return Course(is_over=True, evidence=evidence, is_storm=is_storm, lasted=lasted)
 
 
-def _quiet_after(
-    last: Case, cause: RejectionCause, lasted: timedelta, registered: Collection[str]
-) -> timedelta:
-    """Return for how long no pod is rejected once it is over.
-
-    Back-offs double: while pods are sent, the next is rejected within the time that it has lasted.
-    If the cause may be there still, that is no proof: pods may come again later.
-    """
-    if REPLACED_WITHIN.get(last.kind):  # it deletes rejected pods, so that none shows the rate
+def _quiet_after(kind: str) -> timedelta:
+    """Return for how long no pod of a controller is rejected once it is over."""
+    if REPLACED_WITHIN.get(kind):  # it deletes rejected pods, so that none shows the rate
         return _QUIET_FOR_DAEMON_SETS
-    passes = cause is RejectionCause.NOT_FOR_A_DEVICE
-    if passes or (cause in _PASSING and last.resource in registered):
-        return max(_SETTLED, 2 * lasted)
-    return _QUIET_FOR_JOBS if last.kind == "Job" else STORM_WITHIN
+    return _QUIET_FOR_JOBS if kind == "Job" else STORM_WITHIN
+
+
+def _has_paused(last: Case, age: timedelta, lasted: timedelta, registered: Collection[str]) -> bool:
+    """Return whether pods are no longer sent one after the other.
+
+    Back-offs double: the next pod is rejected within the time that it has lasted. If the cause is
+    there still, a pause proves nothing.
+    """
+    passes = last.cause is RejectionCause.NOT_FOR_A_DEVICE
+    passes = passes or (last.cause in _PASSING and last.resource in registered)
+    return passes and age >= max(_SETTLED, 2 * lasted)
 
 
 def _successor(last: Case, running: Iterable[Pod]) -> str | None:

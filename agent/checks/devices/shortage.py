@@ -10,7 +10,7 @@ from datetime import datetime
 from agent.checks.devices.explanation import Explanation, Window, unverified
 from agent.checks.devices.view import DeviceView
 from agent.model.rejections import Rejection, RejectionCause
-from agent.model.text import count_of, format_time
+from agent.model.text import count_of, format_time, join_names
 
 
 def explain_shortage(
@@ -43,8 +43,8 @@ def explain_shortage(
     unlisted = devices.of_unlisted_pods
     if len(free - unlisted) < needed:
         evidence = (
-            f"{too_few}: {held}, and {len(unlisted)} more belong to a pod that runs here and that "
-            "the API server does not have"
+            f"{too_few}: {held}, and {len(unlisted)} more {_is_or_are(unlisted)} with "
+            f"{join_names(_unlisted_holders(view, resource))}: it runs, and the API server does not have it"
         )
         return Explanation(RejectionCause.UNLISTED_POD, evidence)
     if of_others := len(devices.given - devices.of_live_pods):
@@ -62,6 +62,19 @@ def explain_shortage(
         f"{too_few}, but {held}: either pods that had the others have ended since, or the kubelet "
         "holds devices that no pod has (kubernetes#130145)"
     )
+
+
+def _unlisted_holders(view: DeviceView, resource: str) -> list[str]:
+    names = {
+        view.running_unlisted[entry.pod_uid]
+        for entry in view.plugins.allocations
+        if entry.resource == resource and entry.pod_uid in view.running_unlisted
+    }
+    return sorted(names)
+
+
+def _is_or_are(devices: frozenset[str]) -> str:
+    return "is" if len(devices) == 1 else "are"
 
 
 def _unchanged_since(view: DeviceView, resource: str, window: Window) -> datetime | None:

@@ -148,7 +148,7 @@ def test_an_address_of_the_range_that_no_file_reserves_is_told_if_it_lasts() -> 
         "so has the kubelet": node(JAVA, processes=[b.processes(kubelet=minute)]),
     }.items():
         assert messages(snapshot) == [], why
-    for source in ("processes", "pods"):
+    for source in ("processes", "pods", "runtimes"):
         gap = gap_of(DETECTOR, without(node(JAVA), source))
         assert gap == f"{source}: it gave no word", "who has it, and for how long, is not known"
     assert b.scanned(node(JAVA), node()).findings == ()

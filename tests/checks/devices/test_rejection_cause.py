@@ -10,7 +10,7 @@ from agent.model.rejections import RejectedPod, RejectionCause, RejectionKind
 from agent.model.snapshot import Known, Node, NodeDevices, Pod, ProcessStartTimes
 from tests import builders as b
 from tests.builders import NOW, UPTIME, pod, refused_pod, registered, transition
-from tests.checks.reported import rejected_pods, seconds, with_plugins
+from tests.checks.reported import rejected_pods, resources_of, seconds, with_plugins
 
 GPU = "nvidia.com/gpu"
 GPU_SOCKET = "nvidia-gpu.sock"
@@ -253,7 +253,7 @@ def test_devices_are_in_use_only_if_the_checkpoint_agrees() -> None:
     )
     (found,) = rejected_pods(snapshot)
     assert found.cause is RejectionCause.UNLISTED_POD
-    assert "and 3 more belong to a pod that runs here" in found.why
+    assert "and 3 more are with ml/done: it runs" in found.why
 
 
 def test_a_connected_plugin_without_a_healthy_device_is_told_as_such() -> None:
@@ -317,6 +317,25 @@ def test_no_delay_is_computed_from_a_registration_that_may_be_a_later_one() -> N
     found = told(early, *holder)
     assert found.cause is RejectionCause.UNVERIFIED
     assert "pod ml/old has had nvidia.com/gpu since" in found.why
+
+
+def test_an_agent_that_comes_while_the_plugin_is_away_has_not_seen_the_first_registration() -> None:
+    """Its first snapshot saw the start, days before, and no device; then the plugin came back."""
+    days = 200_000.0
+    start = replace(transition(STARTED, ago=seconds(days)), uptime=UPTIME - seconds(90))
+    socket = transition(APPEARED, socket=GPU_SOCKET, ago=seconds(30.5))
+    history = (start, socket, transition(REGISTERED, GPU, ago=seconds(30)))
+    for resource in resources_of(
+        with_plugins(
+            *history,
+            b.plugin_socket(GPU_SOCKET, ago=seconds(30.5)),
+            registered(GPU, *IDS),
+            kubelet=days,
+            written=30,
+        )
+    ).values():
+        assert resource["registered"]
+        assert resource["registration_delay_seconds"] is None
 
 
 def test_devices_are_unhealthy_only_if_the_plugin_is_known_and_was_connected() -> None:

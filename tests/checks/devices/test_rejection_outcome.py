@@ -131,12 +131,6 @@ def test_a_finished_race_is_leftovers_and_a_new_storm_is_only_a_warning() -> Non
         (storm(9, first=608), Severity.WARNING, AGAIN),
         (storm(9, first=640, controller="Job/once"), Severity.WARNING, AGAIN),
         (storm(9, first=680, controller="Job/once"), Severity.INFO, REPLACED),
-        # Its rate tells when a cause that passes has passed; each back-off is twice the last.
-        (storm(9, first=70, refused=CPU), Severity.INFO, REPLACED),
-        (storm(9, first=67, refused=CPU), Severity.WARNING, AGAIN),
-        (storm(9, first=230, apart=10, refused=CPU), Severity.WARNING, AGAIN),
-        (storm(9, first=250, apart=10, refused=CPU), Severity.INFO, REPLACED),
-        (storm(9, first=250, refused=CPU, controller="DaemonSet/x"), Severity.WARNING, AGAIN),
         # It has only begun.
         (storm(9, first=10), Severity.WARNING, AGAIN),
         (storm(9, first=130, apart=15), Severity.CRITICAL, AGAIN),
@@ -144,6 +138,22 @@ def test_a_finished_race_is_leftovers_and_a_new_storm_is_only_a_warning() -> Non
     for number, (pods, severity, outcome) in enumerate(verdicts):
         found = only(snapshot_of(*pods))
         assert (found.severity, found.pod_outcome) == (severity, outcome), number
+
+
+def test_a_burst_is_no_storm_once_it_has_paused_for_longer_than_back_offs_take() -> None:
+    for pods, is_storm in (
+        (storm(9, first=67, refused=CPU), True),
+        (storm(9, first=70, refused=CPU), False),
+        (storm(9, first=230, apart=10, refused=CPU), True),
+        (storm(9, first=250, apart=10, refused=CPU), False),
+        (storm(9, first=250, apart=10), True),  # a plugin that fails goes on failing
+        (storm(9, first=250, apart=10, refused=RejectionKind.PLUGIN_GONE), False),
+    ):
+        found = only(snapshot_of(*pods))
+        assert found.severity is Severity.WARNING
+        assert found.pod_outcome is AGAIN
+        assert ("kubectl cordon worker-1" in commands(found)) is is_storm
+        assert found.headline.endswith("it may go on") is is_storm
 
 
 def test_few_pods_are_no_storm_and_pods_of_several_controllers_are_one() -> None:
@@ -218,8 +228,9 @@ def test_only_some_kubelets_need_a_restart_to_complete_a_deletion() -> None:
 
 
 def test_a_later_kubelet_is_advised_only_where_it_would_have_helped() -> None:
-    for version, kinds in (("v1.24.17", ("at_restart",)), ("v1.33.2", ()), ("", ())):
-        assert only(node_of(snapshot_of(a_replaced_pod()), kubelet=version)).kinds == kinds
+    refused = rejected(a_replaced_pod(), refused=RejectionKind.NO_HEALTHY)
+    for version, kinds in (("v1.26.8", ("at_restart",)), ("v1.33.2", ()), ("", ())):
+        assert only(node_of(snapshot_of(refused), kubelet=version)).kinds == kinds
 
 
 def failed(name: str, reason: str, message: str, *, second: int, gpus: int = 0) -> Pod:
