@@ -297,6 +297,22 @@ def test_the_commands_of_the_job_and_of_the_pod_of_one_node_fill_in_node_mode_an
     assert pod["spec"] == spec
 
 
+def test_the_commands_for_one_node_of_each_page_make_a_pod_that_finds_its_image() -> None:
+    pages = {ROOT / "README.md": "Never", DEPLOY / "README.md": "Never"}
+    for name, policy in {"k3s-rke2": "Never", "aks": "IfNotPresent", "gke": "IfNotPresent"}.items():
+        pages[ROOT / f"docs/quickstart-{name}.md"] = policy
+    for page, policy in pages.items():
+        commands = re.findall(r"^(sed .*one-node\.yaml) \|", page.read_text(), re.MULTILINE)
+        assert len(commands) == 1, page
+        script = f"cd {ROOT}; NODE=worker-1 IMAGE=your.registry/nodeleak:1\n{commands[0]}"
+        pod = yaml.safe_load(run("bash", "-euc", script))
+        (agent,) = pod["spec"]["containers"]
+        assert pod["metadata"]["name"] == "nodeleak-worker-1", page
+        assert pod["spec"]["nodeName"] == "worker-1", page
+        assert agent["image"] == "your.registry/nodeleak:1", page
+        assert agent["imagePullPolicy"] == policy, page
+
+
 def examples(page: Path) -> list[dict[str, Any]]:
     """Return the kustomizations that a page shows."""
     found = [
