@@ -12,6 +12,7 @@ from typing import Final
 from agent.checks.detector import Detector, Step
 from agent.checks.registry import DETECTORS
 from agent.cli.output import DONE, reflow, write
+from agent.cli.parser import COMMANDS
 from agent.config import UsageError, all_settings, option, variable
 from agent.exporters.json.status import NodeState
 from agent.exporters.metrics import METRICS, PREFIX
@@ -206,7 +207,7 @@ def _numbered(steps: Iterable[str]) -> list[str]:
 
 
 def _plain(word: str) -> str:
-    return re.sub(r"[-_]", "", word.lower())
+    return re.sub(r"[-_ ]", "", word.lower())
 
 
 def _list(words: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
@@ -240,6 +241,10 @@ def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
     yield _written("outcome of a rejected pod")
     yield "evidence that a volume is lost", _texts(Confidence)
     yield from map(_written, ("source", "Kubernetes condition or Event", "alert", "word"))
+    yield (
+        "command",
+        {name: f"{text}.\nRun: nodeleak {name} --help" for name, text in COMMANDS.items()},
+    )
     yield "metric", {f"{PREFIX}{metric.name}": metric.help for metric in METRICS}
     yield _SETTING, {name: _setting(name) for name in all_settings()}
 

@@ -70,12 +70,12 @@ def progress(text: str) -> Iterator[None]:
 
 
 def width() -> int:
-    """Return the columns of the terminal, at most 100: longer lines are hard to read."""
+    """Return the columns of the terminal, at most 100; 100 if the output goes elsewhere."""
     try:
         columns = int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size().columns
     except (ValueError, OSError):  # standard output is no terminal
         columns = 0
-    return max(40, min(100, columns or 80))
+    return max(40, min(100, columns or 100))
 
 
 def terminal_columns() -> int | None:

@@ -3,7 +3,7 @@
 import argparse
 import os
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, NoReturn
 
@@ -51,9 +51,10 @@ _EPILOG: Final = """\
 examples:
   kubectl get pods -n kube-system -l app.kubernetes.io/name=nodeleak -o wide
   kubectl exec -n kube-system POD -- nodeleak scan    (POD: the one on the node)
+  nodeleak scan --api=off                             (on the node, as root)
+  nodeleak clean --api=off                            (changes nothing)
+  nodeleak explain ContainerCreating
   nodeleak scan --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
-  nodeleak explain leaked_reservation
-  nodeleak clean --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
 
 exit codes:
   0  success                                4  a release or a restore failed
@@ -156,6 +157,20 @@ class Parser(argparse.ArgumentParser):
 class _Formatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=32, width=width())
+
+    def _format_action(self, action: argparse.Action) -> str:
+        # Of the list of commands only the commands, at the indentation of options: argparse would
+        # break after longer names.
+        commands = list(self._iter_indented_subactions(action))
+        if commands:
+            return "".join(map(super()._format_action, commands))
+        return super()._format_action(action)
+
+    def _iter_indented_subactions(
+        self, action: argparse.Action
+    ) -> Generator[argparse.Action, None, None]:
+        commands: Iterable[argparse.Action] = getattr(action, "_get_subactions", tuple)()
+        yield from commands
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)

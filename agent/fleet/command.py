@@ -193,6 +193,7 @@ _COMMANDS: Final[Mapping[str, _Command]] = {
         "20s",
         "Print which nodes have problems, the worst first",
         _STATUS,
+        nodes="[NODE...]",
     ),
     "scan": _Command(
         "session",

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 
 from agent.checks.registry import DETECTORS
+from agent.cli.parser import COMMANDS
 from agent.exporters.json.status import NodeState
 from agent.model.assessment import State
 from agent.model.catalog import entries
@@ -36,6 +37,7 @@ WORDS: dict[str, Iterable[str]] = {
         for name in known_metrics()
         if name.startswith("nodeleak_")
     },
+    "command": COMMANDS,
     "Kubernetes condition or Event": {
         "CNIAddressPressure",
         "ReleasedReservation",
@@ -52,6 +54,16 @@ def explain(*words: str) -> str:
     done = nodeleak("explain", *words)
     assert (done.code, done.err) == (0, ""), done
     return done.out
+
+
+def explain_all() -> str:
+    """Return the texts of all words that are written for people who type them."""
+    kinds = ("word", "Kubernetes condition or Event", "command")
+    listed = re.split(r"^(\S.*):\n", explain(), flags=re.MULTILINE)
+    lists = dict(zip(listed[1::2], listed[2::2], strict=True))
+    words = [word.strip() for kind in kinds for word in lists[kind].split("\n\n")[0].split(",")]
+    assert len(words) > 70
+    return "\n\n".join(explain("--", word) for word in words)
 
 
 def test_every_word_is_listed_and_explained_with_what_to_do() -> None:
@@ -95,8 +107,18 @@ def test_a_word_is_found_however_it_is_written_and_an_unknown_one_suggests_the_n
         "requested-address-taken": "requested_address_taken (message of host-local",
         "KillPodSandboxError": "KillPodSandboxError (Kubernetes condition or Event)",
         "UnexpectedAdmissionError": "UnexpectedAdmissionError (Kubernetes condition or Event)",
+        # What people type.
+        "ContainerCreating": "ContainerCreating (Kubernetes condition or Event)",
+        "Multi-Attach": "Multi-Attach (Kubernetes condition or Event)",
+        "dry run": "dry-run (word)",
+        "device plugin": "device-plugin (word)",
+        "podCIDR": "pod-CIDR (word)",
+        "cni": "CNI (word)",
     }.items():
         assert explain(word).startswith(start)
+    for line in re.findall(r"^Run: .*(?:\n.+)*", explain_all(), re.MULTILINE):
+        for advised in re.findall(r"nodeleak explain ([A-Za-z][\w-]*)", line):
+            explain(advised)
     page = explain("unknown")
     assert "unknown (state of a reservation)" in page
     assert "unknown (likely cause of a leak)" in page

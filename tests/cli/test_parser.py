@@ -53,7 +53,10 @@ def test_help_fits_a_screen_the_overview_has_every_command_and_the_full_one_ever
         assert f"[NODELEAK_{option[2:].replace('-', '_').upper()}" in text
     for arguments in ((), ("help",), ("--help",), ("-h",), ("--help-all",)):
         page = output(*arguments)
-        assert tuple(re.findall(r"^    ([a-z]+)\b", page, re.MULTILINE)) == COMMANDS
+        # Each on a line with what it does.
+        listed = page.partition("\ncommands:\n")[2].partition("\n\n")[0]
+        assert tuple(re.findall(r"^  ([a-z]+) +[A-Z]", listed, re.MULTILINE)) == COMMANDS
+        assert len(listed.splitlines()) == len(COMMANDS)
         assert "examples:\n  kubectl " in page
         assert len(page.splitlines()) <= SCREEN
     for argument in ("version", "--version"):

@@ -12,7 +12,7 @@ def test_the_overview_lists_every_command_and_each_help_fits_a_screen(
 ) -> None:
     for arguments in ((), ("help",), ("--help",), ("-h",), ("--help-all",)):
         done = kubectl.run(*arguments)
-        assert (done.code, all(f"\n    {name}" in done.out for name in COMMANDS)) == (0, True)
+        assert (done.code, all(f"\n  {name}  " in done.out for name in COMMANDS)) == (0, True)
         assert len(done.out.splitlines()) <= 45
     assert kubectl.run("--version").out.startswith("nodeleak ")
     monkeypatch.setenv("COLUMNS", "100")
