@@ -337,6 +337,21 @@ def test_the_examples_of_the_pages_render(tmp_path: Path) -> None:
     assert {document["metadata"].get("namespace") for document in objects} == {"nodeleak", None}
 
 
+def test_the_mounts_that_an_audit_may_drop_are_gone(tmp_path: Path) -> None:
+    only_with(kubectl_has_components(), "kubectl 1.21 or newer, which knows `patches`")
+    (example,) = examples(ROOT / "docs/audit.md")
+    objects = render(kustomization(tmp_path, **example))
+    (daemonset,) = [document for document in objects if document["kind"] == "DaemonSet"]
+    spec = daemonset["spec"]["template"]["spec"]
+    (agent,) = spec["containers"]
+    mounted = {mount["name"]: mount["mountPath"] for mount in agent["volumeMounts"]}
+    assert {volume["name"] for volume in spec["volumes"]} == mounted.keys()
+    assert [path for path in mounted.values() if path.startswith("/var/lib/kubelet")] == []
+    environment = {each["name"]: each.get("value") for each in agent["env"]}
+    assert (load("run", {"node": "worker-1"}, environment).kubelet_dir) is None
+    assert (load("run", {"node": "worker-1"}, environment).device_plugins_dir) is None
+
+
 def test_a_kubectl_without_components_combines_overlays_by_copies(tmp_path: Path) -> None:
     (example,) = [
         example for example in examples(DEPLOY / "README.md") if "patchesStrategicMerge" in example
