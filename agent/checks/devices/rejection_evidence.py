@@ -88,8 +88,8 @@ class Evidence:
                 continue
             if pod.created is None or pod.started is None:
                 continue
-            is_of_this_run = pod.created - STATUS_DELAY > since and pod.started > self.run.start.at
-            if is_of_this_run and pod.started + WHOLE_SECOND < at:
+            is_of_this_run = pod.created - since > STATUS_DELAY and pod.started > self.run.start.at
+            if is_of_this_run and at - pod.started > WHOLE_SECOND:
                 return pod
         return None
 
@@ -136,7 +136,7 @@ class Evidence:
         """
         began = [self._booted, *self._runtime_starts()]
         for at in (self.rejection.start_time, self.pod.started):
-            if at is not None and max(began) <= at < self.run.start.at - WHOLE_SECOND:
+            if at is not None and at >= max(began) and self.run.start.at - at > WHOLE_SECOND:
                 return at
         return None
 
