@@ -59,9 +59,13 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     pods = {pod.uid: pod for pod in assessment.snapshot.pods.known()}
     live = {uid: pod for uid, pod in pods.items() if pod.live}
     held = _held(view)
-    for (uid, resource), devices in held.items():
-        if uid in live:
-            yield from _lost(live[uid], resource, devices, view)
+    lost = [
+        finding
+        for (uid, resource), devices in held.items()
+        if uid in live
+        for finding in _lost(live[uid], resource, devices, view)
+    ]
+    yield from lost
     yield from _shared(held, live)
     unlisted = {key: devices for key, devices in held.items() if key[0] not in pods}
     if unlisted:
@@ -69,6 +73,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     for (uid, resource), devices in unlisted.items():
         if uid in view.running_unlisted:
             yield _unlisted(uid, resource, devices, view)
+    if lost:  # last: it decides how severe they are
+        require_available(assessment.snapshot.node)
 
 
 def _held(view: DeviceView) -> dict[tuple[str, str], set[str]]:
