@@ -187,7 +187,7 @@ class Evidence:
         return f"; plugins bound their sockets again: {join_names(sockets)}"
 
     def _unassigned_sockets(self, since: datetime, until: datetime) -> Iterator[DeviceTransition]:
-        assigned = set(map(stem, self.view.sockets.values()))
+        assigned = self.view.assigned_sockets
         for change in self.run.history:
             is_bound = change.what is TransitionKind.SOCKET_APPEARED
             if is_bound and stem(change.socket) not in assigned and since <= change.at <= until:
