@@ -7,9 +7,9 @@ Then the node seems to have free devices, and pods that request them are rejecte
 The record keeps the entries of pods that have ended until the next pod is given a device. They are
 no conflict.
 
-Means: the checkpoint of the kubelet gives a device to a pod that runs, and the plugin's devices, the
-list of pods or another entry contradict it. It is a warning where the node's status proves that the
-plugin's devices are current, or where two pods are involved.
+Means: the checkpoint of the kubelet gives a device to a pod that runs, and the plugin's devices,
+the list of pods or another entry contradict it. It is a warning where the node's status proves that
+the plugin's devices are current, or where two pods are involved.
 """
 
 from collections import defaultdict
