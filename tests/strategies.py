@@ -181,7 +181,7 @@ nodes_objects = st.builds(
     st.sampled_from([RANGES["kubenet"], RANGES["kubenet"], ()]),
     st.sampled_from([110, 4, 2, None]),
     st.sampled_from([OLD, *AGES, None]),
-    st.sampled_from([INSTANCE, INSTANCE, "kind://other", ""]),
+    st.sampled_from([INSTANCE, INSTANCE, "kind://other", "k3s://worker-1", ""]),
     st.lists(taints, max_size=2, unique_by=lambda taint: taint.key),
     st.sampled_from(["", "False", "True", "Unknown"]),
 )
@@ -206,9 +206,14 @@ registrations = st.builds(
 autoscalers = st.builds(
     Autoscaler,
     others=st.integers(1, 3),
-    others_with_id=st.integers(0, 1),
+    others_with_id=st.integers(0, 2),
     unregistered=st.sampled_from([None, 0, 2]),
-    long_unregistered=st.sampled_from([None, 1]),
+    long_unregistered=st.sampled_from([None, 0, 1]),
+    told=st.sampled_from([None, NOW, NOW - OLD]),
+    why=st.sampled_from([None, None, "no permission to get it"]),
+    exists=st.sampled_from([None, True, False]),
+    schemes=st.sampled_from([(), ("aws",), ("k3s",), ("aws", "k3s")]),
+    marked=st.integers(0, 1),
 )
 
 
@@ -226,8 +231,16 @@ moments = st.builds(
 _connected = st.sampled_from([True, True, False, None])
 _sockets = st.lists(st.sampled_from(PLUGIN_SOCKETS), max_size=2, unique=True)
 _registered = st.lists(resources, max_size=2, unique=True)
+_holders = st.one_of(names, st.builds("{}-{}".format, names, st.integers(0, 2)))
+"""Of pods too that `pods_with_devices` makes."""
 _allocated = st.lists(
-    st.builds(lambda name, resource: allocation(name, resource, "d0"), names, resources), max_size=2
+    st.builds(
+        allocation,
+        _holders,
+        resources,
+        st.sampled_from(["d0", "d0", "d1", "gone"]),
+    ),
+    max_size=3,
 )
 _changes = st.lists(moments, max_size=4)
 _perhaps_ago = st.one_of(st.none(), agos)
@@ -237,9 +250,12 @@ _perhaps_ago = st.one_of(st.none(), agos)
 @st.composite
 def device_managers(draw: st.DrawFn) -> DevicePlugins:
     """A kubelet's device manager, whatever its plugins are up to."""
-    return device_plugins(
+    plugins = device_plugins(
         *(
-            plugin_socket(name, ago=draw(agos), connected=draw(_connected))
+            replace(
+                plugin_socket(name, ago=draw(agos), connected=draw(_connected)),
+                registry=draw(seldom()),
+            )
             for name in draw(_sockets)
         ),
         *(registered(resource, *draw(devices)) for resource in draw(_registered)),
@@ -248,6 +264,8 @@ def device_managers(draw: st.DrawFn) -> DevicePlugins:
         kubelet_socket=draw(_perhaps_ago),
         checkpoint_written=draw(_perhaps_ago),
     )
+    drivers = ("gpu.nvidia.com",) if draw(seldom()) else ()
+    return replace(plugins, drivers=drivers, listens_without_file=draw(seldom()))
 
 
 _kinds = st.tuples(st.sampled_from(Evidence), st.sampled_from(["pods", "node"]))

@@ -17,7 +17,7 @@ ADMISSION_REASONS: Final = frozenset({
     "InvalidNodeInfo", "UnknownReason", "UnexpectedPredicateFailureType",
     "VolumeAttachmentLimitExceeded",
 })  # fmt: skip
-"""The reasons of a Failed pod that the kubelet rejected (1.18 to 1.37), beside those of `OUT_OF`."""
+"""The reasons of pods that the kubelet rejected (1.18 to 1.37), beside those of `OUT_OF`."""
 INTENDED_REASONS: Final = frozenset({
     "Evicted", "Preempting", "Shutdown", "NodeShutdown", "Terminated",
 })  # fmt: skip
@@ -71,8 +71,8 @@ class Rejection:
     by_api: bool = False
     """`at` is by the API server's clock, not the node's: they differ by `Snapshot.api_skew`."""
     start_time: datetime | None = None
-    """`status.startTime`, by the kubelet's clock: when a kubelet first admitted the pod, or rejected
-    it. It outlives the rejection, and reboots; None: unknown, or an old recording."""
+    """`status.startTime`, by the kubelet's clock: when a kubelet first admitted the pod, or
+    rejected it. It outlives the rejection, and reboots; None: unknown, or an old recording."""
     reason: str = ""
     """`status.reason`, such as `UnexpectedAdmissionError`; empty: an old recording."""
 

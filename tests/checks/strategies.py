@@ -5,9 +5,10 @@ from datetime import timedelta
 
 from hypothesis import strategies as st
 
-from agent.model.rejections import RejectionKind
+from agent.checks.cluster.volume_causes import ENTRIES
+from agent.model.rejections import TOPOLOGY, UNEXPECTED_ERROR, RejectionKind
 from agent.model.snapshot import NodeDevices, Pod, Snapshot
-from agent.model.volumes import Attachment, Mount
+from agent.model.volumes import Attachment, Holder, Mount, VolumeEvent
 from tests import builders as b
 from tests.builders import (
     CLOUD_DISK,
@@ -25,6 +26,13 @@ from tests.builders import (
 from tests.strategies import RESOURCES, agos, device_managers, names, seldom
 
 
+def several(values: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
+    return st.lists(values, max_size=2, unique=True)
+
+
+_amounts = st.integers(0, 2)
+
+
 @st.composite
 def pods_with_devices(draw: st.DrawFn) -> list[Pod]:
     """Pods with devices, rejected or running, of few controllers."""
@@ -40,6 +48,10 @@ def pods_with_devices(draw: st.DrawFn) -> list[Pod]:
         pod = replace(
             rejected,
             wants=draw(st.sampled_from([(), (KVM,), RESOURCES])),
+            wants_in_init=draw(st.sampled_from([(), (KVM,)])),
+            has_resource_claims=draw(seldom()),
+            dra_resources=RESOURCES[1:] if draw(seldom()) else (),
+            static=draw(seldom()),
             started=draw(st.one_of(st.none(), agos.map(lambda ago: NOW - ago))),
             controller=draw(
                 st.sampled_from(
@@ -57,6 +69,8 @@ def pods_with_devices(draw: st.DrawFn) -> list[Pod]:
                 rejection=replace(
                     pod.rejection,
                     available=draw(st.sampled_from([None, 0, 0, 1])),
+                    start_time=draw(st.one_of(st.none(), agos.map(lambda ago: NOW - ago))),
+                    reason=draw(st.sampled_from(["", UNEXPECTED_ERROR, TOPOLOGY])),
                     by_api=draw(st.booleans()),
                 ),
             )
@@ -69,14 +83,25 @@ def device_nodes(draw: st.DrawFn) -> Snapshot:
     """A node of which everything was read, and on which everything about devices may be wrong."""
     node_devices = draw(
         st.lists(
-            st.builds(NodeDevices, st.sampled_from(RESOURCES), st.integers(0, 1), st.just(0)),
-            max_size=1,
+            st.builds(NodeDevices, st.sampled_from(RESOURCES), _amounts, _amounts),
+            max_size=2,
+            unique_by=lambda device: device.resource,
         )
     )
+    pods = draw(pods_with_devices())
+    unlisted = [f"{name}-{number}" for name in draw(several(names)) for number in range(2)]
     snapshot = node(
+        *(sandbox(digit * 64, name) for digit, name in zip("89de", unlisted, strict=False)),
         device_plugins=draw(device_managers()),
-        pods=draw(pods_with_devices()),
-        node=[replace(WORKER, devices=tuple(node_devices))],
+        pods=pods,
+        node=[
+            replace(
+                WORKER,
+                devices=tuple(node_devices),
+                kubelet=draw(st.sampled_from(["", "v1.20.4", "v1.25.12", "v1.27.2", "v1.34.1"])),
+                ready=not draw(seldom()),
+            )
+        ],
     )
     skew = draw(
         st.sampled_from([None, timedelta(0), timedelta(seconds=90), timedelta(seconds=-90)])
@@ -91,10 +116,6 @@ volumes, claims = st.sampled_from(VOLUMES), st.sampled_from(CLAIMS)
 _waiting_for = st.sampled_from([timedelta(seconds=n) for n in (0, 119, 120, 599, 600, 7200)])
 
 
-def several(values: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
-    return st.lists(values, max_size=2, unique=True)
-
-
 @st.composite
 def pods_with_volumes(draw: st.DrawFn) -> Pod:
     pod = b.waiting_pod(
@@ -105,18 +126,32 @@ def pods_with_volumes(draw: st.DrawFn) -> Pod:
     return replace(pod, phase="Running", started=NOW) if draw(seldom()) else pod
 
 
+_perhaps = st.sampled_from([None, True, False])
+_holders = st.sampled_from([None, (), (Holder("worker-2", ready=False),)])
 attachment_strategy = st.builds(
-    lambda volume, attached, failed, pod, claim: Attachment(
+    lambda volume, attached, failed, pod, claim, **others: Attachment(
         volume,
         attached,
         failed and not attached,
         f"{pod.partition('/')[0]}/{claim}" if claim else None,
+        **others,
     ),
     volumes,
     st.sampled_from([None, True, True, False]),
     seldom(),
     names,
     st.sampled_from([*CLAIMS, ""]),
+    exists=_perhaps,
+    detach_error=st.sampled_from(["", "", "busy"]),
+    holders=_holders,
+    shared=_perhaps,
+    driver_registered=_perhaps,
+)
+volume_events = st.builds(
+    VolumeEvent,
+    names.map(lambda name: f"uid of {name}"),
+    st.sampled_from(["", *ENTRIES]),
+    st.just("Multi-Attach error"),
 )
 
 
@@ -140,13 +175,19 @@ def volume_nodes(draw: st.DrawFn) -> Snapshot:
                 st.builds(Mount, volumes, names.map(lambda name: f"uid of {name}")), max_size=1
             )
         ),
-        attachments=attachments(
-            *draw(
-                st.lists(
-                    attachment_strategy, max_size=3, unique_by=lambda attachment: attachment.volume
-                )
+        attachments=replace(
+            attachments(
+                *draw(
+                    st.lists(
+                        attachment_strategy,
+                        max_size=3,
+                        unique_by=lambda attachment: attachment.volume,
+                    )
+                ),
+                failed_pods=[pod.uid for pod in waiting if draw(seldom())],
+                not_requested=["list events"] if draw(seldom()) else [],
             ),
-            failed_pods=[pod.uid for pod in waiting if draw(seldom())],
-            not_requested=["list events"] if draw(seldom()) else [],
+            events=tuple(draw(st.lists(volume_events, max_size=2))),
+            events_read=draw(_perhaps),
         ),
     )

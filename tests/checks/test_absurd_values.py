@@ -93,6 +93,20 @@ def test_values_that_broke_a_detector() -> None:
         b.transition(TransitionKind.KUBELET_STARTED, ago=b.UPTIME),
         replace(appeared, uptime=-ages),
     )
+    late = b.device_plugins(
+        b.plugin_socket(),
+        b.registered(b.KVM, "kvm0"),
+        b.allocation("shop/vm", b.KVM, "kvm0"),
+        b.transition(TransitionKind.KUBELET_STARTED, ago=timedelta(minutes=5)),
+        b.transition(TransitionKind.REGISTERED, b.KVM, ago=timedelta(seconds=10)),
+        kubelet_socket=timedelta(minutes=5),
+        checkpoint_written=timedelta(seconds=10),
+    )
+    refused = b.refused_pod("shop/next", ago=timedelta(seconds=30))
+    holders = (
+        replace(started, created=datetime.min.replace(tzinfo=UTC)),
+        replace(started, created=b.NOW),
+    )
     for snapshot in (
         b.node(started, device_plugins=b.late_plugins()),
         *(
@@ -101,5 +115,6 @@ def test_values_that_broke_a_detector() -> None:
             for skew in (ages, -ages)
         ),
         with_history(b.node(device_plugins=remembered)),
+        *(b.node(holder, refused, device_plugins=late) for holder in holders),
     ):
         assert [gap for gap in b.scanned(snapshot).gaps if gap.broken] == []

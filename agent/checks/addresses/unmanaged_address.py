@@ -8,9 +8,9 @@ such addresses look leaked.
 Means: no container has the reservation's ID, and a process has the address configured, or the
 network namespace that libcni's cache names for the sandbox is still mounted. Or a process of no
 container, a minute old or more, has an address of a network's range that no file reserves, and the
-kubelet and the runtime have run for five minutes: the next pod can get the same address. Severity info: as many
-containers of other networks have reserved the same address as namespaces have it, so that the
-reservation is most likely leaked.
+kubelet and the runtime have run for five minutes: the next pod can get the same address. Severity
+info: as many containers of other networks have reserved the same address as namespaces have it, so
+that the reservation is most likely leaked.
 """
 
 from collections.abc import Iterator

@@ -170,7 +170,7 @@ def _pod_networks(assessment: Assessment) -> Iterator[_PodNetwork]:
 
 
 def _may_have_strangers(assessment: Assessment) -> bool:
-    """Return whether addresses of which it is unknown if pods run with them may not be the node's."""
+    """Return whether addresses may not be the node's of which it is unknown if pods have them."""
     cidrs = _pod_cidrs(assessment)
     return any(
         entry.state is State.UNKNOWN

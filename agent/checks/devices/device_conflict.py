@@ -7,9 +7,9 @@ Then the node seems to have free devices, and pods that request them are rejecte
 The record keeps the entries of pods that have ended until the next pod is given a device. They are
 no conflict.
 
-Means: the checkpoint of the kubelet gives a device to a pod that runs, and the plugin's devices, the
-list of pods or another entry contradict it. It is a warning where the node's status proves that the
-plugin's devices are current, or where two pods are involved.
+Means: the checkpoint of the kubelet gives a device to a pod that runs, and the plugin's devices,
+the list of pods or another entry contradict it. It is a warning where the node's status proves that
+the plugin's devices are current, or where two pods are involved.
 """
 
 from collections import defaultdict
@@ -59,9 +59,13 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     pods = {pod.uid: pod for pod in assessment.snapshot.pods.known()}
     live = {uid: pod for uid, pod in pods.items() if pod.live}
     held = _held(view)
-    for (uid, resource), devices in held.items():
-        if uid in live:
-            yield from _lost(live[uid], resource, devices, view)
+    lost = [
+        finding
+        for (uid, resource), devices in held.items()
+        if uid in live
+        for finding in _lost(live[uid], resource, devices, view)
+    ]
+    yield from lost
     yield from _shared(held, live)
     unlisted = {key: devices for key, devices in held.items() if key[0] not in pods}
     if unlisted:
@@ -69,6 +73,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     for (uid, resource), devices in unlisted.items():
         if uid in view.running_unlisted:
             yield _unlisted(uid, resource, devices, view)
+    if lost:  # last: it decides how severe they are
+        require_available(assessment.snapshot.node)
 
 
 def _held(view: DeviceView) -> dict[tuple[str, str], set[str]]:

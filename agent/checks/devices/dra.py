@@ -7,7 +7,7 @@ resource at all. Neither is a fault.
 
 from agent.checks.devices.view import DeviceView
 from agent.model.devices import TransitionKind
-from agent.model.snapshot import Pod, known_or
+from agent.model.snapshot import Pod, Unavailable, known_or
 
 
 def dra_resources(view: DeviceView) -> frozenset[str]:
@@ -15,6 +15,8 @@ def dra_resources(view: DeviceView) -> frozenset[str]:
 
     Empty if the pods are unavailable.
     """
+    if isinstance(view.snapshot.pods, Unavailable):
+        return frozenset()
     dropped = {
         resource
         for resource, last in view.last_changes.items()
@@ -33,17 +35,25 @@ def dra_resources(view: DeviceView) -> frozenset[str]:
 
 
 def dra_resources_of(pod: Pod, view: DeviceView) -> set[str]:
-    """Return the resources that a pod requests and that DRA serves to it.
+    """Return the resources that a pod requests and that DRA serves to it, as far as is known.
 
     A server may not show the mapping. Then a pod that runs, has claims and holds no device of a
-    plugin proves as much, where the node has nothing of the resource to give.
+    plugin proves as much, unless the node has some of the resource to give.
     """
     served = set(pod.dra_resources)
     if pod.has_resource_claims and pod.started is not None:
         held = {entry.resource for entry in view.plugins.allocations if entry.pod_uid == pod.uid}
-        unserved = (resource for resource in pod.wants if view.node_denies(resource))
+        unserved = (resource for resource in pod.wants if _may_have_none(resource, view))
         served |= set(unserved) - held
     return served
+
+
+def _may_have_none(resource: str, view: DeviceView) -> bool:
+    """Whether the node's status lists none of a resource, also an old one, or is unavailable."""
+    node = known_or(view.snapshot.node, None)
+    if node is None:
+        return True
+    return any(device.resource == resource and not device.allocatable for device in node.devices)
 
 
 def _has_driver(resource: str, view: DeviceView) -> bool:

@@ -5,22 +5,20 @@ completed pods can be the cause; after a start of the kubelet no plugin has regi
 restarted; and only a registered plugin has unhealthy or too few devices.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
 from agent.checks.devices.explanation import Explanation, Window, unverified
 from agent.checks.devices.kubelet_versions import (
-    checks_health,
     readmits_completed_pods,
     rejects_running_pods,
     requests_init_devices_again,
 )
-from agent.checks.devices.pairing import stem
+from agent.checks.devices.rejection_evidence import Evidence
 from agent.checks.devices.shortage import explain_shortage
-from agent.checks.devices.view import REGISTERS_WITHIN, DeviceView, KubeletRun
+from agent.checks.devices.view import DeviceView
 from agent.model.clocks import SKEW_ERROR, STATUS_DELAY, WHOLE_SECOND
 from agent.model.devices import (
     ENDPOINT_GRACE,
@@ -29,13 +27,8 @@ from agent.model.devices import (
     TransitionKind,
 )
 from agent.model.rejections import Rejection, RejectionCause, RejectionKind
-from agent.model.snapshot import Pod, known_or
+from agent.model.snapshot import Pod
 from agent.model.text import count_of, format_time, join_names
-
-BETWEEN_SNAPSHOTS: Final = timedelta(seconds=60)
-"""What a snapshot saw first may have happened this much earlier."""
-BOOTING: Final = timedelta(minutes=15)
-"""A kubelet that starts this soon after the node was started by its boot."""
 
 _YEARS: Final = range(1970, 9001)
 """Nearer to the ends of the calendar, adding a duration overflows."""
@@ -130,48 +123,10 @@ def _by_time(
     return _Case(view, run, pod, rejection, resource, at, Window(earliest, latest)).explain()
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """A rejection by a run of the kubelet.
+class _Case(Evidence):
+    """A rejection that the records of its run of the kubelet explain."""
 
-    Times are windows; where they overlap, only the message can decide.
-    """
-
-    view: DeviceView
-    run: KubeletRun
-    pod: Pod
-    rejection: Rejection
-    resource: str
-    at: datetime
-    window: Window
-
-    @property
-    def when(self) -> str:
-        return f"at {format_time(self.at)}"
-
-    @property
-    def version(self) -> str:
-        """The version of the kubelet that rejected the pod; empty: unknown."""
-        node = known_or(self.view.snapshot.node, None)
-        return node.kubelet if node and self.run.end is None else ""
-
-    @property
-    def implies_no_device(self) -> bool:
-        """Whether a kubelet says this only if it knows no healthy device of the resource."""
-        return not self.may_have_device
-
-    @property
-    def may_have_device(self) -> bool:
-        return self.rejection.refused in {
-            RejectionKind.INSUFFICIENT,
-            RejectionKind.POD_DEVICES_UNHEALTHY,
-        }
-
-    @property
-    def implies_device(self) -> bool:
-        """Whether this kubelet says this only if it knows a healthy device of the resource."""
-        by_version = self.may_have_device and checks_health(self.version) is True
-        return by_version or self.rejection.refused is RejectionKind.POD_DEVICES_UNHEALTHY
+    __slots__ = ()
 
     def explain(self) -> Explanation:
         start = self.run.start
@@ -182,7 +137,7 @@ class _Case:
         during: list[DeviceTransition] = []
         after: list[DeviceTransition] = []
         for previous, change in pairwise((start, *self.run.changes(self.resource))):
-            window = self._window_of(change, previous)
+            window = self.window_of(change, previous)
             if window.latest <= self.window.earliest:
                 before.append(change)
             elif self.window.latest <= window.earliest:
@@ -199,19 +154,6 @@ class _Case:
         if losses:
             return self._explain_outage(losses, [*during, *after], certain=not during)
         return self._explain_while_registered()
-
-    def _window_of(self, change: DeviceTransition, previous: DeviceTransition) -> Window:
-        """Return when a change happened; `previous`: the one before, of the same resource."""
-        if change.what is TransitionKind.REGISTERED:
-            bound = self.view.socket_bound(self.run, self.resource, previous.at, change.at)
-            if change.exact and (bound is None or change.at - bound > REGISTERS_WITHIN):
-                bound = change.at
-            return Window(bound or min(change.at, previous.at), change.at)
-        earliest = change.at
-        if not change.exact:
-            seen_together = change.uptime == previous.uptime
-            earliest = previous.at if seen_together else change.at - BETWEEN_SNAPSHOTS
-        return Window(earliest, change.at)
 
     # Before the first known registration
 
@@ -245,26 +187,10 @@ class _Case:
                 f"{self.resource} had been registered before, or the kubelet would have dropped it "
                 "5 minutes after its start"
             )
-        holder = self._holder_before(self.window.earliest)
+        holder = self.holder_before(self.window.earliest)
         if holder is not None and holder.started is not None:
             started = format_time(holder.started)
             return f"pod {holder.name} has had {self.resource} since {started}"
-        return None
-
-    def _holder_before(self, at: datetime) -> Pod | None:
-        """Return a pod that this run of the kubelet gave a device of the resource before a time."""
-        since = self.run.start.at
-        if self._started_by_boot():  # pods may have been created before this, but not have run
-            since = self._booted
-        for entry in self.view.plugins.allocations:
-            pod = self.view.live_pods.get(entry.pod_uid)
-            if entry.resource != self.resource or pod is None:
-                continue
-            if pod.created is None or pod.started is None:
-                continue
-            is_of_this_run = pod.created - STATUS_DELAY > since and pod.started > self.run.start.at
-            if is_of_this_run and pod.started + WHOLE_SECOND < at:
-                return pod
         return None
 
     def _explain_unseen(self, contradiction: str) -> Explanation:
@@ -274,48 +200,27 @@ class _Case:
         if idle := self._explain_idle_plugin():
             return idle
         until = self.window.latest + ENDPOINT_GRACE
-        bound = self._socket_bound(self.window.earliest, until)
+        bound = self.socket_bound(self.window.earliest, until)
         if bound is not None and self.rejection.refused is not RejectionKind.UNREGISTERED:
             evidence = (
                 f"the plugin of {self.resource} was restarting {self.when}, and bound its socket "
                 f"again at {format_time(bound)}: {contradiction}"
             )
             return Explanation(RejectionCause.PLUGIN_RESTART, evidence)
-        return unverified(f"{contradiction}{self._other_sockets_bound(self.window.earliest)}")
+        return unverified(f"{contradiction}{self.other_sockets_bound(self.window.earliest)}")
 
     def _explain_idle_plugin(self) -> Explanation | None:
         """Explain a rejection by a plugin that is connected and reports no healthy device."""
-        bound = self._idle_since()
+        bound = self.idle_since()
         if bound is None or bound + WHOLE_SECOND > self.window.earliest:
             return None
         if self.rejection.refused is RejectionKind.UNREGISTERED:
             return None
         evidence = (
             f"the plugin of {self.resource} bound its socket at {format_time(bound)}, is connected "
-            f"and reports no healthy device{self._node_status()}; the pod was rejected {self.when}"
+            f"and reports no healthy device{self.node_status()}; the pod was rejected {self.when}"
         )
         return Explanation(RejectionCause.UNHEALTHY, evidence)
-
-    def _idle_since(self) -> datetime | None:
-        """Return when a plugin that is connected without a healthy device bound its socket."""
-        view = self.view
-        is_listed = view.healthy.get(self.resource) == ()
-        if self.run.end or not is_listed or not view.written_since_start:
-            return None
-        if view.is_connected(self.resource) is not True:
-            return None
-        name = view.sockets.get(self.resource)
-        return next((socket.made for socket in view.plugins.sockets if socket.name == name), None)
-
-    def _node_status(self) -> str:
-        node = known_or(self.view.snapshot.node, None)
-        for device in node.devices if node else ():
-            if device.resource == self.resource:
-                return (
-                    f" (the node's status has capacity {device.capacity}, "
-                    f"allocatable {device.allocatable})"
-                )
-        return ""
 
     def _explain_race(self, registration: DeviceTransition | None) -> Explanation:
         start = self.run.start
@@ -324,7 +229,7 @@ class _Case:
             f"{self.resource} {self._registered_later(registration)}"
         )
         rejected = f"the pod was rejected before that, {self.when}"
-        if self._started_by_boot():
+        if self.started_by_boot():
             evidence = f"the node booted, its {kubelet}; {rejected}"
             return Explanation(RejectionCause.NODE_REBOOT, evidence)
         if again := self._admitted_again():
@@ -339,10 +244,10 @@ class _Case:
             return f"was registered later, at {format_time(registration.at)} or before"
         if self.run.end:
             return "was not registered before the kubelet started again"
-        if bound := self._idle_since():
+        if bound := self.idle_since():
             return (
                 f"has had no healthy device since, although its plugin is connected, whose socket "
-                f"is of {format_time(bound)}{self._node_status()}"
+                f"is of {format_time(bound)}{self.node_status()}"
             )
         return "has not been registered since"
 
@@ -363,21 +268,6 @@ class _Case:
         being_registered = f"{self.resource} was being registered {self.when}"
         return being_registered if registration.exact else _NOT_SEEN
 
-    @property
-    def _booted(self) -> datetime:
-        return self.view.snapshot.taken_at - self.view.snapshot.uptime
-
-    def _started_by_boot(self) -> bool:
-        """Whether no pod has had the resource since the boot that started this kubelet."""
-        start = self.run.start
-        for run in self.view.runs:
-            is_earlier = run.start.at < start.at and run.start.boot_id == start.boot_id != ""
-            if is_earlier and run.first_registration(self.resource):
-                return False
-        if start.boot_id and start.uptime <= BOOTING:
-            return True
-        return self.view.in_this_boot(start.at) and start.at - self._booted <= BOOTING
-
     def _admitted_again(self) -> Explanation | None:
         """Return the bug of this kubelet's version that makes it reject a pod that had run.
 
@@ -385,7 +275,7 @@ class _Case:
         it rejects then, and it outlives a reboot.
         """
         version = self.version
-        first = self._admitted_before()
+        first = self.admitted_before()
         if first is None or rejects_running_pods(version):
             return None
         admitted = f"an earlier kubelet had admitted it at {format_time(first)}"
@@ -402,23 +292,6 @@ class _Case:
             return Explanation(RejectionCause.INIT_CONTAINER, evidence)
         return None
 
-    def _admitted_before(self) -> datetime | None:
-        """Return when an earlier kubelet had admitted a pod that may have run until this start.
-
-        None: nothing shows it. If the node or its runtime started in between, nothing ran.
-        """
-        began = [self._booted, *self._runtime_starts()]
-        for at in (self.rejection.start_time, self.pod.started):
-            if at is not None and max(began) <= at < self.run.start.at - WHOLE_SECOND:
-                return at
-        return None
-
-    def _runtime_starts(self) -> Iterator[datetime]:
-        processes = known_or(self.view.snapshot.processes, None)
-        if processes is not None:
-            starts = (processes.docker, processes.containerd, processes.crio)
-            yield from (start for start in starts if start is not None)
-
     # After a registration
 
     def _explain_outage(
@@ -433,30 +306,14 @@ class _Case:
             return unverified(f"{none}, by the known history")
         said_so = self.rejection.refused in {RejectionKind.PLUGIN_GONE, RejectionKind.UNREGISTERED}
         dropped = any(loss.what is TransitionKind.DROPPED for loss in losses)
-        gone = said_so or dropped or self._plugin_gone(lost, later)
+        gone = said_so or dropped or self.plugin_gone(lost, later)
         if gone is None:
-            sockets = self._other_sockets_bound(lost)
+            sockets = self.other_sockets_bound(lost)
             return unverified(f"{none}; it is unknown whether its plugin was there{sockets}")
         cause = RejectionCause.PLUGIN_RESTART if gone else RejectionCause.UNHEALTHY
         plugin = "gone" if gone else "connected"
         evidence = f"{none}: its plugin was {plugin} when the pod was rejected, {self.when}"
         return Explanation(cause, evidence)
-
-    def _plugin_gone(self, lost: datetime, later: list[DeviceTransition]) -> bool | None:
-        """Return whether the plugin bound its socket anew, or has not returned. None: unknown."""
-        socket = self.view.sockets.get(self.resource)
-        if socket is None:
-            return None
-        for change in later:
-            if change.what is TransitionKind.REGISTERED:
-                return self._socket_bound(lost, change.at) is not None
-        if self.run.end:
-            return None
-        connected = self.view.connected.get(socket, False)
-        if connected is not True:
-            return None if connected is None else True
-        bound = self._socket_bound(lost, self.view.snapshot.taken_at)
-        return bound is not None and bound >= self.window.earliest
 
     def _explain_while_registered(self) -> Explanation:
         refused = self.rejection.refused
@@ -469,24 +326,15 @@ class _Case:
             return explain_shortage(
                 self.view, self.rejection, self.resource, self.window, by_predicate=False
             )
-        bound = self._socket_bound(self.window.earliest, self.window.latest + ENDPOINT_GRACE)
+        bound = self.socket_bound(self.window.earliest, self.window.latest + ENDPOINT_GRACE)
         if bound is not None or refused is RejectionKind.PLUGIN_GONE:
             evidence = f"the plugin of {self.resource} was restarting {self.when}"
             return Explanation(RejectionCause.PLUGIN_RESTART, evidence)
-        if refused is RejectionKind.NO_HEALTHY and self._is_same_plugin():
+        if refused is RejectionKind.NO_HEALTHY and self.is_same_plugin():
             evidence = f"{registered}, but none of its devices was healthy {self.when}"
             return Explanation(RejectionCause.UNHEALTHY, evidence)
-        sockets = self._other_sockets_bound(self.window.earliest)
+        sockets = self.other_sockets_bound(self.window.earliest)
         return unverified(f"{registered} {self.when}, according to the known history{sockets}")
-
-    def _is_same_plugin(self) -> bool:
-        """Whether the plugin has been connected since before the rejection.
-
-        Its socket is known and was not bound anew after it.
-        """
-        if self.resource not in self.view.sockets:
-            return False
-        return self.run.end is not None or self.view.is_connected(self.resource) is True
 
     def _explain_unhealthy_devices_of_pod(self) -> Explanation:
         healthy = self.view.healthy.get(self.resource, ())
@@ -504,25 +352,3 @@ class _Case:
             total = count_of(len(healthy), "healthy device")
             evidence += f"; by the checkpoint now, its {total} lack {join_names(missing)}"
         return Explanation(RejectionCause.UNHEALTHY, evidence)
-
-    def _socket_bound(self, since: datetime, until: datetime) -> datetime | None:
-        """Return when the known socket of the plugin was bound in that time."""
-        if self.resource not in self.view.sockets:
-            return None
-        return self.view.socket_bound(self.run, self.resource, since, until)
-
-    def _other_sockets_bound(self, since: datetime) -> str:
-        """Return what plugins of unknown resources did around the rejection, in words."""
-        until = self.window.latest + ENDPOINT_GRACE
-        bound = [*self._unassigned_sockets(since, until)]
-        if self.resource in self.view.sockets or not bound:
-            return ""
-        sockets = [f"{change.socket} at {format_time(change.at)}" for change in bound]
-        return f"; plugins bound their sockets again: {join_names(sockets)}"
-
-    def _unassigned_sockets(self, since: datetime, until: datetime) -> Iterator[DeviceTransition]:
-        assigned = set(map(stem, self.view.sockets.values()))
-        for change in self.run.history:
-            is_bound = change.what is TransitionKind.SOCKET_APPEARED
-            if is_bound and stem(change.socket) not in assigned and since <= change.at <= until:
-                yield change

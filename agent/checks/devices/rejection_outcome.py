@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 from agent.model.rejections import PodOutcome, Rejection, RejectionCause
 from agent.model.snapshot import Pod, Snapshot
 from agent.model.text import format_age, format_time
-from agent.model.versions import version_numbers
 
 OVERDUE: Final = timedelta(seconds=60)
 """How long after its deletionTimestamp a pod may still exist."""
@@ -24,7 +23,7 @@ The last two delete the failed pod first. So if it is older than that, it is stu
 STORM_PODS: Final = 5
 STORM_WITHIN: Final = timedelta(minutes=10)
 _SETTLED: Final = timedelta(seconds=60)
-"""A controller that was to create another pod has done so, and the kubelet has admitted it or not."""
+"""By then a controller has created another pod, and the kubelet has admitted or rejected it."""
 _QUIET_FOR_JOBS: Final = timedelta(minutes=11)  # its back-off grows to 10 minutes
 _QUIET_FOR_DAEMON_SETS: Final = timedelta(minutes=17)  # 15 minutes
 _RACES: Final = frozenset({
@@ -36,9 +35,6 @@ _RACES: Final = frozenset({
 """Causes that end with the registration. A plugin that restarts may do so again."""
 _PASSING: Final = frozenset({RejectionCause.PLUGIN_RESTART, RejectionCause.EXHAUSTED})
 """Causes that pass while the resource stays registered."""
-_NEVER_DELETED: Final = ((1, 27, 0), (1, 27, 4))
-"""From the first version until before the second, kubelets do not finish deleting a rejected pod
-that was deleted before its rejection (kubernetes#118472)."""
 
 
 class Case(NamedTuple):
@@ -142,15 +138,6 @@ def overdue_since(pod: Pod, snapshot: Snapshot) -> datetime | None:
     if pod.deletion and snapshot.api_time - pod.deletion > OVERDUE:
         return pod.deletion
     return None
-
-
-def needs_restart(kubelet: str) -> bool | None:
-    """Return whether only a kubelet restart completes the deletion of a rejected pod.
-
-    `kubelet`: its version. None: not known.
-    """
-    numbers = version_numbers(kubelet)
-    return None if numbers is None else _NEVER_DELETED[0] <= numbers < _NEVER_DELETED[1]
 
 
 def outcome_of(case: Case, course: Course, snapshot: Snapshot) -> tuple[PodOutcome, str]:

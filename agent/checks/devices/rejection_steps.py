@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from shlex import quote
 from typing import Final
 
-from agent.checks.devices.rejection_outcome import Case, needs_restart
+from agent.checks.devices.kubelet_versions import deletes_only_at_restart
+from agent.checks.devices.rejection_outcome import Case
 from agent.model import catalog
 from agent.model.rejections import PodOutcome, RejectionCause, RejectionKind
 from agent.model.remedy import Remedy
@@ -135,7 +136,7 @@ def _about_deletion(case: Case, snapshot: Snapshot) -> Iterator[Remedy]:
         return
     node = known_or(snapshot.node, None)
     version = node.kubelet if node else ""
-    restart = needs_restart(version)
+    restart = deletes_only_at_restart(version)
     if restart is None:
         shown = f"kubectl get node {quote(snapshot.node_name)} -o wide"
         yield Remedy("Look up the version of the kubelet:", shown)

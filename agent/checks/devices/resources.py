@@ -179,4 +179,6 @@ def _had_device(resource: str, run: KubeletRun, at: datetime, view: DeviceView) 
     """Return whether a pod that runs was given a device of a resource before a time."""
     holders = {entry.pod_uid for entry in view.plugins.allocations if entry.resource == resource}
     starts = (view.live_pods[uid].started for uid in holders & view.live_pods.keys())
-    return any(run.start.at <= started <= at - CONTAINER_START for started in starts if started)
+    return any(
+        started >= run.start.at and at - started >= CONTAINER_START for started in starts if started
+    )

@@ -42,9 +42,10 @@ def explain_shortage(
         return Explanation(RejectionCause.EXHAUSTED, f"{in_use}; {held}")
     unlisted = devices.of_unlisted_pods
     if len(free - unlisted) < needed:
+        holders = join_names(_unlisted_holders(view, resource))
         evidence = (
-            f"{too_few}: {held}, and {len(unlisted)} more {_is_or_are(unlisted)} with "
-            f"{join_names(_unlisted_holders(view, resource))}: it runs, and the API server does not have it"
+            f"{too_few}: {held}, and {len(unlisted)} more {_is_or_are(unlisted)} with {holders}: it "
+            "runs, and the API server does not have it"
         )
         return Explanation(RejectionCause.UNLISTED_POD, evidence)
     if of_others := len(devices.given - devices.of_live_pods):
@@ -66,7 +67,7 @@ def explain_shortage(
 
 def _unlisted_holders(view: DeviceView, resource: str) -> list[str]:
     names = {
-        view.running_unlisted[entry.pod_uid]
+        view.running_unlisted[entry.pod_uid] or f"a pod with the uid {entry.pod_uid}"
         for entry in view.plugins.allocations
         if entry.resource == resource and entry.pod_uid in view.running_unlisted
     }

@@ -19,7 +19,7 @@ from agent.checks.devices.view import DeviceView
 from agent.model.assessment import Assessment
 from agent.model.clocks import CONTAINER_START, WHOLE_SECOND
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import Pod
+from agent.model.snapshot import Pod, require_available
 from agent.model.text import format_time
 
 NAME = "started_without_device"
@@ -55,6 +55,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             for resource in sorted(wanted):
                 if (pod.uid, resource) not in allocated:
                     yield from _too_early(pod, pod.started, resource, view)
+    if any(pod.live and pod.has_resource_claims for pod in pods):
+        require_available(assessment.snapshot.node)  # does DRA serve what these pods request?
 
 
 def _too_early(pod: Pod, started: datetime, resource: str, view: DeviceView) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ Without a battery-backed clock, a node boots with a wrong time that is corrected
 times can be compared.
 """
 
+from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -29,16 +30,36 @@ NODE_STATUS_DELAY: Final = timedelta(seconds=60)
 """From a registration to the node's status that shows it: the kubelet sends one every 10 s."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KubeletRun:
-    """A start of the kubelet's device manager, and the transitions until its next start."""
+    """A start of the kubelet's device manager, and the transitions until its next start.
+
+    Lookups are computed on first use and cached (hence no `__slots__`): each of a thousand rejected
+    pods asks for them.
+    """
 
     start: DeviceTransition
     history: tuple[DeviceTransition, ...]
     end: datetime | None  # when the kubelet started again; None: this is the last run
 
+    @cached_property
+    def _by_resource(self) -> Mapping[str, tuple[DeviceTransition, ...]]:
+        changes: defaultdict[str, list[DeviceTransition]] = defaultdict(list)
+        for change in self.history:
+            changes[change.resource].append(change)
+        return {resource: tuple(listed) for resource, listed in changes.items()}
+
+    @cached_property
+    def bound(self) -> tuple[tuple[str, datetime], ...]:
+        """The stem of each socket that a plugin bound, and when."""
+        return tuple(
+            (stem(change.socket), change.at)
+            for change in self.history
+            if change.what is TransitionKind.SOCKET_APPEARED
+        )
+
     def changes(self, resource: str) -> tuple[DeviceTransition, ...]:
-        return tuple(change for change in self.history if change.resource == resource)
+        return self._by_resource.get(resource, ())
 
     def first_registration(self, resource: str) -> DeviceTransition | None:
         for change in self.changes(resource):
@@ -177,6 +198,11 @@ class DeviceView:
             expected=({*self.healthy, *self.last_changes} - dropped),
         )
 
+    @cached_property
+    def assigned_sockets(self) -> frozenset[str]:
+        """The stems of the sockets whose resource is known."""
+        return frozenset(map(stem, self.sockets.values()))
+
     def is_connected(self, resource: str) -> bool | None:
         """Whether the kubelet has the stream of the resource's plugin open; None: unknown."""
         return self.connected.get(self.sockets.get(resource, ""))
@@ -189,13 +215,12 @@ class DeviceView:
         Of an unknown plugin, it may be any socket that is not assigned to another resource.
         """
         own = self.sockets.get(resource)
-        assigned = set(map(stem, self.sockets.values()))
-        times = []
-        for change in run.history:
-            name = stem(change.socket)
-            is_own = name == stem(own) if own else name not in assigned
-            if change.what is TransitionKind.SOCKET_APPEARED and is_own:
-                times.append(change.at)
+        plugin = stem(own) if own else None
+        times = (
+            at
+            for name, at in run.bound
+            if (name == plugin if plugin else name not in self.assigned_sockets)
+        )
         return min((at for at in times if since <= at <= until), default=None)
 
     @cached_property

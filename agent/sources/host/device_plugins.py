@@ -37,6 +37,8 @@ _CANONICAL: Final = Path("/var/lib/kubelet/device-plugins")
 _REGISTRY: Final = "plugins_registry"
 _OF_A_DRIVER: Final = "-reg.sock"
 """The kubelet's registration sockets of drivers: `node-driver-registrar` for storage, and DRA."""
+_MAX_IN_REGISTRY: Final = 128
+"""Sockets of plugins. Those of dead plugins stay, as nothing removes them, and are the oldest."""
 _NO_SOCKETS: Final = UnixSockets(frozenset(), frozenset())
 
 
@@ -59,10 +61,11 @@ def read_device_plugins(
         kubelet = _bound_at(KUBELET_SOCKET, directory)
         made = _sockets_in(directory, path)
         checkpoint = _read_checkpoint(directory)
-    registry = path.with_name(_REGISTRY)
+    registry = path.parent / _REGISTRY
     all_in_registry = _registry_sockets(registry)
     drivers = [name for name in all_in_registry if name.endswith(_OF_A_DRIVER)]
-    in_registry = {name: at for name, at in all_in_registry.items() if name not in drivers}
+    of_plugins = sorted(all_in_registry.keys() - set(drivers), key=all_in_registry.__getitem__)
+    in_registry = {name: all_in_registry[name] for name in of_plugins[-_MAX_IN_REGISTRY:]}
     stored = history()
     paths = {
         name: {os.fsencode(parent / name) for parent in (path, _CANONICAL)}

@@ -31,7 +31,8 @@ MAX_REQUESTS: Final = 64
 """Requests for one snapshot."""
 CACHED_FOR: Final = 60.0
 """Seconds."""
-_MAX_PAGES: Final = 50
+_MAX_PAGES: Final = 20
+"""Of nodes. Where the controller is in trouble, the agents of all nodes list them at once."""
 _NODES_IN_PAGE: Final = 50
 _NODES_CACHED_FOR: Final = 600.0
 """Seconds. A list of all nodes is large, and a volume that moves is reported only after longer."""
@@ -110,7 +111,7 @@ def _read_holders(get: Get, own: str, volumes: Sequence[str]) -> _Holders:
     """Return the other nodes whose status has a volume; None: the cluster has too many nodes."""
     found: dict[str, list[Holder]] = {}
     position: Query = ()
-    for _ in range(_MAX_PAGES):
+    for pages_left in reversed(range(_MAX_PAGES)):
         page = json.loads(get(NODES_PATH, (("limit", str(_NODES_IN_PAGE)), *position)))
         for item in objects(page["items"]):
             node = parse_node(item)
@@ -121,6 +122,9 @@ def _read_holders(get: Get, own: str, volumes: Sequence[str]) -> _Holders:
         more = str(page["metadata"].get("continue") or "")
         if not more:
             return found
+        nodes_left = page["metadata"].get("remainingItemCount") or 0  # servers before 1.15: unknown
+        if nodes_left > pages_left * _NODES_IN_PAGE:
+            return None
         position = (("continue", more),)
     return None
 

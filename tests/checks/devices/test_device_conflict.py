@@ -54,6 +54,10 @@ def test_a_pod_that_has_what_its_plugin_does_not_offer() -> None:
     # Without the Node, nothing confirms that the list of devices is current.
     unproved = findings_of(DETECTOR, snapshot_of(*has, node=[replace(WORKER, ready=False)]))
     assert [each.severity for each in unproved] == [Severity.INFO]
+    # If it could not be read, the check says that it could not confirm that.
+    unread = b.scanned(b.without(snapshot_of(*has), "node"))
+    (gap,) = (gap for gap in unread.gaps if gap.detector == DETECTOR)
+    assert gap.why.startswith("node: ")
 
 
 def test_two_pods_that_have_one_device() -> None:

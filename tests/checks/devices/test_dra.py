@@ -50,6 +50,9 @@ def test_no_plugin_is_missing_where_dra_serves_the_pods() -> None:
         "the kubelet restarted since": snapshot_of(*UNINSTALLED, restarted, MAPPED, kubelet=2000),
         "the agent is new": snapshot_of(MAPPED),
         "the server shows no mapping": snapshot_of(*UNINSTALLED, CLAIMING),
+        "and another plugin's device was given away just now": snapshot_of(
+            *UNINSTALLED, CLAIMING, written=10
+        ),
         "the pod has ended": snapshot_of(*UNINSTALLED, over),
         "one was rejected before": snapshot_of(MAPPED, b.refused_pod("ml/old", GPU)),
     }.items():
@@ -70,6 +73,23 @@ def test_no_plugin_is_missing_between_two_pods_of_a_driver() -> None:
         ("compute-domain.nvidia.com", (), ["late_device_plugin"]),
     ):
         assert found(with_driver(*records, driver=driver)) == expected, driver
+    # Whether a pod requests it without a claim is unknown without the pods.
+    unread = b.without(with_driver(waiting, driver="gpu.nvidia.com"), "pods")
+    late, gap = b.findings_and_gap("late_device_plugin", unread)
+    assert (late, gap.why.partition(":")[0]) == ([], "pods")
+
+
+def test_a_pod_with_claims_proves_no_fault_while_the_node_is_unavailable() -> None:
+    """The capacity of the Node shows that DRA serves it."""
+    restarted = transition(TransitionKind.KUBELET_STARTED, ago=seconds(2000))
+    for snapshot, detector in (
+        (snapshot_of(*UNINSTALLED, CLAIMING), "late_device_plugin"),
+        (snapshot_of(*UNINSTALLED, restarted, CLAIMING, kubelet=2000), "started_without_device"),
+    ):
+        not_ready = replace(snapshot, node=Known(replace(b.the_node(snapshot), ready=False)))
+        assert found(snapshot) == found(not_ready) == []
+        findings, gap = b.findings_and_gap(detector, b.without(snapshot, "node"))
+        assert (findings, gap.why.partition(":")[0]) == ([], "node")
 
 
 def test_a_plugin_is_missing_for_pods_that_dra_does_not_serve() -> None:

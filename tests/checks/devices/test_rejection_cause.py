@@ -1,5 +1,6 @@
 """The cause of a rejection: what excludes what, and that nothing in a snapshot contradicts it."""
 
+import cProfile
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -373,3 +374,22 @@ def test_devices_are_unhealthy_only_if_the_plugin_is_known_and_was_connected() -
     # What registers right after a socket was bound is its plugin's.
     both = (again, transition(REGISTERED, I915, ago=seconds(24.9)))
     assert outage(OTHER_SOCKET, I915, later=both).cause is RejectionCause.PLUGIN_RESTART
+
+
+def test_a_long_history_is_not_searched_again_for_each_of_many_rejected_pods() -> None:
+    """With each change of the history, each pod costs more: the square of neither."""
+
+    def calls(history: int) -> int:
+        changes = [
+            transition(what, GPU, ago=seconds(960 - 3 * number))
+            for number in range(history)
+            for what in (LOST, REGISTERED)
+        ]
+        pods = [gpu_pod(f"ml/run-{number}", ago=100 + number / 10) for number in range(100)]
+        records = (registered(GPU, *IDS), *RACE, *changes, *pods)
+        snapshot = with_plugins(*records, kubelet=1000, written=970)
+        with cProfile.Profile() as profile:
+            assert len(rejected_pods(snapshot)) == 100
+        return sum(entry.callcount for entry in profile.getstats())
+
+    assert calls(history=120) < 30 * calls(history=1)

@@ -217,6 +217,25 @@ def test_sockets_of_the_registry_are_read_and_those_of_drivers_are_not(directory
         ]
 
 
+def test_of_the_sockets_that_dead_plugins_leave_in_the_registry_the_newest_are_read(
+    directory: Path,
+) -> None:
+    """Nothing removes them, and with the history each costs time in every snapshot."""
+    registry = directory.with_name("plugins_registry")
+    registry.mkdir()
+    for number in range(140):
+        with bound(registry / f"gpu-{number}.sock", made=MADE + timedelta(seconds=number)):
+            pass
+    assert set(connections(directory)) == {f"gpu-{number}.sock" for number in range(12, 140)}
+
+
+def test_the_root_directory_has_no_plugins(directory: Path) -> None:
+    """It has no name beside which a registry could be."""
+    root = Path("/")
+    proc = directory.with_name("proc")
+    assert read("device_plugins", device_plugins_dir=root, proc=proc).sockets == ()
+
+
 # The checkpoint
 
 

@@ -220,6 +220,12 @@ def test_other_nodes_that_have_the_volume_are_found_with_the_right_to_list_nodes
         found, _ = ask(ATTACHMENT=ABSENT, NODES=answer)
         assert found.known().volumes[0].holders is None
         assert found.known().not_requested == rights
+    # A large cluster has the same trouble on many nodes at once: each would list all of them.
+    for left, pages in (({"remainingItemCount": 4_950}, 1), ({}, 20)):
+        large = {"metadata": {"continue": "more", **left}, "items": []}
+        found, _ = ask(ATTACHMENT=ABSENT, NODES=large)
+        assert found.known().volumes[0].holders is None
+        assert len(cluster.server.requested(NODES)) == pages
     # Servers before 1.17 have no CSINode.
     found, _ = ask(ATTACHMENT=ABSENT, DRIVERS=ABSENT)
     assert found.known().volumes[0].driver_registered is None
