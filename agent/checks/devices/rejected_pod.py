@@ -40,6 +40,7 @@ from agent.model.assessment import Assessment
 from agent.model.devices import ResourceState
 from agent.model.finding import Finding, Severity
 from agent.model.rejections import (
+    NODE_PORTS,
     TOPOLOGY,
     PodOutcome,
     RejectedPod,
@@ -207,6 +208,8 @@ def _age(rejection: Rejection, snapshot: Snapshot) -> timedelta | None:
 def _words(pod: Pod, rejection: Rejection, context: _Context) -> str:
     """Return what the kubelet says. That enough devices are free is no contradiction to it."""
     words = f"the kubelet says {rejection.reason}: {rejection.message}"
+    if rejection.reason == NODE_PORTS:
+        return words + _port_holders(pod, context.snapshot)
     if rejection.reason != TOPOLOGY:
         return words
     for resource in pod.wants:
@@ -215,6 +218,20 @@ def _words(pod: Pod, rejection: Rejection, context: _Context) -> str:
             free = max(0, state.devices - state.allocated)
             words += f"; {free} of {count_of(state.devices, 'device')} of {resource} are free now"
     return words
+
+
+def _port_holders(pod: Pod, snapshot: Snapshot) -> str:
+    """Return which live pods have host ports of a pod, in words.
+
+    A pod in the host's network needs none to use one, so that there may be no such pod.
+    """
+    ports = set(pod.host_ports or ())
+    holders = [
+        f"{other.name} ({join_names(sorted(map(str, shared)))})"
+        for other in snapshot.pods.known()
+        if other.live and (shared := ports.intersection(other.host_ports or ()))
+    ]
+    return f"; these live pods have the host port: {join_names(holders)}" if holders else ""
 
 
 def _rejected(pod: RejectedPod) -> str:

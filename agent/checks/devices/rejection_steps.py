@@ -8,7 +8,7 @@ from typing import Final
 
 from agent.checks.devices.rejection_outcome import Case, needs_restart
 from agent.model import catalog
-from agent.model.rejections import PodOutcome, RejectionCause, RejectionKind
+from agent.model.rejections import POD_REASONS, PodOutcome, RejectionCause, RejectionKind
 from agent.model.remedy import Remedy
 from agent.model.snapshot import Snapshot, known_or
 from agent.model.text import LONGEST_LIST
@@ -32,6 +32,8 @@ _WHEN: Final = {
 """When a pod can be created again, for causes of which healthy devices are no end."""
 _LISTED: Final = 10
 """How many pods a command names where another one can select them."""
+_NODE: Final = re.compile(r"\bNODE\b")
+"""How commands in the catalog name the node."""
 _SAFE: Final = re.compile(r"[A-Za-z0-9._/-]+")
 _TAINT: Final = "device=missing:NoSchedule"
 
@@ -42,6 +44,10 @@ def keep_away(
     """Yield how to stop a storm that goes on, other steps, and how to let pods come again."""
     name = quote(snapshot.node_name)
     node = known_or(snapshot.node, None)
+    if all(map(_is_refused_anywhere, cases)):
+        yield from _about_template(cases[0])
+        yield from meanwhile
+        return
     if any(case.kind == "DaemonSet" for case in cases):
         text = (
             "Keep the pods away with a taint, or their DaemonSet sends more. A cordon does not "
@@ -59,6 +65,23 @@ def keep_away(
     yield Remedy("Uncordon the node when the cause is gone:", f"kubectl uncordon {name}")
 
 
+def _is_refused_anywhere(case: Case) -> bool:
+    """Whether every node that is set up like this one refuses the pod."""
+    rejection = case.rejection
+    return rejection.refused is RejectionKind.REQUEST_REFUSED or rejection.reason in POD_REASONS
+
+
+def _about_template(case: Case) -> Iterator[Remedy]:
+    """Yield how to stop a storm of pods that no node of this kind can run."""
+    kind, _, name = case.pod.controller.partition("/")
+    yield Remedy(
+        "Correct what the pods ask for, or scale their controller to 0. A cordon only sends them "
+        "to other nodes, which refuse them as well. The controller, or what controls it, has the "
+        "template:",
+        f"kubectl describe {quote(kind.lower())} -n {quote(case.namespace)} {quote(name)}",
+    )
+
+
 def steps_about(
     cases: Sequence[Case],
     outcome: PodOutcome,
@@ -67,7 +90,7 @@ def steps_about(
 ) -> Iterator[Remedy]:
     """Yield what to do about pods that were rejected alike and have the same outcome."""
     first = cases[0]
-    yield from _meaning(first)
+    yield from _meaning(first, snapshot.node_name)
     if outcome is PodOutcome.TERMINATING_STUCK:
         yield from _about_deletion(first, snapshot)
         return
@@ -104,14 +127,15 @@ def _when(cases: Sequence[Case], registered: Collection[str]) -> str:
     return "Once the devices are healthy again, "
 
 
-def _meaning(case: Case) -> Iterator[Remedy]:
+def _meaning(case: Case, node_name: str) -> Iterator[Remedy]:
     """Yield what a message means of which no times tell the cause."""
     if case.rejection.refused in _KINDS_BY_TIME:
         return
     for match in catalog.matches(case.rejection.message)[:1]:
         yield Remedy(f"What it means: {match.fill_in(match.entry.meaning)}")
         if match.entry.look:
-            look = match.fill_in(match.entry.look).removesuffix(".")
+            look = _NODE.sub(lambda _: node_name, match.fill_in(match.entry.look))
+            look = look.removesuffix(".")
             yield Remedy(f"{look}. For more:", f"nodeleak explain {match.entry.key}")
 
 

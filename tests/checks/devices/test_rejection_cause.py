@@ -373,3 +373,26 @@ def test_devices_are_unhealthy_only_if_the_plugin_is_known_and_was_connected() -
     # What registers right after a socket was bound is its plugin's.
     both = (again, transition(REGISTERED, I915, ago=seconds(24.9)))
     assert outage(OTHER_SOCKET, I915, later=both).cause is RejectionCause.PLUGIN_RESTART
+
+
+def test_a_resource_that_no_plugin_ever_offered_lost_no_race() -> None:
+    efa, eni = "vpc.amazonaws.com/efa", "vpc.amazonaws.com/pod-eni"
+    refused = refused_pod("pay/api", eni, ago=seconds(985), refused=RejectionKind.NO_CAPACITY)
+    for booted in (UPTIME, seconds(1030)):
+        found = cause_of(refused, *RACE, resource=efa, healthy=("rdmap0",), booted=booted)
+        assert found.cause is UNVERIFIED
+        assert "nothing here shows one that ever did" in found.why
+    # What the checkpoint lists or gave out had a plugin, even if no snapshot saw it.
+    for record in (registered(eni), b.allocation("pay/old", eni, "eni0")):
+        known = cause_of(
+            refused, *RACE, record, resource=efa, healthy=("rdmap0",), booted=seconds(1030)
+        )
+        assert known.cause is RejectionCause.NODE_REBOOT
+
+
+def test_a_kubelet_that_knows_no_extended_resources_of_dra_is_told() -> None:
+    refused = gpu_pod(ago=985, refused=RejectionKind.NO_CAPACITY, dra_resources=(GPU,))
+    found = cause_of(refused, *RACE)
+    assert found.cause is UNVERIFIED
+    assert "DRAExtendedResource" in found.why
+    assert cause_of(replace(refused, dra_resources=()), *RACE).cause is KUBELET_RESTART

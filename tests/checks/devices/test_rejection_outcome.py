@@ -8,7 +8,7 @@ from typing import Any
 from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.finding import Finding, Severity
 from agent.model.rejections import PodOutcome, RejectionCause, RejectionKind
-from agent.model.snapshot import Known, Pod, Snapshot
+from agent.model.snapshot import Known, Pod, PortMapping, Snapshot
 from agent.sources.kube.pods import parse_pod
 from tests import builders as b
 from tests.builders import KVM, KVM_SOCKET, NOW, node, pod, refused_pod, registered, transition
@@ -303,3 +303,51 @@ def test_a_stateful_set_replaces_a_rejected_pod_by_one_of_its_name() -> None:
     )
     keys = {only(snapshot_of(pod)).key for pod in (first, second)}
     assert keys == {(DETECTOR, "pod shop/db-0")}, "it is confirmed though the pod is another"
+
+
+def test_a_storm_of_pods_that_every_node_refuses_is_stopped_at_its_controller() -> None:
+    too_large = (
+        "Pod was rejected: Allocate failed due to rpc error: code = Unknown desc = request for "
+        f"'{KVM}: 2' too large: maximum request size for shared resources is 1, which is unexpected"
+    )
+    sysctl = 'Pod was rejected: forbidden sysctl: "net.core.somaxconn" not allowlisted'
+    for refused, reason, message in (
+        (RejectionKind.REQUEST_REFUSED, "UnexpectedAdmissionError", too_large),
+        (CPU, "SysctlForbidden", sysctl),
+    ):
+        pods = [
+            rejected(pod, reason=reason, message=message)
+            for pod in storm(180, first=200, refused=refused)
+        ]
+        found = only(snapshot_of(*pods))
+        assert (found.severity, found.pod_outcome) == (Severity.CRITICAL, AGAIN)
+        assert commands(found)[0] == "kubectl describe replicaset -n shop web-6d5f"
+        assert "cordon" not in " ".join(commands(found))
+        assert "Once the device plugin is repaired" not in words(found)
+    # One of them that the node's own state explains makes it a matter of this node as well.
+    mixed = only(snapshot_of(*pods[:90], *storm(90, first=110, refused=CPU)))
+    assert "kubectl cordon worker-1" in commands(mixed)
+
+
+def test_commands_of_the_catalog_name_the_node() -> None:
+    labels = rejected(
+        refused_pod("shop/a", refused=CPU),
+        reason="NodeAffinity",
+        message="Predicate NodeAffinity failed",
+    )
+    assert "kubectl get node worker-1 --show-labels" in words(only(snapshot_of(labels)))
+
+
+def test_the_pods_that_have_a_host_port_are_named() -> None:
+    port, other = PortMapping(80, "tcp"), PortMapping(443, "tcp")
+    refused = rejected(
+        replace(refused_pod("web/lb", refused=CPU), host_ports=(port, other)),
+        reason="NodePorts",
+        message="Pod was rejected: Predicate NodePorts failed",
+    )
+    holder = replace(pod("kube-system/old"), host_ports=(other, port))
+    beside = replace(pod("web/b"), host_ports=(PortMapping(80, "udp"),))
+    over = replace(pod("web/c", phase="Succeeded"), host_ports=(port,))
+    found = only(snapshot_of(refused, holder, beside, over))
+    assert "have the host port: kube-system/old (443/tcp, 80/tcp);" in found.message
+    assert "host port:" not in only(snapshot_of(refused, beside, over)).message
