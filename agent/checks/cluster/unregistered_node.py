@@ -233,12 +233,14 @@ def _find_missing_id(
 
     severity = Severity.WARNING
     effect = _NOT_DELETED_SINCE
+    headline = ""
     remedy = "if the node needs none, set --provider-id=ignored"
     if age < deadlines.acted:
         remover = "a cluster-autoscaler"
         status = known_or(snapshot.autoscaler, None)
         if status is not None and status.exists is False:
             remover = "Karpenter, a MachineHealthCheck or a cluster-autoscaler"
+            headline = "this node has no provider ID: its instance may be deleted"
         effect = f"{remover} may delete the instance from {due(node.created, deadlines)}"
         remedy = "until then, pause the autoscaler or protect the instance"
         if age >= deadlines.critical or _is_overdue(snapshot):
@@ -256,6 +258,7 @@ def _find_missing_id(
         message,
         severity=severity,
         since=node.created,
+        headline=headline,
         identity=(severity.value,),  # a change of the severity is another finding
     )
 

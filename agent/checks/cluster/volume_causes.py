@@ -69,6 +69,8 @@ def explain(attachment: Attachment, events: Collection[VolumeEvent]) -> Explanat
         return _failing("Event", messages[ATTACH_FAILED])
     if attachment.failed:
         return _failing("VolumeAttachment", "an attach error")
+    if attachment.deleting:
+        return _detaching()
     return None
 
 
@@ -108,6 +110,17 @@ def _failing(source: str, words: str) -> Explanation:
         Confidence.FAILING,
         f"attaching or detaching it fails, as its {source} says: {words}",
         "the cluster tries again: repair what it says, or see the log of the driver's controller",
+    )
+
+
+def _detaching() -> Explanation:
+    """Explain an attach that waits for the detach of an earlier use on the same node."""
+    return Explanation(
+        Confidence.FAILING,
+        "its VolumeAttachment for this node is being deleted, and remains: the detach of an "
+        "earlier use has not ended",
+        "see the log of the driver's controller (its container csi-attacher), which removes the "
+        "finalizer; do not remove it by hand while the volume may be attached",
     )
 
 

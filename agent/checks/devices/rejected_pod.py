@@ -101,8 +101,15 @@ class Judged(NamedTuple):
     @property
     def alike(self) -> tuple[object, ...]:
         """What pods have in common that share one line and the same steps."""
-        reason = "" if self.pod.resource else self.case.rejection.reason
-        return reason, self.pod.resource, self.pod.cause, self.pod.pod_outcome, self.case.pod.static
+        rejection = self.case.rejection
+        return (
+            "" if self.pod.resource else rejection.reason,
+            rejection.refused is RejectionKind.REQUEST_REFUSED,
+            self.pod.resource,
+            self.pod.cause,
+            self.pod.pod_outcome,
+            self.case.pod.static,
+        )
 
 
 class _Context(NamedTuple):

@@ -348,10 +348,14 @@ class _Case:
         return Explanation(RejectionCause.KUBELET_RESTART, f"the {kubelet}; {rejected}")
 
     def _was_ever_offered(self) -> bool:
-        """Whether any record here shows that a device plugin has offered the resource."""
+        """Whether a record or the message shows that a device plugin has offered the resource.
+
+        The device manager only speaks of resources of plugins.
+        """
         view = self.view
         return (
-            self.resource in view.healthy
+            self.rejection.refused is not RejectionKind.NO_CAPACITY
+            or self.resource in view.healthy
             or self.resource in view.last_changes
             or any(entry.resource == self.resource for entry in view.plugins.allocations)
         )

@@ -26,7 +26,7 @@ _WHEN: Final = {
     RejectionCause.EXHAUSTED: "Once a device is free, ",
     RejectionCause.DEVICES_LEAKED: "Once the node is drained and its kubelet restarted, ",
     RejectionCause.UNLISTED_POD: "Once the kubelet has been restarted and has ended that pod, ",
-    RejectionCause.PLUGIN_ERROR: "Once the device plugin is repaired, ",
+    RejectionCause.PLUGIN_ERROR: "Once the device plugin refuses it no more, ",
     RejectionCause.CHECKPOINT_FAILED: "Once the kubelet can write to its disk, ",
 }
 """When a pod can be created again, for causes of which healthy devices are no end."""
@@ -118,6 +118,8 @@ def _when(cases: Sequence[Case], registered: Collection[str]) -> str:
     first = cases[0]
     if first.rejection.refused is RejectionKind.NOT_FOR_A_DEVICE:
         return f"Once the node can run {'it' if len(cases) == 1 else 'them'}, "
+    if first.rejection.refused is RejectionKind.REQUEST_REFUSED:
+        return "Once the request is corrected, "
     if first.cause in _WHEN:
         return _WHEN[first.cause]
     if first.rejection.refused not in _KINDS_BY_TIME:

@@ -5,6 +5,7 @@ some of these marks only when it restarts (kubernetes#130145). Nothing shows the
 checkpoint has who was given devices.
 """
 
+from collections.abc import Collection
 from datetime import datetime
 
 from agent.checks.devices.explanation import Explanation, Window, unverified
@@ -37,6 +38,8 @@ def explain_shortage(
         return unverified(f"{too_few}, and the checkpoint now has none to compare")
 
     held = f"by the checkpoint now, pods have {len(devices.of_live_pods)} of {len(devices.healthy)}"
+    if ending := _ending_holders(view, resource):
+        held += f" (of them, {join_names(ending)} {_is_or_are(ending)} being deleted)"
     free = devices.healthy - devices.of_live_pods
     if len(free) < needed:
         return Explanation(RejectionCause.EXHAUSTED, f"{in_use}; {held}")
@@ -73,8 +76,15 @@ def _unlisted_holders(view: DeviceView, resource: str) -> list[str]:
     return sorted(names)
 
 
-def _is_or_are(devices: frozenset[str]) -> str:
-    return "is" if len(devices) == 1 else "are"
+def _ending_holders(view: DeviceView, resource: str) -> list[str]:
+    """Return the pods that are being deleted and that have a device until they have ended."""
+    uids = {entry.pod_uid for entry in view.plugins.allocations if entry.resource == resource}
+    pods = (view.live_pods[uid] for uid in uids & view.live_pods.keys())
+    return sorted(pod.name for pod in pods if pod.deleting)
+
+
+def _is_or_are(things: Collection[str]) -> str:
+    return "is" if len(things) == 1 else "are"
 
 
 def _unchanged_since(view: DeviceView, resource: str, window: Window) -> datetime | None:

@@ -272,6 +272,8 @@ def test_what_the_cluster_says_is_not_called_a_lost_entry() -> None:
         ({"attach_error": "no space"}, failing, "as its VolumeAttachment says: no space; "),
         ({"detach_error": "busy"}, failing, "as its VolumeAttachment says: busy; "),
         ({"failed": True}, failing, "as its VolumeAttachment says: an attach error; "),
+        ({"deleting": True}, failing, "is being deleted, and remains: the detach of an earlier"),
+        ({"deleting": True, "detach_error": "busy"}, failing, "VolumeAttachment says: busy; "),
         (
             {"driver_registered": False, "attach_error": "no such driver"},
             no_driver,

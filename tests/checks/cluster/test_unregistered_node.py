@@ -223,10 +223,9 @@ def test_a_missing_provider_id_is_explained_and_the_more_severe_the_sooner_the_i
 def test_without_an_autoscaler_others_that_delete_machines_are_named() -> None:
     absent = Autoscaler(others=3, others_with_id=3, exists=False, why="there is no status")
     young = timedelta(minutes=9)
-    assert (
-        "; Karpenter, a MachineHealthCheck or"
-        in finding(without_id(young, autoscaler=absent)).message
-    )
+    told = finding(without_id(young, autoscaler=absent))
+    assert "; Karpenter, a MachineHealthCheck or" in told.message
+    assert told.headline == "this node has no provider ID: its instance may be deleted"
     unknown = replace(absent, exists=None)
     assert "; a cluster-autoscaler may" in finding(without_id(young, autoscaler=unknown)).message
 
