@@ -23,6 +23,7 @@ from agent.checks.detector import Advice, Noun, Step
 from agent.checks.devices.kubelet_versions import rejects_running_pods
 from agent.checks.devices.rejection_cause import explain
 from agent.checks.devices.rejection_outcome import (
+    RACES,
     STORM_PODS,
     STORM_WITHIN,
     Case,
@@ -83,6 +84,8 @@ ADVICE: Final = Advice(
 
 _LASTING: Final = timedelta(minutes=2)
 """Plugins that start with the node have registered by then."""
+_A_LOOP: Final = 3
+"""Starts of the kubelet in ten minutes. A change of its configuration needs one."""
 _NAMED: Final = 3
 """How many pods of a storm a message names."""
 
@@ -122,6 +125,20 @@ class _Context(NamedTuple):
     @property
     def registered(self) -> frozenset[str]:
         return frozenset(name for name, state in self.states.items() if state.registered)
+
+    @property
+    def lasting(self) -> frozenset[str]:
+        """The registered resources, unless a kubelet that starts over and over soon loses them."""
+        return frozenset() if self.restarts else self.registered
+
+    @property
+    def restarts(self) -> int:
+        """How often the kubelet has started in the last ten minutes; 0 if that is no loop."""
+        if self.view is None:
+            return 0
+        since = self.snapshot.taken_at - STORM_WITHIN
+        starts = sum(run.start.at >= since for run in self.view.runs)
+        return starts if starts >= _A_LOOP else 0
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -164,12 +181,17 @@ def _judge(context: _Context) -> Iterator[Judged]:
     for pod in filter(runs, context.snapshot.pods.known()):
         running[owner_of(pod)].append(pod)
     courses = {
-        owner: course_of(those, running.get(owner, ()), context.registered)
+        owner: course_of(those, running.get(owner, ()), context.lasting)
         for owner, those in by_owner.items()
     }
     for case in cases:
         course = courses[case.owner or case.pod.uid]
         outcome, consequence = outcome_of(case, course, context.snapshot)
+        if context.restarts and case.cause in RACES:
+            consequence += (
+                f"; the kubelet has started {context.restarts} times within 10 minutes, and each "
+                "start may reject pods: its log says why it ends"
+            )
         rejected = RejectedPod(
             pod=case.pod.name,
             uid=case.pod.uid,
@@ -335,10 +357,10 @@ def _steps(
     cases = [one.case for one in group]
     course = typical.course
     if not course.is_storm:
-        course = course_of(cases, (), context.registered)
+        course = course_of(cases, (), context.lasting)
     first = [typical.case, *(case for case in cases if case is not typical.case)]
     outcome = typical.pod.pod_outcome
-    steps = steps_about(first, outcome, context.snapshot, context.registered)
+    steps = steps_about(first, outcome, context.snapshot, context.lasting)
     if course.is_storm and not course.is_over:
         return tuple(keep_away(cases, context.snapshot, meanwhile=steps))
     return tuple(steps)

@@ -351,3 +351,39 @@ def test_the_pods_that_have_a_host_port_are_named() -> None:
     found = only(snapshot_of(refused, holder, beside, over))
     assert "have the host port: kube-system/old (443/tcp, 80/tcp);" in found.message
     assert "host port:" not in only(snapshot_of(refused, beside, over)).message
+
+
+def test_a_race_is_not_over_while_the_kubelet_starts_over_and_over() -> None:
+    def looping(*starts: float, resource: str = KVM) -> Finding:
+        history = [
+            change
+            for ago in starts
+            for change in (
+                transition(TransitionKind.KUBELET_STARTED, ago=seconds(ago)),
+                transition(TransitionKind.SOCKET_APPEARED, socket=KVM_SOCKET, ago=seconds(ago - 8)),
+                transition(TransitionKind.REGISTERED, resource, ago=seconds(ago - 7.5)),
+            )
+        ]
+        last = starts[-1]
+        there = (b.plugin_socket(ago=seconds(last - 8)), registered(KVM, "d0", "d1"))
+        pods = [
+            refused_pod(
+                f"shop/web-{ago}-{n}",
+                ago=seconds(ago - 2),
+                controller="ReplicaSet/web",
+                refused=RejectionKind.NO_HEALTHY,
+            )
+            for ago in starts
+            for n in range(3)
+        ]
+        return only(with_plugins(*pods, *history, *there, kubelet=last, written=last - 7))
+
+    loop = looping(250, 190, 130, 70)
+    assert (loop.cause, loop.severity) == (RejectionCause.KUBELET_RESTART, Severity.CRITICAL)
+    assert loop.pod_outcome is AGAIN
+    assert "the kubelet has started 4 times within 10 minutes" in loop.message
+    assert "is healthy again" not in words(loop)
+    for few in ((190, 130), (2000, 1400, 800), (800, 700, 190, 130)):
+        over = looping(*few)
+        assert "times within 10 minutes" not in over.message
+        assert over.pod_outcome is REPLACED
