@@ -7,6 +7,7 @@ from shlex import quote
 from typing import Final
 
 from agent.checks.devices.rejection_outcome import Case, needs_restart
+from agent.checks.kubelet_service import Distribution, distribution
 from agent.model import catalog
 from agent.model.rejections import POD_REASONS, PodOutcome, RejectionCause, RejectionKind
 from agent.model.remedy import Remedy
@@ -30,6 +31,11 @@ _WHEN: Final = {
     RejectionCause.CHECKPOINT_FAILED: "Once the kubelet can write to its disk, ",
 }
 """When a pod can be created again, for causes of which healthy devices are no end."""
+_MANIFESTS: Final = {
+    Distribution.K3S: "/var/lib/rancher/k3s/agent/pod-manifests",
+    Distribution.RKE2: "/var/lib/rancher/rke2/agent/pod-manifests",
+    Distribution.OTHER: "/etc/kubernetes/manifests",
+}
 _LISTED: Final = 10
 """How many pods a command names where another one can select them."""
 _NODE: Final = re.compile(r"\bNODE\b")
@@ -95,7 +101,7 @@ def steps_about(
         yield from _about_deletion(first, snapshot)
         return
     if first.pod.static:
-        yield from _about_static_pods(_when(cases, registered))
+        yield from _about_static_pods(_when(cases, registered), snapshot)
         return
     them = "it" if len(cases) == 1 else "them"
     if outcome is PodOutcome.STUCK:
@@ -141,10 +147,11 @@ def _meaning(case: Case, node_name: str) -> Iterator[Remedy]:
             yield Remedy(f"{look}. For more:", f"nodeleak explain {match.entry.key}")
 
 
-def _about_static_pods(when: str) -> Iterator[Remedy]:
+def _about_static_pods(when: str, snapshot: Snapshot) -> Iterator[Remedy]:
+    directory = _MANIFESTS[distribution(snapshot)]
     yield Remedy(
         f"{when}move its manifest out of the kubelet's directory of static pods (`staticPodPath`, "
-        "mostly /etc/kubernetes/manifests), wait a minute, and move it back."
+        f"mostly {directory}), wait a minute, and move it back."
     )
     yield Remedy(
         "Or restart the kubelet: every device plugin must then register again. Deleting the pod "

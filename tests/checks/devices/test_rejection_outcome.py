@@ -198,6 +198,11 @@ def test_a_static_pod_is_never_deleted() -> None:
     assert "move its manifest" in words(found)
     assert "restart the kubelet" in words(found)
     assert commands(found) == []
+    for version, directory in (
+        ("v1.33.2", "/etc/kubernetes/manifests"),
+        ("v1.33.2+rke2r1", "/var/lib/rancher/rke2/agent/pod-manifests"),
+    ):
+        assert f"mostly {directory})" in words(only(node_of(booted, kubelet=version)))
     assert "evictable" not in found.kinds, "no drain evicts it"
     assert "evictable" in only(replace(snapshot_of(a_replaced_pod()), uptime=seconds(1030))).kinds
 
