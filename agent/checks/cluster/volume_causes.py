@@ -33,6 +33,7 @@ class Cause(StrEnum):
 
     ELSEWHERE = "another node has it (Multi-Attach)"
     GONE = "a node that was deleted still has it (its VolumeAttachment is left)"
+    NOT_ASKED = "no kube-controller-manager attaches it (one makes the VolumeAttachment)"
     FAILING = "attaching or detaching it fails, or its driver's controller does not answer"
     NO_DRIVER = "its CSI driver is not registered on this node"
     LOST = "its entry was lost"
@@ -141,6 +142,8 @@ def _possible(attachment: Attachment, *, events_known: bool) -> Iterator[Cause]:
         yield Cause.ELSEWHERE
     elif is_csi and not (attachment.exists or attachment.shared):
         yield Cause.GONE
+    if attachment.exists is False:
+        yield Cause.NOT_ASKED
     is_pending = bool(attachment.exists) and not attachment.attached
     if is_pending or (attachment.exists is None and not events_known):
         yield Cause.FAILING

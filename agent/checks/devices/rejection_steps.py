@@ -97,6 +97,8 @@ def steps_about(
     """Yield what to do about pods that were rejected alike and have the same outcome."""
     first = cases[0]
     yield from _meaning(first, snapshot.node_name)
+    if outcome is PodOutcome.REJECTED_AGAIN:
+        yield from _about_plugin(first, snapshot)
     if outcome is PodOutcome.TERMINATING_STUCK:
         yield from _about_deletion(first, snapshot)
         return
@@ -145,6 +147,24 @@ def _meaning(case: Case, node_name: str) -> Iterator[Remedy]:
             look = _NODE.sub(lambda _: node_name, match.fill_in(match.entry.look))
             look = look.removesuffix(".")
             yield Remedy(f"{look}. For more:", f"nodeleak explain {match.entry.key}")
+
+
+def _about_plugin(case: Case, snapshot: Snapshot) -> Iterator[Remedy]:
+    """Yield what to look at while a plugin makes the kubelet reject pods."""
+    if case.rejection.refused not in _KINDS_BY_TIME:
+        return
+    if case.cause is RejectionCause.PLUGIN_RESTART:
+        name = quote(snapshot.node_name)
+        yield Remedy(
+            f"Find out why the plugin of {case.resource} restarts: see the restarts of its pod, "
+            "and whether a second plugin offers the same resource:",
+            f"kubectl get pods -A -o wide --field-selector=spec.nodeName={name}",
+        )
+    if case.cause is RejectionCause.UNHEALTHY:
+        yield Remedy(
+            f"Read the log of the pod of the plugin of {case.resource}: it says why its devices "
+            "are unhealthy."
+        )
 
 
 def _about_static_pods(when: str, snapshot: Snapshot) -> Iterator[Remedy]:

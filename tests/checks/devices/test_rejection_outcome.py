@@ -392,3 +392,15 @@ def test_a_race_is_not_over_while_the_kubelet_starts_over_and_over() -> None:
         over = looping(*few)
         assert "times within 10 minutes" not in over.message
         assert over.pod_outcome is REPLACED
+
+
+def test_a_plugin_that_restarts_over_and_over_is_looked_at() -> None:
+    gone = only(snapshot_of(*storm(9, first=340, apart=40, refused=RejectionKind.PLUGIN_GONE)))
+    assert (gone.cause, gone.pod_outcome) == (RejectionCause.PLUGIN_RESTART, AGAIN)
+    assert "kubectl get pods -A -o wide --field-selector=spec.nodeName=worker-1" in commands(gone)
+    assert "whether a second plugin offers the same resource" in words(gone)
+    # What is over needs no cause, and what the plugin says has a step of its own.
+    over = only(snapshot_of(*storm(9, first=700, apart=1, refused=RejectionKind.PLUGIN_GONE)))
+    assert "second plugin" not in words(over)
+    said = only(snapshot_of(*storm(9, first=340, apart=40, refused=RejectionKind.PLUGIN_CRASHED)))
+    assert "second plugin" not in words(said)
