@@ -9,7 +9,7 @@ from collections.abc import Collection
 from datetime import datetime
 
 from agent.checks.devices.explanation import Explanation, Window, unverified
-from agent.checks.devices.view import DeviceView
+from agent.checks.devices.view import DeviceUse, DeviceView
 from agent.model.rejections import Rejection, RejectionCause
 from agent.model.text import count_of, format_time, join_names
 
@@ -37,9 +37,7 @@ def explain_shortage(
             return Explanation(RejectionCause.EXHAUSTED, in_use)
         return unverified(f"{too_few}, and the checkpoint now has none to compare")
 
-    held = f"by the checkpoint now, pods have {len(devices.of_live_pods)} of {len(devices.healthy)}"
-    if ending := _ending_holders(view, resource):
-        held += f" (of them, {join_names(ending)} {_is_or_are(ending)} being deleted)"
+    held = _describe_use(view, resource, devices)
     free = devices.healthy - devices.of_live_pods
     if len(free) < needed:
         return Explanation(RejectionCause.EXHAUSTED, f"{in_use}; {held}")
@@ -74,6 +72,13 @@ def _unlisted_holders(view: DeviceView, resource: str) -> list[str]:
         if entry.resource == resource and entry.pod_uid in view.running_unlisted
     }
     return sorted(names)
+
+
+def _describe_use(view: DeviceView, resource: str, devices: DeviceUse) -> str:
+    held = f"by the checkpoint now, pods have {len(devices.of_live_pods)} of {len(devices.healthy)}"
+    if ending := _ending_holders(view, resource):
+        held += f" (of them, {join_names(ending)} {_is_or_are(ending)} being deleted)"
+    return held
 
 
 def _ending_holders(view: DeviceView, resource: str) -> list[str]:
