@@ -21,10 +21,8 @@ ADMISSION_REASONS: Final = frozenset({
 """The reasons of a Failed pod that the kubelet rejected (1.18 to 1.37), beside those of `OUT_OF`."""
 POD_REASONS: Final = frozenset({
     "SysctlForbidden", "EmptyPodSharedPoolError", "SMTAlignmentError",
-    "PodOSNotSupported", "PodOSSelectorNodeLabelDoesNotMatch",
-    "InitContainerRestartPolicyForbidden", "SupplementalGroupsPolicyNotSupported",
 })  # fmt: skip
-"""Of these, what the pod asks for and how the kubelet is set up do not agree, whatever is free."""
+"""Of these, those of a pod that no kubelet with these settings runs, whatever is free."""
 INTENDED_REASONS: Final = frozenset({
     "Evicted", "Preempting", "Shutdown", "NodeShutdown", "Terminated",
 })  # fmt: skip

@@ -81,9 +81,9 @@ def _about_template(case: Case) -> Iterator[Remedy]:
     """Yield how to stop a storm of pods that no node of this kind can run."""
     kind, _, name = case.pod.controller.partition("/")
     yield Remedy(
-        "Correct what the pods ask for, or scale their controller to 0. A cordon only sends them "
-        "to other nodes, which refuse them as well. The controller, or what controls it, has the "
-        "template:",
+        "Correct what the pods ask for, or scale their controller to 0. A cordon sends them to "
+        "other nodes, and those that are set up alike refuse them as well. The controller, or what "
+        "controls it, has the template:",
         f"kubectl describe {quote(kind.lower())} -n {quote(case.namespace)} {quote(name)}",
     )
 
