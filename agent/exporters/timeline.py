@@ -45,6 +45,7 @@ _REJECTIONS: Final = {
     RejectionKind.PLUGIN_GONE: "the plugin of {resource} was gone",
     RejectionKind.PLUGIN_CRASHED: "{message}",
     RejectionKind.PLUGIN_ERROR: "{message}",
+    RejectionKind.REQUEST_REFUSED: "{message}",
     RejectionKind.REQUEST_CHANGED: "{message}",
     RejectionKind.CHECKPOINT_FAILED: "{message}",
     RejectionKind.NO_CAPACITY: "the node had no {resource}",

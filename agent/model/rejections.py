@@ -9,15 +9,20 @@ OUT_OF: Final = "OutOf"
 """A reason that begins like this ends with the resource of which the node has too little."""
 UNEXPECTED_ERROR: Final = "UnexpectedAdmissionError"
 TOPOLOGY: Final = "TopologyAffinityError"
+NODE_PORTS: Final = "NodePorts"
 ADMISSION_REASONS: Final = frozenset({
     UNEXPECTED_ERROR, TOPOLOGY, "SMTAlignmentError", "EmptyPodSharedPoolError",
-    "NodeAffinity", "NodeName", "NodePorts", "TaintToleration", "AppArmor", "SysctlForbidden",
+    "NodeAffinity", "NodeName", NODE_PORTS, "TaintToleration", "AppArmor", "SysctlForbidden",
     "PodOSNotSupported", "PodOSSelectorNodeLabelDoesNotMatch",
     "InitContainerRestartPolicyForbidden", "SupplementalGroupsPolicyNotSupported",
     "InvalidNodeInfo", "UnknownReason", "UnexpectedPredicateFailureType",
     "VolumeAttachmentLimitExceeded",
 })  # fmt: skip
 """The reasons of pods that the kubelet rejected (1.18 to 1.37), beside those of `OUT_OF`."""
+POD_REASONS: Final = frozenset({
+    "SysctlForbidden", "EmptyPodSharedPoolError", "SMTAlignmentError",
+})  # fmt: skip
+"""Of these, those of a pod that no kubelet with these settings runs, whatever is free."""
 INTENDED_REASONS: Final = frozenset({
     "Evicted", "Preempting", "Shutdown", "NodeShutdown", "Terminated",
 })  # fmt: skip
@@ -41,6 +46,8 @@ class RejectionKind(StrEnum):
     """The plugin did not survive the request. It is only asked while it has healthy devices."""
     PLUGIN_ERROR = "plugin_error"
     """The plugin answered with an error, not in time, or with something else than requested."""
+    REQUEST_REFUSED = "request_refused"
+    """The plugin refuses such a request, whatever is free. In earlier recordings `plugin_error`."""
     REQUEST_CHANGED = "request_changed"
     """`changed request for resource`: the kubelet has a record of an earlier pod of this uid."""
     CHECKPOINT_FAILED = "checkpoint_failed"

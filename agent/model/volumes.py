@@ -85,6 +85,7 @@ class Attachment:
     driver_registered: bool | None = None
     """Whether the CSINode of this node has its driver; None: unknown, or it is not CSI's."""
     persistent_volume: str = ""  # its PersistentVolume; empty: unknown
+    deleting: bool = False  # its VolumeAttachment is being deleted: a detach is under way
 
 
 @dataclass(frozen=True, slots=True)

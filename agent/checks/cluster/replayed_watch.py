@@ -19,6 +19,7 @@ from datetime import timedelta
 from typing import Final
 
 from agent.checks.detector import Advice, Noun, Step
+from agent.checks.kubelet_service import RESTARTS, Distribution, distribution
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import Snapshot, known_or, require_available
@@ -38,15 +39,29 @@ _RESTORED: Final = "restored"
 _DELETE_KUBE_PROXY: Final = (
     "kubectl -n kube-system delete pods -l k8s-app=kube-proxy --field-selector spec.nodeName=NODE"
 )
+_STOP_KUBE_PROXY: Final = (
+    "crictl=/var/lib/rancher/rke2/bin/crictl; "
+    "export CRI_CONFIG_FILE=/var/lib/rancher/rke2/agent/etc/crictl.yaml; "
+    "$crictl ps -q --name kube-proxy | xargs -r $crictl stop"
+)
 ADVICE: Final = Advice(
     steps=(
         Step(
+            "k3s runs kubelet and kube-proxy within its service. Restart it on this node:",
+            (RESTARTS[Distribution.K3S],),
+            kind=Distribution.K3S,
+        ),
+        Step(
+            "RKE2 runs the kubelet within its service, and kube-proxy as a static pod. Restart the "
+            "service of this node, and stop the container of kube-proxy, which the kubelet then "
+            "starts again:",
+            (RESTARTS[Distribution.RKE2], _STOP_KUBE_PROXY),
+            kind=Distribution.RKE2,
+        ),
+        Step(
             "Restart the kubelet and kube-proxy of this node (in k3s and RKE2, their service):",
-            (
-                "systemctl restart kubelet",
-                _DELETE_KUBE_PROXY,
-            ),
-            kind=_RESTORED,
+            (RESTARTS[Distribution.OTHER], _DELETE_KUBE_PROXY),
+            kind=Distribution.OTHER,
         ),
         Step(
             "Restart everything else that watches: first the API servers, then the "
@@ -133,5 +148,5 @@ def _find_restore(snapshot: Snapshot, watches: Iterable[Watch]) -> Iterator[Find
         "hours; restart the kubelet and kube-proxy here, unless that was done since",
         since=min(watch.first for watch in resets),
         headline="etcd was restored from a backup: restart the kubelet and kube-proxy here",
-        kinds=(_RESTORED,),
+        kinds=(_RESTORED, distribution(snapshot)),
     )

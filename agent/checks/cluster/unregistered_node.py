@@ -29,6 +29,7 @@ from typing import Final
 from agent.checks.cluster.provider_ids import autoscaler_status, doubt_of_id, due
 from agent.checks.cluster.registration import Deadlines, evidence_of_cloud, evidence_of_node
 from agent.checks.detector import Advice, Noun, Step
+from agent.checks.kubelet_service import restart_command
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.registration import (
@@ -66,8 +67,8 @@ ADVICE: Final = Advice(
             "anything else."
         ),
         Step(
-            "If the Node is gone, restart the kubelet (`systemctl restart kubelet`), which "
-            "registers it again."
+            "If the Node is gone, restart the kubelet (`systemctl restart kubelet`; with k3s and "
+            "RKE2, their service), which registers it again."
         ),
         Step(
             "If the ID is missing, repair the cloud-controller-manager, or set it (`kubectl patch "
@@ -147,8 +148,8 @@ def _find_deleted(snapshot: Snapshot, registration: Registration) -> Iterator[Fi
         last = None
     if last and last.at >= started:
         remedy = (
-            "restart the kubelet (systemctl restart kubelet), which registers the node only when "
-            "it starts"
+            f"restart the kubelet ({restart_command(snapshot)}), which registers the node only "
+            "when it starts"
         )
     elif snapshot.taken_at - started < REGISTERS_WITHIN:
         return
@@ -232,9 +233,15 @@ def _find_missing_id(
 
     severity = Severity.WARNING
     effect = _NOT_DELETED_SINCE
+    headline = ""
     remedy = "if the node needs none, set --provider-id=ignored"
     if age < deadlines.acted:
-        effect = f"a cluster-autoscaler may delete the instance from {due(node.created, deadlines)}"
+        remover = "a cluster-autoscaler"
+        status = known_or(snapshot.autoscaler, None)
+        if status is not None and status.exists is False:
+            remover = "Karpenter, a MachineHealthCheck or a cluster-autoscaler"
+            headline = "this node has no provider ID: its instance may be deleted"
+        effect = f"{remover} may delete the instance from {due(node.created, deadlines)}"
         remedy = "until then, pause the autoscaler or protect the instance"
         if age >= deadlines.critical or _is_overdue(snapshot):
             severity = Severity.CRITICAL
@@ -251,6 +258,7 @@ def _find_missing_id(
         message,
         severity=severity,
         since=node.created,
+        headline=headline,
         identity=(severity.value,),  # a change of the severity is another finding
     )
 

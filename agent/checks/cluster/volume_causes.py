@@ -33,6 +33,7 @@ class Cause(StrEnum):
 
     ELSEWHERE = "another node has it (Multi-Attach)"
     GONE = "a node that was deleted still has it (its VolumeAttachment is left)"
+    NOT_ASKED = "no kube-controller-manager attaches it (one makes the VolumeAttachment)"
     FAILING = "attaching or detaching it fails, or its driver's controller does not answer"
     NO_DRIVER = "its CSI driver is not registered on this node"
     LOST = "its entry was lost"
@@ -69,6 +70,8 @@ def explain(attachment: Attachment, events: Collection[VolumeEvent]) -> Explanat
         return _failing("Event", messages[ATTACH_FAILED])
     if attachment.failed:
         return _failing("VolumeAttachment", "an attach error")
+    if attachment.deleting:
+        return _detaching()
     return None
 
 
@@ -111,6 +114,17 @@ def _failing(source: str, words: str) -> Explanation:
     )
 
 
+def _detaching() -> Explanation:
+    """Explain an attach that waits for the detach of an earlier use on the same node."""
+    return Explanation(
+        Confidence.FAILING,
+        "its VolumeAttachment for this node is being deleted, and remains: the detach of an "
+        "earlier use has not ended",
+        "see the log of the driver's controller (its container csi-attacher), which removes the "
+        "finalizer; do not remove it by hand while the volume may be attached",
+    )
+
+
 def possible_causes(attachment: Attachment, *, events_known: bool) -> list[Cause]:
     """Return the reasons that nothing excludes, at least one.
 
@@ -128,6 +142,8 @@ def _possible(attachment: Attachment, *, events_known: bool) -> Iterator[Cause]:
         yield Cause.ELSEWHERE
     elif is_csi and not (attachment.exists or attachment.shared):
         yield Cause.GONE
+    if attachment.exists is False:
+        yield Cause.NOT_ASKED
     is_pending = bool(attachment.exists) and not attachment.attached
     if is_pending or (attachment.exists is None and not events_known):
         yield Cause.FAILING

@@ -1,27 +1,33 @@
 """The kubelet's record of devices contradicts the plugin, the API server, or itself.
 
 A running pod has a device that its plugin does not offer any more; two pods have the same device;
-or a pod that the API server does not have, as after a restore of etcd, runs and keeps its devices.
+a pod that the API server does not have, as after a restore of etcd, runs and keeps its devices; or
+a pod that requests a device runs, and the kubelet has no record of one: it starts without its
+records if it cannot read them.
 Then the node seems to have free devices, and pods that request them are rejected, or share one.
 
 The record keeps the entries of pods that have ended until the next pod is given a device. They are
 no conflict.
 
 Means: the checkpoint of the kubelet gives a device to a pod that runs, and the plugin's devices,
-the list of pods or another entry contradict it. It is a warning where the node's status proves that
-the plugin's devices are current, or where two pods are involved.
+the list of pods or another entry contradict it; or it has none for a pod that ran before the
+kubelet started. It is a warning where the node's status proves that the plugin's devices are
+current, or where two pods are involved.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from datetime import MAXYEAR
 from typing import Final
 
 from agent.checks.detector import Advice, Noun, Step
+from agent.checks.devices.dra import dra_resources_of
 from agent.checks.devices.view import DeviceView
 from agent.model.assessment import Assessment
+from agent.model.clocks import WHOLE_SECOND
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import Pod, require_available
-from agent.model.text import join_names
+from agent.model.text import format_time, join_names
 
 NAME = "device_conflict"
 SEVERITIES: Final = (Severity.WARNING, Severity.INFO)
@@ -29,6 +35,8 @@ NOUN: Final = Noun("conflict over devices", "conflicts over devices")
 _LOST: Final = "lost"
 _SHARED: Final = "shared"
 _UNLISTED: Final = "unlisted"
+_UNHEALTHY: Final = "unhealthy"
+_UNRECORDED: Final = "unrecorded"
 ADVICE: Final = Advice(
     steps=(
         Step(
@@ -45,6 +53,16 @@ ADVICE: Final = Advice(
             "restart the kubelet, which then ends it. Plugins must register again, and with docker "
             "a restart can leak addresses: run `nodeleak scan` afterwards.",
             kind=_UNLISTED,
+        ),
+        Step(
+            "If the device is unhealthy, the log of its plugin's pod says why. A replacement gets "
+            "another device; the hardware is a matter of its owner.",
+            kind=_UNHEALTHY,
+        ),
+        Step(
+            "Delete the pod without a record, so that its replacement gets a device of its own. "
+            "The kubelet's log says at its start whether it could read its checkpoint.",
+            kind=_UNRECORDED,
         ),
     ),
     runbook="Devices.md#nodeleakdeviceconflict",
@@ -67,6 +85,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     ]
     yield from lost
     yield from _shared(held, live)
+    for pod in live.values():
+        yield from _unrecorded(pod, held, view)
     unlisted = {key: devices for key, devices in held.items() if key[0] not in pods}
     if unlisted:
         require_available(assessment.snapshot.containers)
@@ -107,7 +127,7 @@ def _lost(pod: Pod, resource: str, devices: set[str], view: DeviceView) -> Itera
         pod=pod.name,
         identity=(pod.uid, _LOST),
         resource=resource,
-        kinds=(_LOST,),
+        kinds=(_LOST,) if is_gone else (_LOST, _UNHEALTHY),
     )
 
 
@@ -132,6 +152,40 @@ def _shared(held: Mapping[tuple[str, str], set[str]], live: Mapping[str, Pod]) -
             resource=resource,
             pods=tuple(names),
             kinds=(_SHARED,),
+        )
+
+
+def _unrecorded(
+    pod: Pod, held: Mapping[tuple[str, str], set[str]], view: DeviceView
+) -> Iterator[Finding]:
+    """Yield a finding about each resource of which a pod should have had a device before a start.
+
+    started_without_device tells of pods that started after the kubelet and before the plugin.
+    """
+    start = view.start
+    started = pod.started
+    if start is None or started is None or pod.deleting or not view.written_since_start:
+        return
+    if started.year == MAXYEAR or started + WHOLE_SECOND >= start.at:
+        return
+    wanted = set(pod.wants).difference(pod.wants_in_init, dra_resources_of(pod, view))
+    run = view.run_before(started + WHOLE_SECOND)
+    for resource in sorted(wanted):
+        first = run.first_registration(resource) if run else None
+        is_early = run is not None and (first is None or first.at > started)
+        if is_early or (pod.uid, resource) in held or not view.healthy.get(resource):
+            continue
+        yield Finding(
+            NAME,
+            f"record of {resource} of pod {pod.name}",
+            f"pod {pod.name} requests {resource} and has run since {format_time(started)}, and the "
+            f"kubelet, which started at {format_time(start.at)}, has no record of its device: it "
+            "may give the same device to another pod",
+            pod=pod.name,
+            since=start.at,
+            identity=(pod.uid, _UNRECORDED),
+            resource=resource,
+            kinds=(_UNRECORDED,),
         )
 
 

@@ -11,6 +11,8 @@ prepared waits: see waiting_pods.
 
 Means: for a minute or more, the kubelet has had no healthy device of a resource that it should
 offer.
+Severity info: a device of KubeVirt that was never healthy here, and that no pod requests. KubeVirt
+offers its devices on every node, and as unhealthy where the node has no such file in /dev.
 """
 
 from collections.abc import Iterator
@@ -29,13 +31,15 @@ from agent.model.devices import (
     TransitionKind,
 )
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import Snapshot, known_or, require_available
+from agent.model.snapshot import Known, Snapshot, known_or, require_available
 from agent.model.text import format_age, format_number, format_time
 
 NAME = "late_device_plugin"
 _MISSING: Final = "missing"  # the plugin is away
 _UNHEALTHY: Final = "unhealthy"  # the plugin is there, and none of its devices is healthy
-SEVERITIES: Final = (Severity.WARNING,)
+_UNUSED: Final = "unused"  # the same, and nothing shows that this node should have a healthy one
+_ONLY_IN_NODE: Final = "only_in_node"  # no file and no snapshot has it: it may have no plugin
+SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
 NOUN: Final = Noun(
     "resource without a healthy device of its plugin",
     "resources without a healthy device of their plugins",
@@ -46,6 +50,11 @@ ADVICE: Final = Advice(
             "Check the plugin's pod on this node: does it run, and does its version notice a "
             "kubelet restart? If not, restart the pod.",
             kind=_MISSING,
+        ),
+        Step(
+            "If a controller sets it in the node's status, and not a plugin of this node, ask the "
+            "owner of the controller: nothing here can register it.",
+            kind=_ONLY_IN_NODE,
         ),
         Step(
             "If the plugin was removed on purpose, silence the alert; do not restart the kubelet "
@@ -62,11 +71,17 @@ ADVICE: Final = Advice(
             "configuration, or the hardware.",
             kind=_UNHEALTHY,
         ),
+        Step(
+            "If no VM is to run on this node, do nothing. Otherwise see whether /dev has the file: "
+            "/dev/kvm needs virtualization in the firmware, or nested virtualization in a VM.",
+            kind=_UNUSED,
+        ),
     ),
     runbook="Devices.md#nodeleaklatedeviceplugin",
 )
 
 GRACE: Final = timedelta(seconds=60)
+_KUBEVIRT: Final = "devices.kubevirt.io/"
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -119,7 +134,9 @@ def _late(
     if is_empty and lost is not None and state.connected is None:
         problem = "has no healthy device (its plugin is away, or reports none as healthy)"
     message = f"{resource} {problem}: {what}{_socket(state)}; {effect}"
-    yield Finding(NAME, resource, message, since=since, resource=resource, kinds=(_MISSING,))
+    is_elsewhere = resource in view.healthy or resource in view.last_changes
+    kinds = (_MISSING,) if is_elsewhere else (_MISSING, _ONLY_IN_NODE)
+    yield Finding(NAME, resource, message, since=since, resource=resource, kinds=kinds)
 
 
 def _unhealthy(
@@ -147,7 +164,33 @@ def _unhealthy(
     since = lost.at if lost else None
     when = f" since {format_time(since)}" if since else ""
     message = f"{resource} has no healthy device{when}: {plugin} and {reports}"
-    yield Finding(NAME, resource, message, since=since, resource=resource, kinds=(_UNHEALTHY,))
+    severity = Severity.WARNING
+    kind = _UNHEALTHY
+    if _is_unused(resource, view):
+        severity = Severity.INFO
+        kind = _UNUSED
+        message += "; no pod here requests it, and no snapshot saw one that was healthy"
+    yield Finding(
+        NAME,
+        resource,
+        message,
+        severity=severity,
+        since=since,
+        resource=resource,
+        identity=(severity.value,),
+        kinds=(kind,),
+    )
+
+
+def _is_unused(resource: str, view: DeviceView) -> bool:
+    """Whether it is a device of KubeVirt that was never healthy here, and that no pod requests."""
+    pods = view.snapshot.pods
+    if not resource.startswith(_KUBEVIRT) or not isinstance(pods, Known):
+        return False
+    is_known = any(entry.resource == resource for entry in view.plugins.allocations)
+    was_healthy = resource in view.last_changes
+    is_wanted = any(resource in pod.wants for pod in pods.value)
+    return not (is_known or was_healthy or is_wanted)
 
 
 def _is_present(state: ResourceState, missing_for: timedelta) -> bool:

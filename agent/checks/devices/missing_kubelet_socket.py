@@ -34,7 +34,10 @@ ADVICE: Final = Advice(
             "If the kubelet is older than 1.28 (or 1.27.6), drain the node first, because after a "
             "restart it may reject running pods that use devices."
         ),
-        Step("Restart the kubelet (`systemctl restart kubelet`), which creates the socket again."),
+        Step(
+            "Restart the kubelet (`systemctl restart kubelet`; with k3s and RKE2, their service), "
+            "which creates the socket again."
+        ),
         Step("With docker a restart can leak addresses: run `nodeleak scan` afterwards."),
         Step("A plugin that does not notice the restart needs a restart of its own pod."),
         Step("Then find out what removed the file."),

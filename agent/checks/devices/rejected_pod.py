@@ -23,6 +23,7 @@ from agent.checks.detector import Advice, Noun, Step
 from agent.checks.devices.kubelet_versions import rejects_running_pods
 from agent.checks.devices.rejection_cause import explain
 from agent.checks.devices.rejection_outcome import (
+    RACES,
     STORM_PODS,
     STORM_WITHIN,
     Case,
@@ -40,6 +41,7 @@ from agent.model.assessment import Assessment
 from agent.model.devices import ResourceState
 from agent.model.finding import Finding, Severity
 from agent.model.rejections import (
+    NODE_PORTS,
     TOPOLOGY,
     PodOutcome,
     RejectedPod,
@@ -82,6 +84,8 @@ ADVICE: Final = Advice(
 
 _LASTING: Final = timedelta(minutes=2)
 """Plugins that start with the node have registered by then."""
+_A_LOOP: Final = 3
+"""Starts of the kubelet in ten minutes. A change of its configuration needs one."""
 _NAMED: Final = 3
 """How many pods of a storm a message names."""
 
@@ -100,8 +104,15 @@ class Judged(NamedTuple):
     @property
     def alike(self) -> tuple[object, ...]:
         """What pods have in common that share one line and the same steps."""
-        reason = "" if self.pod.resource else self.case.rejection.reason
-        return reason, self.pod.resource, self.pod.cause, self.pod.pod_outcome, self.case.pod.static
+        rejection = self.case.rejection
+        return (
+            "" if self.pod.resource else rejection.reason,
+            rejection.refused is RejectionKind.REQUEST_REFUSED,
+            self.pod.resource,
+            self.pod.cause,
+            self.pod.pod_outcome,
+            self.case.pod.static,
+        )
 
 
 class _Context(NamedTuple):
@@ -114,6 +125,20 @@ class _Context(NamedTuple):
     @property
     def registered(self) -> frozenset[str]:
         return frozenset(name for name, state in self.states.items() if state.registered)
+
+    @property
+    def lasting(self) -> frozenset[str]:
+        """The registered resources, unless a kubelet that starts over and over soon loses them."""
+        return frozenset() if self.restarts else self.registered
+
+    @property
+    def restarts(self) -> int:
+        """How often the kubelet has started in the last ten minutes; 0 if that is no loop."""
+        if self.view is None:
+            return 0
+        since = self.snapshot.taken_at - STORM_WITHIN
+        starts = sum(run.start.at >= since for run in self.view.runs)
+        return starts if starts >= _A_LOOP else 0
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -156,12 +181,17 @@ def _judge(context: _Context) -> Iterator[Judged]:
     for pod in filter(runs, context.snapshot.pods.known()):
         running[owner_of(pod)].append(pod)
     courses = {
-        owner: course_of(those, running.get(owner, ()), context.registered)
+        owner: course_of(those, running.get(owner, ()), context.lasting)
         for owner, those in by_owner.items()
     }
     for case in cases:
         course = courses[case.owner or case.pod.uid]
         outcome, consequence = outcome_of(case, course, context.snapshot)
+        if context.restarts and case.cause in RACES:
+            consequence += (
+                f"; the kubelet has started {context.restarts} times within 10 minutes, and each "
+                "start may reject pods: its log says why it ends"
+            )
         rejected = RejectedPod(
             pod=case.pod.name,
             uid=case.pod.uid,
@@ -207,6 +237,8 @@ def _age(rejection: Rejection, snapshot: Snapshot) -> timedelta | None:
 def _words(pod: Pod, rejection: Rejection, context: _Context) -> str:
     """Return what the kubelet says. That enough devices are free is no contradiction to it."""
     words = f"the kubelet says {rejection.reason}: {rejection.message}"
+    if rejection.reason == NODE_PORTS:
+        return words + _port_holders(pod, context.snapshot)
     if rejection.reason != TOPOLOGY:
         return words
     for resource in pod.wants:
@@ -215,6 +247,20 @@ def _words(pod: Pod, rejection: Rejection, context: _Context) -> str:
             free = max(0, state.devices - state.allocated)
             words += f"; {free} of {count_of(state.devices, 'device')} of {resource} are free now"
     return words
+
+
+def _port_holders(pod: Pod, snapshot: Snapshot) -> str:
+    """Return which live pods have host ports of a pod, in words.
+
+    A pod in the host's network needs none to use one, so that there may be no such pod.
+    """
+    ports = set(pod.host_ports or ())
+    holders = [
+        f"{other.name} ({join_names(sorted(map(str, shared)))})"
+        for other in snapshot.pods.known()
+        if other.live and (shared := ports.intersection(other.host_ports or ()))
+    ]
+    return f"; these live pods have the host port: {join_names(holders)}" if holders else ""
 
 
 def _rejected(pod: RejectedPod) -> str:
@@ -311,10 +357,10 @@ def _steps(
     cases = [one.case for one in group]
     course = typical.course
     if not course.is_storm:
-        course = course_of(cases, (), context.registered)
+        course = course_of(cases, (), context.lasting)
     first = [typical.case, *(case for case in cases if case is not typical.case)]
     outcome = typical.pod.pod_outcome
-    steps = steps_about(first, outcome, context.snapshot, context.registered)
+    steps = steps_about(first, outcome, context.snapshot, context.lasting)
     if course.is_storm and not course.is_over:
         return tuple(keep_away(cases, context.snapshot, meanwhile=steps))
     return tuple(steps)

@@ -47,6 +47,10 @@ _BY_WORDS: Final[Mapping[RejectionKind, tuple[RejectionCause, str]]] = {
         RejectionCause.PLUGIN_ERROR,
         "the device plugin did not give the kubelet the device that it asked for",
     ),
+    RejectionKind.REQUEST_REFUSED: (
+        RejectionCause.PLUGIN_ERROR,
+        "the device plugin refuses what the pod requests, and would do so on every such node",
+    ),
     RejectionKind.REQUEST_CHANGED: (
         RejectionCause.REQUEST_CHANGED,
         "the kubelet has a record of an earlier pod with the same uid and another request",
@@ -79,6 +83,12 @@ def _by_records(
         return unverified("no record says when")
     if not resource:
         return unverified("no record names the device")
+    if resource in pod.dra_resources:
+        return unverified(
+            f"the scheduler serves {resource} to the pod by DRA (it has a claim), and this kubelet "
+            "asks a device plugin for it, as one does that knows no extended resources of DRA: enable "
+            "its feature gate DRAExtendedResource, or keep such pods away from the node"
+        )
     if rejection.refused is RejectionKind.OTHER:
         return unverified("its message proves no cause")
     window = _window_of(view, rejection, at)
@@ -224,6 +234,12 @@ class _Case(Evidence):
 
     def _explain_race(self, registration: DeviceTransition | None) -> Explanation:
         start = self.run.start
+        if not self._was_ever_offered():
+            return unverified(
+                f"no device plugin has registered {self.resource} since the kubelet's start at "
+                f"{format_time(start.at)}, and nothing here shows one that ever did"
+                f"{self._node_status()}: a controller may set it in the node's status instead"
+            )
         kubelet = (
             f"kubelet started at {format_time(start.at)} and "
             f"{self.resource} {self._registered_later(registration)}"
@@ -235,6 +251,19 @@ class _Case(Evidence):
         if again := self._admitted_again():
             return Explanation(again.cause, f"the {kubelet}; {rejected}: {again.evidence}")
         return Explanation(RejectionCause.KUBELET_RESTART, f"the {kubelet}; {rejected}")
+
+    def _was_ever_offered(self) -> bool:
+        """Whether a record or the message shows that a device plugin has offered the resource.
+
+        The device manager only speaks of resources of plugins.
+        """
+        view = self.view
+        return (
+            self.rejection.refused is not RejectionKind.NO_CAPACITY
+            or self.resource in view.healthy
+            or self.resource in view.last_changes
+            or any(entry.resource == self.resource for entry in view.plugins.allocations)
+        )
 
     def _registered_later(self, registration: DeviceTransition | None) -> str:
         if registration is not None and self.view.covers(self.run, registration.at):

@@ -26,7 +26,7 @@ _SETTLED: Final = timedelta(seconds=60)
 """By then a controller has created another pod, and the kubelet has admitted or rejected it."""
 _QUIET_FOR_JOBS: Final = timedelta(minutes=11)  # its back-off grows to 10 minutes
 _QUIET_FOR_DAEMON_SETS: Final = timedelta(minutes=17)  # 15 minutes
-_RACES: Final = frozenset({
+RACES: Final = frozenset({
     RejectionCause.NODE_REBOOT,
     RejectionCause.KUBELET_RESTART,
     RejectionCause.INIT_CONTAINER,
@@ -90,7 +90,7 @@ def course_of(cases: Sequence[Case], running: Iterable[Pod], registered: Collect
     causes = Counter(case.cause for _, case in recent)
     common = causes.most_common(1)[0][0]
     successor = _successor(last, running)
-    if common in _RACES and last.resource in registered:
+    if common in RACES and last.resource in registered:
         evidence = f"it is over: {last.resource} is registered now"
     elif successor and age >= _SETTLED:
         evidence = f"it is over: its pod {successor} runs"

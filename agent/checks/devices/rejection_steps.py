@@ -8,8 +8,9 @@ from typing import Final
 
 from agent.checks.devices.kubelet_versions import deletes_only_at_restart
 from agent.checks.devices.rejection_outcome import Case
+from agent.checks.kubelet_service import Distribution, distribution
 from agent.model import catalog
-from agent.model.rejections import PodOutcome, RejectionCause, RejectionKind
+from agent.model.rejections import POD_REASONS, PodOutcome, RejectionCause, RejectionKind
 from agent.model.remedy import Remedy
 from agent.model.snapshot import Snapshot, known_or
 from agent.model.text import LONGEST_LIST
@@ -27,12 +28,19 @@ _WHEN: Final = {
     RejectionCause.EXHAUSTED: "Once a device is free, ",
     RejectionCause.DEVICES_LEAKED: "Once the node is drained and its kubelet restarted, ",
     RejectionCause.UNLISTED_POD: "Once the kubelet has been restarted and has ended that pod, ",
-    RejectionCause.PLUGIN_ERROR: "Once the device plugin is repaired, ",
+    RejectionCause.PLUGIN_ERROR: "Once the device plugin refuses it no more, ",
     RejectionCause.CHECKPOINT_FAILED: "Once the kubelet can write to its disk, ",
 }
 """When a pod can be created again, for causes of which healthy devices are no end."""
+_MANIFESTS: Final = {
+    Distribution.K3S: "/var/lib/rancher/k3s/agent/pod-manifests",
+    Distribution.RKE2: "/var/lib/rancher/rke2/agent/pod-manifests",
+    Distribution.OTHER: "/etc/kubernetes/manifests",
+}
 _LISTED: Final = 10
 """How many pods a command names where another one can select them."""
+_NODE: Final = re.compile(r"\bNODE\b")
+"""How commands in the catalog name the node."""
 _SAFE: Final = re.compile(r"[A-Za-z0-9._/-]+")
 _TAINT: Final = "device=missing:NoSchedule"
 
@@ -43,6 +51,10 @@ def keep_away(
     """Yield how to stop a storm that goes on, other steps, and how to let pods come again."""
     name = quote(snapshot.node_name)
     node = known_or(snapshot.node, None)
+    if all(map(_is_refused_anywhere, cases)):
+        yield from _about_template(cases[0])
+        yield from meanwhile
+        return
     if any(case.kind == "DaemonSet" for case in cases):
         text = (
             "Keep the pods away with a taint, or their DaemonSet sends more. A cordon does not "
@@ -60,6 +72,23 @@ def keep_away(
     yield Remedy("Uncordon the node when the cause is gone:", f"kubectl uncordon {name}")
 
 
+def _is_refused_anywhere(case: Case) -> bool:
+    """Whether every node that is set up like this one refuses the pod."""
+    rejection = case.rejection
+    return rejection.refused is RejectionKind.REQUEST_REFUSED or rejection.reason in POD_REASONS
+
+
+def _about_template(case: Case) -> Iterator[Remedy]:
+    """Yield how to stop a storm of pods that no node of this kind can run."""
+    kind, _, name = case.pod.controller.partition("/")
+    yield Remedy(
+        "Correct what the pods ask for, or scale their controller to 0. A cordon sends them to "
+        "other nodes, and those that are set up alike refuse them as well. The controller, or what "
+        "controls it, has the template:",
+        f"kubectl describe {quote(kind.lower())} -n {quote(case.namespace)} {quote(name)}",
+    )
+
+
 def steps_about(
     cases: Sequence[Case],
     outcome: PodOutcome,
@@ -68,12 +97,14 @@ def steps_about(
 ) -> Iterator[Remedy]:
     """Yield what to do about pods that were rejected alike and have the same outcome."""
     first = cases[0]
-    yield from _meaning(first)
+    yield from _meaning(first, snapshot.node_name)
+    if outcome is PodOutcome.REJECTED_AGAIN:
+        yield from _about_plugin(first, snapshot)
     if outcome is PodOutcome.TERMINATING_STUCK:
         yield from _about_deletion(first, snapshot)
         return
     if first.pod.static:
-        yield from _about_static_pods(_when(cases, registered))
+        yield from _about_static_pods(_when(cases, registered), snapshot)
         return
     them = "it" if len(cases) == 1 else "them"
     if outcome is PodOutcome.STUCK:
@@ -96,6 +127,8 @@ def _when(cases: Sequence[Case], registered: Collection[str]) -> str:
     first = cases[0]
     if first.rejection.refused is RejectionKind.NOT_FOR_A_DEVICE:
         return f"Once the node can run {'it' if len(cases) == 1 else 'them'}, "
+    if first.rejection.refused is RejectionKind.REQUEST_REFUSED:
+        return "Once the request is corrected, "
     if first.cause in _WHEN:
         return _WHEN[first.cause]
     if first.rejection.refused not in _KINDS_BY_TIME:
@@ -105,21 +138,41 @@ def _when(cases: Sequence[Case], registered: Collection[str]) -> str:
     return "Once the devices are healthy again, "
 
 
-def _meaning(case: Case) -> Iterator[Remedy]:
+def _meaning(case: Case, node_name: str) -> Iterator[Remedy]:
     """Yield what a message means of which no times tell the cause."""
     if case.rejection.refused in _KINDS_BY_TIME:
         return
     for match in catalog.matches(case.rejection.message)[:1]:
         yield Remedy(f"What it means: {match.fill_in(match.entry.meaning)}")
         if match.entry.look:
-            look = match.fill_in(match.entry.look).removesuffix(".")
+            look = _NODE.sub(lambda _: node_name, match.fill_in(match.entry.look))
+            look = look.removesuffix(".")
             yield Remedy(f"{look}. For more:", f"nodeleak explain {match.entry.key}")
 
 
-def _about_static_pods(when: str) -> Iterator[Remedy]:
+def _about_plugin(case: Case, snapshot: Snapshot) -> Iterator[Remedy]:
+    """Yield what to look at while a plugin makes the kubelet reject pods."""
+    if case.rejection.refused not in _KINDS_BY_TIME:
+        return
+    if case.cause is RejectionCause.PLUGIN_RESTART:
+        name = quote(snapshot.node_name)
+        yield Remedy(
+            f"Find out why the plugin of {case.resource} restarts: see the restarts of its pod, "
+            "and whether a second plugin offers the same resource:",
+            f"kubectl get pods -A -o wide --field-selector=spec.nodeName={name}",
+        )
+    if case.cause is RejectionCause.UNHEALTHY:
+        yield Remedy(
+            f"Read the log of the pod of the plugin of {case.resource}: it says why its devices "
+            "are unhealthy."
+        )
+
+
+def _about_static_pods(when: str, snapshot: Snapshot) -> Iterator[Remedy]:
+    directory = _MANIFESTS[distribution(snapshot)]
     yield Remedy(
         f"{when}move its manifest out of the kubelet's directory of static pods (`staticPodPath`, "
-        "mostly /etc/kubernetes/manifests), wait a minute, and move it back."
+        f"mostly {directory}), wait a minute, and move it back."
     )
     yield Remedy(
         "Or restart the kubelet: every device plugin must then register again. Deleting the pod "

@@ -5,10 +5,11 @@ some of these marks only when it restarts (kubernetes#130145). Nothing shows the
 checkpoint has who was given devices.
 """
 
+from collections.abc import Collection
 from datetime import datetime
 
 from agent.checks.devices.explanation import Explanation, Window, unverified
-from agent.checks.devices.view import DeviceView
+from agent.checks.devices.view import DeviceUse, DeviceView
 from agent.model.rejections import Rejection, RejectionCause
 from agent.model.text import count_of, format_time, join_names
 
@@ -36,7 +37,7 @@ def explain_shortage(
             return Explanation(RejectionCause.EXHAUSTED, in_use)
         return unverified(f"{too_few}, and the checkpoint now has none to compare")
 
-    held = f"by the checkpoint now, pods have {len(devices.of_live_pods)} of {len(devices.healthy)}"
+    held = _describe_use(view, resource, devices)
     free = devices.healthy - devices.of_live_pods
     if len(free) < needed:
         return Explanation(RejectionCause.EXHAUSTED, f"{in_use}; {held}")
@@ -74,8 +75,22 @@ def _unlisted_holders(view: DeviceView, resource: str) -> list[str]:
     return sorted(names)
 
 
-def _is_or_are(devices: frozenset[str]) -> str:
-    return "is" if len(devices) == 1 else "are"
+def _describe_use(view: DeviceView, resource: str, devices: DeviceUse) -> str:
+    held = f"by the checkpoint now, pods have {len(devices.of_live_pods)} of {len(devices.healthy)}"
+    if ending := _ending_holders(view, resource):
+        held += f" (of them, {join_names(ending)} {_is_or_are(ending)} being deleted)"
+    return held
+
+
+def _ending_holders(view: DeviceView, resource: str) -> list[str]:
+    """Return the pods that are being deleted and that have a device until they have ended."""
+    uids = {entry.pod_uid for entry in view.plugins.allocations if entry.resource == resource}
+    pods = (view.live_pods[uid] for uid in uids & view.live_pods.keys())
+    return sorted(pod.name for pod in pods if pod.deleting)
+
+
+def _is_or_are(things: Collection[str]) -> str:
+    return "is" if len(things) == 1 else "are"
 
 
 def _unchanged_since(view: DeviceView, resource: str, window: Window) -> datetime | None:

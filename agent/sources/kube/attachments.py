@@ -226,7 +226,7 @@ class _Lookup:
         if described is None:
             return Attachment(volume)
         status = described.get("status") or {}
-        deleting = (described.get("metadata") or {}).get("deletionTimestamp")
+        deleting = bool((described.get("metadata") or {}).get("deletionTimestamp"))
         attached = status.get("attached") is True and not deleting
         source = (described.get("spec") or {}).get("source") or {}
         persistent_volume = str(source.get("persistentVolumeName") or "")
@@ -242,6 +242,7 @@ class _Lookup:
             detach_error="" if attached else _message(status.get("detachError")),
             shared=_is_shared(spec),
             persistent_volume=persistent_volume,
+            deleting=deleting,
         )
 
     def _volume_spec(self, name: str) -> Object:

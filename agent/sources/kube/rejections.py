@@ -52,6 +52,8 @@ _CRASH: Final = (
 _PATTERNS: Final = (
     # A plugin's own error comes first: its text may contain anything.
     (RejectionKind.PLUGIN_CRASHED, _CRASH),
+    # NVIDIA's plugin with `failRequestsGreaterThanOne`: docs of NVIDIA/k8s-device-plugin.
+    (RejectionKind.REQUEST_REFUSED, r"rpc error:.*maximum request size for shared resources"),
     (RejectionKind.PLUGIN_ERROR, r"rpc error:|GetPreferredAllocation rpc failed"),
     (
         RejectionKind.CHECKPOINT_FAILED,

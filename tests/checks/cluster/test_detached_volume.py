@@ -272,6 +272,8 @@ def test_what_the_cluster_says_is_not_called_a_lost_entry() -> None:
         ({"attach_error": "no space"}, failing, "as its VolumeAttachment says: no space; "),
         ({"detach_error": "busy"}, failing, "as its VolumeAttachment says: busy; "),
         ({"failed": True}, failing, "as its VolumeAttachment says: an attach error; "),
+        ({"deleting": True}, failing, "is being deleted, and remains: the detach of an earlier"),
+        ({"deleting": True, "detach_error": "busy"}, failing, "VolumeAttachment says: busy; "),
         (
             {"driver_registered": False, "attach_error": "no such driver"},
             no_driver,
@@ -323,6 +325,7 @@ def test_without_the_right_to_know_every_possible_reason_is_named() -> None:
     elsewhere, lost = "another node has it (Multi-Attach)", "its entry was lost ("
     failing, no_driver = "attaching or detaching it fails", "its CSI driver is not registered"
     gone = "a node that was deleted still has it"
+    not_asked = "no kube-controller-manager attaches it"
     unread = ("get volumeattachments", "list events")
     unknown = Attachment(DISK, claim="shop/data-db-0")
     in_tree = replace(unknown, volume=CLOUD_DISK)
@@ -339,8 +342,13 @@ def test_without_the_right_to_know_every_possible_reason_is_named() -> None:
         (pending, old, (), {elsewhere, failing, no_driver}),
         (replace(pending, holders=(), driver_registered=True), recent, (), {failing}),
         # There is no VolumeAttachment: the controller does not try, as while another node has it.
-        (replace(unknown, attached=False, exists=False), old, (), {elsewhere, no_driver}),
-        (replace(unknown, attached=False, exists=False, holders=()), recent, (), {gone}),
+        (
+            replace(unknown, attached=False, exists=False),
+            old,
+            (),
+            {elsewhere, not_asked, no_driver},
+        ),
+        (replace(unknown, attached=False, exists=False, holders=()), recent, (), {gone, not_asked}),
     ):
         waits = waiting_pod("shop/db-0", attachment.volume, ago=ago)
         answers = attachments(attachment, not_requested=refused)
@@ -353,7 +361,7 @@ def test_without_the_right_to_know_every_possible_reason_is_named() -> None:
             is_certain = expected == {lost}
             severity = Severity.CRITICAL if is_certain else Severity.WARNING
             assert (found.confidence, found.severity) == (Confidence.PROBABLE, severity)
-            possible = (elsewhere, gone, failing, no_driver, lost)
+            possible = (elsewhere, gone, not_asked, failing, no_driver, lost)
             assert {reason for reason in possible if reason in found.message} == expected
             assert ("one of: " in found.message) is (len(expected) > 1)
             assert ("cordon the node" in found.message) is (has_bug and lost in expected)

@@ -4,12 +4,14 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from agent.exporters.advice import advice
 from agent.exporters.summary import headline
 from agent.model.finding import Severity
 from agent.model.snapshot import Snapshot
 from agent.model.watches import Evidence
 from tests.builders import (
     NOW,
+    WORKER,
     findings_and_gap,
     findings_of,
     gap_of,
@@ -72,7 +74,25 @@ def test_a_restored_etcd_is_reported_for_hours_or_until_the_kubelet_starts_again
     # Replays beside it have their own findings and steps.
     both = node(watches=[shown(), shown(Evidence.RV_RESET)])
     found = [(one.subject, one.kinds) for one in findings_of(DETECTOR, both)]
-    assert found == [("etcd restored", ("restored",)), ("pods deleted_below", ("replayed",))]
+    assert found == [
+        ("etcd restored", ("restored", "other")),
+        ("pods deleted_below", ("replayed",)),
+    ]
+
+
+def test_after_a_restore_the_commands_are_those_of_the_distribution() -> None:
+    for version, expected in (
+        ("v1.30.4+k3s1", ["systemctl try-restart 'k3s*.service'"]),
+        ("v1.30.4+rke2r1", ["systemctl try-restart 'rke2-*.service'", "crictl stop"]),
+        ("v1.30.4", ["systemctl restart kubelet", "-l k8s-app=kube-proxy"]),
+    ):
+        worker = replace(WORKER, kubelet=version)
+        snapshot = node(watches=[shown(Evidence.RV_RESET)], node=[worker])
+        commands = [
+            command for step in advice(DETECTOR, scanned(snapshot)) for command in step.commands
+        ]
+        assert len(commands) == len(expected)
+        assert all(part in command for part, command in zip(expected, commands, strict=True))
 
 
 def test_the_finding_ends_an_hour_of_boot_clock_after_the_last_event() -> None:

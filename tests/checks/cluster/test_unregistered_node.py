@@ -67,6 +67,15 @@ def test_a_deleted_node_whose_kubelet_runs_is_critical() -> None:
         )
 
 
+def test_the_kubelet_of_a_deleted_node_is_restarted_as_its_distribution_does() -> None:
+    for version, command in (
+        ("v1.20.2", "(systemctl restart kubelet)"),
+        ("v1.30.4+k3s1", "(systemctl try-restart 'k3s*.service')"),
+        ("v1.30.4+rke2r1", "(systemctl try-restart 'rke2-*.service')"),
+    ):
+        assert command in finding(replace(deleted_node(), server_version=version)).message
+
+
 def test_without_evidence_or_time_to_register_there_is_no_finding() -> None:
     unknown = "the API server has no Node named worker-1"
     other_name = registration(last_seen(), kubelet_name="worker-2", listed_pods=2)
@@ -209,6 +218,16 @@ def test_a_missing_provider_id_is_explained_and_the_more_severe_the_sooner_the_i
             in late.message
         )
         assert (late.subject, late.since) == ("provider ID of worker-1", NOW - RECENT)
+
+
+def test_without_an_autoscaler_others_that_delete_machines_are_named() -> None:
+    absent = Autoscaler(others=3, others_with_id=3, exists=False, why="there is no status")
+    young = timedelta(minutes=9)
+    told = finding(without_id(young, autoscaler=absent))
+    assert "; Karpenter, a MachineHealthCheck or" in told.message
+    assert told.headline == "this node has no provider ID: its instance may be deleted"
+    unknown = replace(absent, exists=None)
+    assert "; a cluster-autoscaler may" in finding(without_id(young, autoscaler=unknown)).message
 
 
 def test_warnings_come_before_the_end_of_the_time_that_the_autoscaler_is_set_to() -> None:

@@ -4,8 +4,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from agent.model.devices import TransitionKind
 from agent.model.finding import Severity
-from agent.model.snapshot import Container, NodeDevices, Snapshot
+from agent.model.snapshot import Container, NodeDevices, Pod, Snapshot
 from tests import builders as b
 from tests.builders import (
     KVM,
@@ -16,8 +17,9 @@ from tests.builders import (
     pod,
     registered,
     sandbox,
+    transition,
 )
-from tests.checks.reported import resources_of, with_plugins
+from tests.checks.reported import resources_of, seconds, with_plugins
 
 DETECTOR = "device_conflict"
 subjects = partial(b.subjects_of, DETECTOR)
@@ -78,6 +80,36 @@ def test_a_pod_that_runs_and_that_the_api_server_does_not_have() -> None:
     # Without the containers it may run or not.
     assert b.gap_of(DETECTOR, b.without(snapshot, "containers")).startswith("containers")
     assert b.gap_of(DETECTOR, b.without(snapshot, "pods")).startswith("pods")
+
+
+def test_a_pod_that_runs_and_of_whose_device_the_kubelet_has_no_record() -> None:
+    def user(ago: float, **changes: Any) -> Pod:
+        started = b.NOW - seconds(ago)
+        return replace(pod("shop/a"), wants=(KVM,), started=started, **changes)
+
+    (finding,) = findings_of(DETECTOR, snapshot_of(user(90_000)))
+    assert (finding.pod, finding.severity) == ("shop/a", Severity.WARNING)
+    assert finding.kinds == ("unrecorded",)
+    assert "has no record of its device" in finding.message
+    early = transition(TransitionKind.REGISTERED, KVM, ago=seconds(95_000))
+    before = transition(TransitionKind.KUBELET_STARTED, ago=seconds(95_010))
+    start = transition(TransitionKind.KUBELET_STARTED, ago=seconds(9000))
+    assert subjects(snapshot_of(user(90_000), before, early, start))
+    late = replace(early, at=b.NOW - seconds(80_000))
+    for why, snapshot in {
+        "it has one": snapshot_of(user(90_000), allocation("shop/a", KVM, "d0")),
+        "it started after the kubelet": snapshot_of(user(8000)),
+        "it started before the plugin": snapshot_of(user(90_000), before, late, start),
+        "only an init container wanted it": snapshot_of(user(90_000, wants_in_init=(KVM,))),
+        "DRA serves it": snapshot_of(user(90_000, dra_resources=(KVM,))),
+        "it has ended": snapshot_of(user(90_000, phase="Succeeded")),
+        "it is being deleted": snapshot_of(user(90_000, deleting=True)),
+        "the kubelet has not written since": snapshot_of(user(90_000), written=9100),
+        "no plugin offers it": snapshot_of(replace(user(90_000), wants=("example.com/seat",))),
+    }.items():
+        assert [one for one in findings_of(DETECTOR, snapshot) if "record" in one.subject] == [], (
+            why
+        )
 
 
 def test_what_is_no_conflict() -> None:

@@ -5,7 +5,8 @@ from functools import partial
 from typing import Any
 
 from agent.model.devices import TransitionKind
-from agent.model.snapshot import NodeDevices, NotRequested, Snapshot
+from agent.model.finding import Severity
+from agent.model.snapshot import NodeDevices, NotRequested, Pod, Snapshot
 from tests import builders as b
 from tests.builders import (
     KVM,
@@ -309,8 +310,9 @@ def test_a_plugin_that_is_there_and_reports_no_healthy_device_is_told() -> None:
         there = (plugin_socket(socket, ago=seconds(1190)), registered(KVM))
         return snapshot_of(*there, *records, kubelet=1200, written=1189, node=[worker])
 
-    message = only_finding(connected(capacity=4)).message
-    assert message == (
+    told = only_finding(connected(pod_of(KVM), capacity=4))
+    assert (told.severity, told.kinds) == (Severity.WARNING, ("unhealthy",))
+    assert told.message == (
         f"{KVM} has no healthy device: its plugin is there (socket {socket}) and reports none of "
         "its 4 devices as healthy"
     )
@@ -323,3 +325,42 @@ def test_a_plugin_that_is_there_and_reports_no_healthy_device_is_told() -> None:
     )
     finding = only_finding(connected(*lost))
     assert (finding.since, finding.kinds) == (NOW - seconds(300), ("unhealthy",))
+
+
+def pod_of(resource: str) -> Pod:
+    return replace(pod("shop/user", phase="Pending"), wants=(resource,))
+
+
+def test_a_node_that_cannot_run_virtual_machines_is_not_ill() -> None:
+    def offered(*records: Any, resource: str = KVM, **others: Any) -> Snapshot:
+        worker = replace(WORKER, devices=(NodeDevices(resource, 1000, 0),))
+        there = (plugin_socket("kubevirt-kvm.sock", ago=seconds(8990)), registered(resource))
+        usual: dict[str, Any] = {"kubelet": 9000, "written": 8989, "node": [worker]}
+        return snapshot_of(*there, *records, **(usual | others))
+
+    found = only_finding(offered())
+    assert (found.severity, found.kinds) == (Severity.INFO, ("unused",))
+    was_healthy = (
+        transition(STARTED, ago=seconds(9000)),
+        transition(REGISTERED, KVM, ago=seconds(8990)),
+        transition(LOST, KVM, ago=seconds(4000)),
+    )
+    for ill in (
+        offered(*was_healthy),
+        offered(pod_of(KVM)),
+        offered(b.refused_pod("lab/vm")),
+        offered(b.allocation("lab/old", KVM, "kvm0")),
+        offered(resource=GPU),
+    ):
+        assert only_finding(ill).severity is Severity.WARNING
+    (unknown,), _ = b.findings_and_gap(DETECTOR, without(offered(), "pods"))
+    assert unknown.severity is Severity.WARNING
+
+
+def test_what_only_the_node_names_may_be_set_by_a_controller() -> None:
+    eni = "vpc.amazonaws.com/pod-eni"
+    worker = replace(WORKER, devices=(NodeDevices(eni, 0, 0),))
+    found = only_finding(snapshot_of(pod_of(eni), kubelet=900, node=[worker]))
+    assert (found.resource, found.kinds) == (eni, ("missing", "only_in_node"))
+    listed = snapshot_of(pod_of(eni), registered(eni, "eni0"), kubelet=900, node=[worker])
+    assert only_finding(listed).kinds == ("missing",)

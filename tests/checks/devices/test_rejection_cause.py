@@ -225,7 +225,10 @@ def test_devices_are_in_use_only_if_the_checkpoint_agrees() -> None:
     found = cause_of(refused, *RACE, *users, *entries, written=890)
     assert found.cause is RejectionCause.EXHAUSTED
     assert "all its devices were in use" in found.why
-    assert "by the checkpoint now, pods have 4 of 4" in found.why
+    assert found.why.endswith("by the checkpoint now, pods have 4 of 4")
+    ending = [replace(users[0], deleting=True), *users[1:]]
+    found = cause_of(refused, *RACE, *ending, *entries, written=890)
+    assert found.why.endswith("pods have 4 of 4 (of them, ml/user-0 is being deleted)")
 
     one = (*RACE, users[0], entries[0])
     leaked = cause_of(refused, *one, written=890)
@@ -393,3 +396,30 @@ def test_a_long_history_is_not_searched_again_for_each_of_many_rejected_pods() -
         return sum(entry.callcount for entry in profile.getstats())
 
     assert calls(history=120) < 30 * calls(history=1)
+
+
+def test_a_resource_that_no_plugin_ever_offered_lost_no_race() -> None:
+    efa, eni = "vpc.amazonaws.com/efa", "vpc.amazonaws.com/pod-eni"
+    refused = refused_pod("pay/api", eni, ago=seconds(985), refused=RejectionKind.NO_CAPACITY)
+    for booted in (UPTIME, seconds(1030)):
+        found = cause_of(refused, *RACE, resource=efa, healthy=("rdmap0",), booted=booted)
+        assert found.cause is UNVERIFIED
+        assert "nothing here shows one that ever did" in found.why
+    # The device manager speaks of resources of plugins only.
+    told = refused_pod("pay/api", eni, ago=seconds(985), refused=RejectionKind.UNREGISTERED)
+    found = cause_of(told, *RACE, resource=efa, healthy=("rdmap0",), booted=seconds(1030))
+    assert found.cause is RejectionCause.NODE_REBOOT
+    # What the checkpoint lists or gave out had a plugin, even if no snapshot saw it.
+    for record in (registered(eni), b.allocation("pay/old", eni, "eni0")):
+        known = cause_of(
+            refused, *RACE, record, resource=efa, healthy=("rdmap0",), booted=seconds(1030)
+        )
+        assert known.cause is RejectionCause.NODE_REBOOT
+
+
+def test_a_kubelet_that_knows_no_extended_resources_of_dra_is_told() -> None:
+    refused = gpu_pod(ago=985, refused=RejectionKind.NO_CAPACITY, dra_resources=(GPU,))
+    found = cause_of(refused, *RACE)
+    assert found.cause is UNVERIFIED
+    assert "DRAExtendedResource" in found.why
+    assert cause_of(replace(refused, dra_resources=()), *RACE).cause is KUBELET_RESTART

@@ -8,7 +8,7 @@ from typing import Any
 from agent.model.devices import DeviceTransition, TransitionKind
 from agent.model.finding import Finding, Severity
 from agent.model.rejections import PodOutcome, RejectionCause, RejectionKind
-from agent.model.snapshot import Known, Pod, Snapshot
+from agent.model.snapshot import Known, Pod, PortMapping, Snapshot
 from agent.sources.kube.pods import parse_pod
 from tests import builders as b
 from tests.builders import KVM, KVM_SOCKET, NOW, node, pod, refused_pod, registered, transition
@@ -198,6 +198,11 @@ def test_a_static_pod_is_never_deleted() -> None:
     assert "move its manifest" in words(found)
     assert "restart the kubelet" in words(found)
     assert commands(found) == []
+    for version, directory in (
+        ("v1.33.2", "/etc/kubernetes/manifests"),
+        ("v1.33.2+rke2r1", "/var/lib/rancher/rke2/agent/pod-manifests"),
+    ):
+        assert f"mostly {directory})" in words(only(node_of(booted, kubelet=version)))
     assert "evictable" not in found.kinds, "no drain evicts it"
     assert "evictable" in only(replace(snapshot_of(a_replaced_pod()), uptime=seconds(1030))).kinds
 
@@ -303,3 +308,99 @@ def test_a_stateful_set_replaces_a_rejected_pod_by_one_of_its_name() -> None:
     )
     keys = {only(snapshot_of(pod)).key for pod in (first, second)}
     assert keys == {(DETECTOR, "pod shop/db-0")}, "it is confirmed though the pod is another"
+
+
+def test_a_storm_of_pods_that_every_node_refuses_is_stopped_at_its_controller() -> None:
+    too_large = (
+        "Pod was rejected: Allocate failed due to rpc error: code = Unknown desc = request for "
+        f"'{KVM}: 2' too large: maximum request size for shared resources is 1, which is unexpected"
+    )
+    sysctl = 'Pod was rejected: forbidden sysctl: "net.core.somaxconn" not allowlisted'
+    for refused, reason, message in (
+        (RejectionKind.REQUEST_REFUSED, "UnexpectedAdmissionError", too_large),
+        (CPU, "SysctlForbidden", sysctl),
+    ):
+        pods = [
+            rejected(pod, reason=reason, message=message)
+            for pod in storm(180, first=200, refused=refused)
+        ]
+        found = only(snapshot_of(*pods))
+        assert (found.severity, found.pod_outcome) == (Severity.CRITICAL, AGAIN)
+        assert commands(found)[0] == "kubectl describe replicaset -n shop web-6d5f"
+        assert "cordon" not in " ".join(commands(found))
+        assert "Once the device plugin is repaired" not in words(found)
+    # One of them that the node's own state explains makes it a matter of this node as well.
+    mixed = only(snapshot_of(*pods[:90], *storm(90, first=110, refused=CPU)))
+    assert "kubectl cordon worker-1" in commands(mixed)
+
+
+def test_commands_of_the_catalog_name_the_node() -> None:
+    labels = rejected(
+        refused_pod("shop/a", refused=CPU),
+        reason="NodeAffinity",
+        message="Predicate NodeAffinity failed",
+    )
+    assert "kubectl get node worker-1 --show-labels" in words(only(snapshot_of(labels)))
+
+
+def test_the_pods_that_have_a_host_port_are_named() -> None:
+    port, other = PortMapping(80, "tcp"), PortMapping(443, "tcp")
+    refused = rejected(
+        replace(refused_pod("web/lb", refused=CPU), host_ports=(port, other)),
+        reason="NodePorts",
+        message="Pod was rejected: Predicate NodePorts failed",
+    )
+    holder = replace(pod("kube-system/old"), host_ports=(other, port))
+    beside = replace(pod("web/b"), host_ports=(PortMapping(80, "udp"),))
+    over = replace(pod("web/c", phase="Succeeded"), host_ports=(port,))
+    found = only(snapshot_of(refused, holder, beside, over))
+    assert "have the host port: kube-system/old (443/tcp, 80/tcp);" in found.message
+    assert "host port:" not in only(snapshot_of(refused, beside, over)).message
+
+
+def test_a_race_is_not_over_while_the_kubelet_starts_over_and_over() -> None:
+    def looping(*starts: float, resource: str = KVM) -> Finding:
+        history = [
+            change
+            for ago in starts
+            for change in (
+                transition(TransitionKind.KUBELET_STARTED, ago=seconds(ago)),
+                transition(TransitionKind.SOCKET_APPEARED, socket=KVM_SOCKET, ago=seconds(ago - 8)),
+                transition(TransitionKind.REGISTERED, resource, ago=seconds(ago - 7.5)),
+            )
+        ]
+        last = starts[-1]
+        there = (b.plugin_socket(ago=seconds(last - 8)), registered(KVM, "d0", "d1"))
+        pods = [
+            refused_pod(
+                f"shop/web-{ago}-{n}",
+                ago=seconds(ago - 2),
+                controller="ReplicaSet/web",
+                refused=RejectionKind.NO_HEALTHY,
+            )
+            for ago in starts
+            for n in range(3)
+        ]
+        return only(with_plugins(*pods, *history, *there, kubelet=last, written=last - 7))
+
+    loop = looping(250, 190, 130, 70)
+    assert (loop.cause, loop.severity) == (RejectionCause.KUBELET_RESTART, Severity.CRITICAL)
+    assert loop.pod_outcome is AGAIN
+    assert "the kubelet has started 4 times within 10 minutes" in loop.message
+    assert "is healthy again" not in words(loop)
+    for few in ((190, 130), (2000, 1400, 800), (800, 700, 190, 130)):
+        over = looping(*few)
+        assert "times within 10 minutes" not in over.message
+        assert over.pod_outcome is REPLACED
+
+
+def test_a_plugin_that_restarts_over_and_over_is_looked_at() -> None:
+    gone = only(snapshot_of(*storm(9, first=340, apart=40, refused=RejectionKind.PLUGIN_GONE)))
+    assert (gone.cause, gone.pod_outcome) == (RejectionCause.PLUGIN_RESTART, AGAIN)
+    assert "kubectl get pods -A -o wide --field-selector=spec.nodeName=worker-1" in commands(gone)
+    assert "whether a second plugin offers the same resource" in words(gone)
+    # What is over needs no cause, and what the plugin says has a step of its own.
+    over = only(snapshot_of(*storm(9, first=700, apart=1, refused=RejectionKind.PLUGIN_GONE)))
+    assert "second plugin" not in words(over)
+    said = only(snapshot_of(*storm(9, first=340, apart=40, refused=RejectionKind.PLUGIN_CRASHED)))
+    assert "second plugin" not in words(said)

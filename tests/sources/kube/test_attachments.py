@@ -200,16 +200,15 @@ def test_other_nodes_that_have_the_volume_are_found_with_the_right_to_list_nodes
     failed = {"status": {"attached": False, "attachError": {"message": "no\nspace"}}}
     found, asked = ask(ATTACHMENT=OBJECTS[ATTACHMENT] | failed, NODES=nodes)
     assert NODES not in asked
-    assert found.known().volumes[0].attach_error == "no space"
+    (read,) = found.known().volumes
+    assert (read.attach_error, read.deleting) == ("no space", False)
     deleting = {
         "metadata": {"deletionTimestamp": "2026-03-26T19:00:00Z"},
         "status": {"attached": True, "detachError": {"message": "busy"}},
     }
     found, _ = ask(ATTACHMENT=OBJECTS[ATTACHMENT] | deleting)
-    assert (found.known().volumes[0].attached, found.known().volumes[0].detach_error) == (
-        False,
-        "busy",
-    )
+    (read,) = found.known().volumes
+    assert (read.attached, read.detach_error, read.deleting) == (False, "busy", True)
     # What cannot be listed is unknown, and hides nothing else.
     for answer, rights in (
         (REFUSED, ("list nodes",)),

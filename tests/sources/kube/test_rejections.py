@@ -36,6 +36,10 @@ FRAMES = (
     "Pod Allocate failed due to {}",  # a copy cut short
 )
 FRAME = FRAMES[2]
+TOO_LARGE = (
+    "rpc error: code = Unknown desc = request for 'nvidia.com/gpu.shared: 2' too large: "
+    "maximum request size for shared resources is 1"
+)
 UNREGISTERED = f"can't allocate unregistered device {KVM}"
 
 
@@ -100,6 +104,7 @@ CAUSES = {
         'failed to write checkpoint file "kubelet_internal_checkpoint": read-only file system',
         "[memorymanager] write /var/lib/kubelet/.memory_manager_state: no space left on device",
     ),
+    Parsed(RejectionKind.REQUEST_REFUSED): (TOO_LARGE,),
     Parsed(RejectionKind.OTHER): ("a device of words that no version has said yet",),
     Parsed(RejectionKind.REQUEST_CHANGED, KVM, 2): (
         f'pod "0aa1c1f2" container "compute" changed request for resource "{KVM}" from 1 to 2',
