@@ -238,7 +238,7 @@ class _Case(Evidence):
             return unverified(
                 f"no device plugin has registered {self.resource} since the kubelet's start at "
                 f"{format_time(start.at)}, and nothing here shows one that ever did"
-                f"{self._node_status()}: a controller may set it in the node's status instead"
+                f"{self.node_status()}: a controller may set it in the node's status instead"
             )
         kubelet = (
             f"kubelet started at {format_time(start.at)} and "
