@@ -29,6 +29,8 @@ CLEAN_SCHEMA: Final = "nodeleak.clean/v1"
 _MAX_SHOWN: Final = 5
 """Names of nodes in the question."""
 _INTERRUPTED: Final = b"nodeleak: interrupted: waiting for the nodes of this wave\n"
+_STEP: Final = 0.1
+"""Seconds, after which a pause looks whether it was interrupted."""
 
 
 class Result(NamedTuple):
@@ -94,13 +96,34 @@ def _confirm(
         raise UsageError("not confirmed: nothing was released")
 
 
+class _Stop:
+    """What a signal handler may set, in place of `threading.Event`.
+
+    A handler that interrupts `Event.wait` while that has its lock would wait for the lock for ever.
+    """
+
+    is_set = False
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether it is set within that time.
+
+        Python runs a handler when a call returns, so no call is long.
+        """
+        pause = Event()  # which nobody sets
+        left = seconds
+        while not self.is_set and left > 0:
+            pause.wait(min(left, _STEP))
+            left -= _STEP
+        return self.is_set
+
+
 @contextmanager
-def _stopping() -> Iterator[Event]:
+def _stopping() -> Iterator[_Stop]:
     """Return an event that Ctrl-C and SIGTERM set: the wave that runs then still ends."""
-    stop = Event()
+    stop = _Stop()
 
     def interrupted(_signal: int, _frame: object) -> None:
-        stop.set()
+        stop.is_set = True
         # Not with print: the signal may have interrupted one.
         with suppress(OSError):  # nobody reads it
             os.write(sys.stderr.fileno(), _INTERRUPTED)
@@ -121,7 +144,7 @@ def _clean(
     format_: NodeFormat,
     results: dict[str, Result],
     targets: Sequence[Target],
-    stop: Event,
+    stop: _Stop,
 ) -> None:
     """Clean wave by wave until all are done, one result is unexpected, or the operator interrupts.
 

@@ -4,6 +4,8 @@ import json
 import os
 import pty
 import signal
+import subprocess
+import sys
 from typing import Any
 
 from tests.fleet.kubectl import FakeKubectl, agent_pod, clean
@@ -181,6 +183,23 @@ def test_it_asks_once_and_begins_after_yes_and_needs_one_without_a_terminal(
             os.close(theirs)
         assert (child.returncode, bool(out)) == ((0, True) if line == b"yes\n" else (2, False))
     assert kubectl.asked() == ["worker-1"]
+
+
+def test_a_signal_may_come_at_any_moment_of_a_pause() -> None:
+    """A handler that interrupts `threading.Event.wait` while that has the lock never returns."""
+    program = (
+        "import signal\n"
+        "from agent.fleet.cleaning import _stopping\n"
+        "for turn in range(200):\n"
+        "    with _stopping() as stop:\n"
+        "        signal.signal(signal.SIGALRM, signal.getsignal(signal.SIGTERM))\n"
+        "        signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + turn % 50))\n"
+        "        assert stop.wait(3600)\n"
+    )
+    ran = subprocess.run(  # noqa: S603 (our own program)
+        [sys.executable, "-c", program], capture_output=True, timeout=60, check=False
+    )
+    assert (ran.returncode, ran.stderr.count(b"interrupted")) == (0, 200), ran.stderr
 
 
 def test_ctrl_c_waits_for_the_wave_begins_no_other_and_ends_a_pause(kubectl: FakeKubectl) -> None:
