@@ -93,3 +93,23 @@ def test_every_alert_has_a_section_in_a_runbook_of_its_version_and_runbooks_name
         assert set(re.findall(r"\bNodeleak[A-Z]\w+", text)) <= names, page
         for word in set(re.findall(r"nodeleak explain ([a-z_]+)", text)):
             assert nodeleak("explain", word).code == 0, f"{page}: {word}"
+
+
+def test_the_audit_lists_every_request_to_a_runtime_and_its_command_finds_them() -> None:
+    page = (ROOT / "docs/audit.md").read_text()
+    section = page.partition("\n## Requests to runtimes\n")[2].partition("\n## ")[0]
+    (command,) = (block for _, _, block in _BLOCK.findall(section))
+    shell = ["bash", "-euc", command]
+    shown = subprocess.run(shell, cwd=ROOT, capture_output=True, text=True, check=True).stdout  # noqa: S603 (ours)
+    found = re.findall(r'calls?\("(\w+)"', shown)
+    found += re.findall(r'"/containerd\.services\.([\w./]+)"', shown)
+    rows = re.findall(r"^\| (?:every CRI.*|containerd) \| (.*) \|$", section, re.MULTILINE)
+    assert sorted(found) == sorted(re.findall(r"`([^`]+)`", " ".join(rows)))
+    by_http = (
+        'request("GET", "/config")',
+        "inspect_container(",
+        'version="auto"',
+        "/containers/json",
+    )
+    assert all(shown.count(request) == 1 for request in by_http)
+    assert len(shown.splitlines()) == len(found) + len(by_http)

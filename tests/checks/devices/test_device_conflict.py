@@ -1,7 +1,9 @@
 """Allocated devices, compared with those of the plugin, with pods and with each other."""
 
+import re
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from agent.model.devices import TransitionKind
@@ -110,6 +112,24 @@ def test_a_pod_that_runs_and_of_whose_device_the_kubelet_has_no_record() -> None
         assert [one for one in findings_of(DETECTOR, snapshot) if "record" in one.subject] == [], (
             why
         )
+
+
+def test_the_runbook_has_a_step_for_each_conflict() -> None:
+    runbook = (Path(__file__).parents[3] / "docs/runbooks/Devices.md").read_text()
+    section = runbook.partition("## NodeleakDeviceConflict\n")[2]
+    quoted = re.findall(r"^[0-9]\. `([^`]+)`", section, re.MULTILINE)
+    lost = (*SHOP, allocation("shop/a", KVM, "d7"))
+    both = (allocation("shop/a", KVM, "d0"), allocation("shop/b", KVM, "d0"))
+    old = replace(SHOP[0], wants=(KVM,), started=b.NOW - seconds(90_000))
+    for snapshot in (
+        snapshot_of(*lost),
+        snapshot_of(*lost, capacity=3),
+        snapshot_of(*SHOP, *both),
+        snapshot_of(allocation("ml/lost", KVM, "d0"), sandbox("d" * 64, "ml/lost")),
+        snapshot_of(old),
+    ):
+        (finding,) = findings_of(DETECTOR, snapshot)
+        assert sum(words in finding.message for words in quoted) == 1, finding.message
 
 
 def test_what_is_no_conflict() -> None:

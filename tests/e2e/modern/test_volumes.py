@@ -18,7 +18,7 @@ _DETECTOR = "detached_volume"
 _ADMIN = "/run/e2e-admin.conf"
 
 
-def test_a_volume_whose_detach_fails_is_not_told_as_lost(node: ModernNode) -> None:
+def test_a_volume_whose_detach_fails_is_not_reported_as_lost(node: ModernNode) -> None:
     server = node.kubectl("config", "view", "-o", "jsonpath={.clusters[0].cluster.server}")
     kubelet = node.run("cat", str(node.cluster.kubelet))
     (reached,) = [
