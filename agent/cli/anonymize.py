@@ -23,6 +23,7 @@ from agent.model.registration import (
     BESIDE_A_CLOUD,
     DELETION_CANDIDATE,
     EMBEDDED_CONTROLLERS,
+    OPENSTACK,
     TO_BE_DELETED,
     UNINITIALIZED,
 )
@@ -65,7 +66,7 @@ DEVICE_WORDS: Final = frozenset({
     "net", "sock",
 })  # fmt: skip
 VOLUME_WORDS: Final = frozenset("/".join((*chain(*MIGRATED.items()), "iscsi", "fc")).split("/"))
-SCHEMES: Final = frozenset({*EMBEDDED_CONTROLLERS, *BESIDE_A_CLOUD})
+SCHEMES: Final = frozenset({*EMBEDDED_CONTROLLERS, *BESIDE_A_CLOUD, OPENSTACK})
 _PHRASES: Final = "Pod was rejected: |enough resource:"
 _OWN_VERSION: Final = (
     r"(?:v|docker://|containerd://|cri-o://)?[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,4}(?![0-9.])"

@@ -21,6 +21,8 @@ EMBEDDED_CONTROLLERS: Final = {"k3s": "k3s", "rke2": "RKE2"}
 scheme of these IDs."""
 BESIDE_A_CLOUD: Final = frozenset({"eks-hybrid", "hrobot"})
 """Schemes of machines outside of a cloud that are nodes of its clusters."""
+OPENSTACK: Final = "openstack"
+"""Its IDs may have a region, which its autoscalers do not expect."""
 
 
 @dataclass(frozen=True, slots=True)

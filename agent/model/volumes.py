@@ -46,7 +46,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Another node whose status has a volume."""
+    """Another node to which a volume is attached, by its status."""
 
     node: str
     ready: bool
@@ -79,7 +79,7 @@ class Attachment:
     attach_error: str = ""  # the message of its VolumeAttachment; empty: none, or unknown
     detach_error: str = ""  # likewise
     holders: tuple[Holder, ...] | None = None
-    """Other nodes whose status has it; None: unknown."""
+    """Other nodes to which it is attached, by their status; None: unknown."""
     shared: bool | None = None
     """Whether its access modes allow several nodes; None: unknown."""
     driver_registered: bool | None = None

@@ -186,7 +186,7 @@ def test_no_reason_and_only_the_number_of_a_version_is_kept() -> None:
         assert re.fullmatch(shown, hidden.server_version)
 
 
-def test_names_that_decide_are_kept_of_migrated_volumes_and_of_controllers() -> None:
+def test_names_that_decide_are_kept_of_migrated_volumes_provider_ids_and_controllers() -> None:
     for plugin, driver in (
         ("aws-ebs", "ebs.csi.aws.com"), ("azure-disk", "disk.csi.azure.com"), ("cinder", "cinder.csi.openstack.org"),
         ("gce-pd", "pd.csi.storage.gke.io"), ("portworx-volume", "pxd.portworx.com"), ("rbd", "rbd.csi.ceph.com"),
@@ -197,6 +197,11 @@ def test_names_that_decide_are_kept_of_migrated_volumes_and_of_controllers() -> 
             (hidden,) = anonymous(b.recorded(plain)).snapshots
             (name,) = the_node(hidden).volumes_in_use
             assert re.fullmatch(rf"{re.escape(prefix)}n\d+", name)
+    # The schemes of provider IDs that an autoscaler may not know are kept.
+    for scheme in ("k3s", "rke2", "hrobot", "eks-hybrid", "openstack"):
+        plain = node(node=[replace(b.WORKER, provider_id=f"{scheme}://acme/acme-1")])
+        (hidden,) = anonymous(b.recorded(plain)).snapshots
+        assert re.fullmatch(rf"{scheme}://n\d+/n\d+", the_node(hidden).provider_id)
     # The controllers that decide an outcome are kept.
     kinds = ["ReplicaSet", "ReplicationController", "Job", "StatefulSet", "DaemonSet"]
     plain = node(pods=[refused_pod(f"shop/{kind}", controller=f"{kind}/acme") for kind in kinds])

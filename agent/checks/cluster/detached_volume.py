@@ -259,7 +259,7 @@ def _unconfirmed(
         confidence = explanation.confidence
         severity = Severity.INFO
         reason = f"{explanation.text}; {explanation.remedy}"
-    elif not uids.isdisjoint(answers.failed_pods):
+    elif not (attachment.attached or uids.isdisjoint(answers.failed_pods)):
         confidence = Confidence.FAILING
         severity = Severity.INFO
         causes = [Cause.ELSEWHERE, Cause.FAILING]

@@ -10,12 +10,17 @@ from typing import Final, NamedTuple
 
 from agent.checks.cluster.registration import Deadlines
 from agent.model.finding import Severity
-from agent.model.registration import BESIDE_A_CLOUD, EMBEDDED_CONTROLLERS, Autoscaler
+from agent.model.registration import (
+    BESIDE_A_CLOUD,
+    EMBEDDED_CONTROLLERS,
+    OPENSTACK,
+    Autoscaler,
+)
 from agent.model.snapshot import Node, Snapshot, known_or
 from agent.model.text import count_of, format_age, format_time, join_names
 
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*):")
-_REGIONAL: Final = re.compile(r"openstack://[^/]+/")
+_REGIONAL: Final = re.compile(rf"{OPENSTACK}://[^/]+/")
 """As OpenStack's cloud controller writes IDs with OS_CCM_REGIONAL."""
 _NOTICED: Final = timedelta(minutes=1)
 """A status written so long after the registration counts the node as registered, if it matches."""

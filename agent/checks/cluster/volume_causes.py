@@ -52,9 +52,12 @@ def explain(attachment: Attachment, events: Collection[VolumeEvent]) -> Explanat
 
     `events`: of the pods that wait for it.
     """
+    if attachment.attached:
+        return None  # whatever an Event says is over
     about = [event for event in events if _is_about(event, attachment)]
     messages = {event.entry: event.message for event in about}
-    if attachment.driver_registered is False or DRIVER_MISSING in messages:
+    registered = attachment.driver_registered
+    if registered is False or (registered is None and DRIVER_MISSING in messages):
         return _no_driver(attachment)
     if attachment.holders and not attachment.shared:
         return _elsewhere(attachment)
@@ -130,6 +133,8 @@ def possible_causes(attachment: Attachment, *, events_known: bool) -> list[Cause
 
     `events_known`: the Events of all waiting pods were read, and are too young to have expired.
     """
+    if attachment.attached:
+        return [Cause.LOST]
     causes = list(_possible(attachment, events_known=events_known))
     return causes or list(Cause)
 
@@ -144,13 +149,12 @@ def _possible(attachment: Attachment, *, events_known: bool) -> Iterator[Cause]:
         yield Cause.GONE
     if attachment.exists is False:
         yield Cause.NOT_ASKED
-    is_pending = bool(attachment.exists) and not attachment.attached
-    if is_pending or (attachment.exists is None and not events_known):
+    if attachment.exists or (attachment.exists is None and not events_known):
         yield Cause.FAILING
     if is_csi and not (attachment.driver_registered or events_known):
         yield Cause.NO_DRIVER
     # The VolumeAttachment of a lost entry says attached.
-    if attachment.exists is None or attachment.attached:
+    if attachment.exists is None:
         yield Cause.LOST
 
 

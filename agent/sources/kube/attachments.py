@@ -6,7 +6,7 @@ They are requested only then, by name.
 import itertools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any, Final, TypeAlias
@@ -35,8 +35,9 @@ _MAX_PAGES: Final = 20
 """Of nodes. Where the controller is in trouble, the agents of all nodes list them at once."""
 _NODES_IN_PAGE: Final = 50
 _NODES_CACHED_FOR: Final = 600.0
-"""Seconds. A list of all nodes is large, and a volume that moves is reported only after longer."""
-_Holders: TypeAlias = Mapping[str, Sequence[Holder]] | None
+"""Seconds. A list of all nodes is large. A volume that is missing later is reported only after as
+long: until then, who has it is unknown."""
+_Holders: TypeAlias = Mapping[str, tuple[Holder, ...]] | None
 _FAILED_ATTACH: Final = "FailedAttachVolume"
 _REASONS: Final = frozenset({_FAILED_ATTACH, "FailedMount"})
 _EXCLUSIVE: Final = frozenset({"ReadWriteOnce", "ReadWriteOncePod"})
@@ -85,9 +86,7 @@ class AttachmentsSource(Source):
         if not volumes:
             return found
         try:
-            holders = self._holders.get(
-                lambda get: _read_holders(get, self._node, volumes), frozenset(volumes)
-            )
+            holders = self._holders.get(lambda get: _read_holders(get, self._node, volumes))
         except SourceError as error:
             if isinstance(error, ApiError) and error.status == FORBIDDEN:
                 return replace(found, not_requested=(*found.not_requested, "list nodes"))
@@ -95,7 +94,7 @@ class AttachmentsSource(Source):
         if holders is None:
             return found
         with_holders = (
-            replace(attachment, holders=tuple(holders.get(attachment.volume, ())))
+            replace(attachment, holders=holders.get(attachment.volume))
             if attachment.volume in volumes
             else attachment
             for attachment in found.volumes
@@ -108,25 +107,38 @@ def _is_unexplained(attachment: Attachment) -> bool:
 
 
 def _read_holders(get: Get, own: str, volumes: Sequence[str]) -> _Holders:
-    """Return the other nodes whose status has a volume; None: the cluster has too many nodes."""
-    found: dict[str, list[Holder]] = {}
+    """Return the other nodes to which each volume is attached; None: there are too many nodes.
+
+    Without a volume that is only in use on another node: its pod may wait for the volume as well.
+    """
+    found: dict[str, list[Holder]] = {volume: [] for volume in volumes}
+    in_use = set()
     position: Query = ()
     for pages_left in reversed(range(_MAX_PAGES)):
         page = json.loads(get(NODES_PATH, (("limit", str(_NODES_IN_PAGE)), *position)))
         for item in objects(page["items"]):
             node = parse_node(item)
-            listed = {*node.volumes_in_use, *node.volumes_attached}
             for volume in volumes if node.name != own else ():
-                if any(detached_volume.same(volume, other) for other in listed):
-                    found.setdefault(volume, []).append(Holder(node.name, node.ready))
+                if _lists(node.volumes_attached, volume):
+                    found[volume].append(Holder(node.name, node.ready))
+                elif _lists(node.volumes_in_use, volume):
+                    in_use.add(volume)
         more = str(page["metadata"].get("continue") or "")
         if not more:
-            return found
+            return {
+                volume: tuple(nodes)
+                for volume, nodes in found.items()
+                if nodes or volume not in in_use
+            }
         nodes_left = page["metadata"].get("remainingItemCount") or 0  # servers before 1.15: unknown
         if nodes_left > pages_left * _NODES_IN_PAGE:
             return None
         position = (("continue", more),)
     return None
+
+
+def _lists(volumes: Iterable[str], volume: str) -> bool:
+    return any(detached_volume.same(volume, other) for other in volumes)
 
 
 class _Lookup:

@@ -321,6 +321,27 @@ def test_what_the_cluster_says_is_not_called_a_lost_entry() -> None:
     assert the(detached(waiting_pod(), words=[shared])).confidence is Confidence.PROBABLE
 
 
+def test_an_event_explains_nothing_where_the_cluster_shows_that_it_is_over() -> None:
+    words = Attachment(DISK, claim="shop/data-db-0", attached=False, persistent_volume="pvc-1")
+    driver = VolumeEvent(UID, "csi_driver_missing", "driver name d not found", "pvc-1")
+    for registered, confidence in (
+        (None, Confidence.NO_DRIVER),
+        (False, Confidence.NO_DRIVER),
+        (True, Confidence.PROBABLE),
+    ):
+        read = attachments(replace(words, driver_registered=registered))
+        found = the(detached(waiting_pod(), attachments=replace(read, events=(driver,))))
+        assert found.confidence is confidence
+    # If its claim cannot be read, it is unknown which pod needs it.
+    failed = VolumeEvent(UID, "attach_failed", "no quota", "pvc-1")
+    for attached, confidence in ((False, Confidence.FAILING), (True, Confidence.PROBABLE)):
+        read = attachments(replace(words, claim=None, exists=True, attached=attached))
+        answers = replace(read, events=(failed,), failed_pods=(UID,))
+        found = the(detached(waiting_pod(), attachments=answers))
+        assert found.confidence is confidence
+    assert "; its entry was lost (" in found.message
+
+
 def test_without_the_right_to_know_every_possible_reason_is_named() -> None:
     elsewhere, lost = "another node has it (Multi-Attach)", "its entry was lost ("
     failing, no_driver = "attaching or detaching it fails", "its CSI driver is not registered"

@@ -181,8 +181,9 @@ def test_other_nodes_that_have_the_volume_are_found_with_the_right_to_list_nodes
         "items": [
             node_with("worker-1", in_use=[DISK]),
             node_with("worker-2", attached=[DISK, CLOUD_DISK], ready=False),
-            node_with("worker-3", in_use=[DISK]),
+            node_with("worker-3", in_use=[DISK], attached=[DISK]),
             node_with("worker-4", attached=[CLOUD_DISK]),
+            node_with("worker-5", in_use=[DISK]),
         ],
     }
     found, asked = ask(NODES=nodes, **refused)
@@ -193,6 +194,9 @@ def test_other_nodes_that_have_the_volume_are_found_with_the_right_to_list_nodes
     assert asked[-1] == NODES
     (target,) = cluster.server.requested(NODES)
     assert target == f"{NODES}?limit=50"
+    # Where a volume is only in use, its pod may wait for it as well.
+    waits_too = {"metadata": {}, "items": [node_with("worker-5", in_use=[DISK])]}
+    assert ask(NODES=waits_too, **refused)[0].known().volumes[0].holders is None
     # Whoever has waited for less than ten minutes may wait for an attach that is under way.
     soon = (waiting_pod(ago=timedelta(minutes=9)),)
     assert NODES not in ask(pods=soon, NODES=nodes, **refused)[1]
@@ -356,3 +360,20 @@ def test_the_same_is_asked_once_a_minute_also_after_a_failure_and_about_more_at_
     for cluster.seconds, requests in ((119, 1), (178, 1), (179, 2)):
         assert isinstance(cluster.read("attachments", missing(DISK)), Unavailable)
         assert len(cluster.asked) == requests
+
+
+def test_the_nodes_are_listed_every_ten_minutes_also_if_other_volumes_are_missing_by_then(
+    ask: Ask, cluster: Cluster
+) -> None:
+    ask(CLOUD_DISK)
+    later = "kubernetes.io/aws-ebs/aws://zone-a/vol-9"
+    for cluster.seconds, volumes, lists, holders in (
+        (61, (CLOUD_DISK,), 1, [()]),
+        (122, (CLOUD_DISK, later), 1, [(), None]),
+        (599, (later,), 1, [None]),
+        (600, (CLOUD_DISK, later), 2, [(), ()]),
+    ):
+        found = cluster.read("attachments", missing(*volumes)).known()
+        by_volume = {one.volume: one.holders for one in found.volumes}
+        assert [by_volume[volume] for volume in volumes] == holders
+        assert len(cluster.server.requested(NODES)) == lists
