@@ -74,8 +74,8 @@ _NAMED: Final = 3
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     view = DeviceView.of(assessment.snapshot)
-    pods = {pod.uid: pod for pod in assessment.snapshot.pods.known()}
-    live = {uid: pod for uid, pod in pods.items() if pod.live}
+    pods = assessment.snapshot.pods.known()
+    live = view.live_pods
     held = _held(view)
     lost = [
         finding
@@ -87,7 +87,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     yield from _shared(held, live)
     for pod in live.values():
         yield from _unrecorded(pod, held, view)
-    unlisted = {key: devices for key, devices in held.items() if key[0] not in pods}
+    listed = {pod.uid for pod in pods}
+    unlisted = {key: devices for key, devices in held.items() if key[0] not in listed}
     if unlisted:
         require_available(assessment.snapshot.containers)
     for (uid, resource), devices in unlisted.items():
