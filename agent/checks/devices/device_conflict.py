@@ -94,7 +94,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     for (uid, resource), devices in unlisted.items():
         if uid in view.running_unlisted:
             yield _unlisted(uid, resource, devices, view)
-    if lost:  # last: it decides how severe they are
+    # Last: the Node decides how severe a loss is, and whether DRA serves what a pod requests.
+    if lost or any(pod.has_resource_claims and pod.wants for pod in live.values()):
         require_available(assessment.snapshot.node)
 
 
