@@ -78,6 +78,7 @@ def cause_of(
     booted: timedelta = UPTIME,
     allocatable: int = 4,
     processes: ProcessStartTimes | None = None,
+    unavailable: Sequence[str] = (),
 ) -> RejectedPod:
     """Return what is said of a pod. All times are seconds ago; the kubelet started at 1000."""
     snapshot = with_plugins(
@@ -92,7 +93,7 @@ def cause_of(
     snapshot = replace(snapshot, node=Known(node), uptime=booted)
     if processes is not None:
         snapshot = replace(snapshot, processes=Known(processes))
-    (found,) = rejected_pods(snapshot)
+    (found,) = rejected_pods(b.without(snapshot, *unavailable))
     return found
 
 
@@ -158,6 +159,7 @@ def test_a_pod_of_which_nothing_shows_an_earlier_run_in_this_boot_met_no_bug() -
     for docker, expected in ((8000, KUBELET_RESTART), (9500, RejectionCause.INIT_CONTAINER)):
         processes = b.processes(docker=seconds(docker))
         assert cause_of(again, *RACE, entry, processes=processes).cause is expected
+    assert cause_of(again, *RACE, unavailable=["processes"]).cause is KUBELET_RESTART
     # The version is that of the present kubelet, not of the one before.
     earlier = (
         transition(STARTED, ago=seconds(5000)),
