@@ -247,19 +247,32 @@ def test_devices_are_in_use_only_if_the_checkpoint_agrees() -> None:
         assert "by the checkpoint now, pods have 1 of 4" in found.why
     # A pod that runs and that the API server does not have is no leak of the kubelet.
     sandbox = b.sandbox("c0ffee", "ml/done")
-    snapshot = with_plugins(
-        refused,
-        *one,
-        *given,
-        b.plugin_socket(GPU_SOCKET, ago=seconds(970.5)),
-        registered(GPU, *IDS),
-        kubelet=1000,
-        written=890,
-        containers=[sandbox],
-    )
-    (found,) = rejected_pods(snapshot)
-    assert found.cause is RejectionCause.UNLISTED_POD
-    assert "and 3 more are with ml/done: it runs" in found.why
+    two = [b.allocation("ml/done", GPU, IDS[1]), b.allocation("ml/over", GPU, *IDS[2:])]
+    for unlisted, sandboxes, words in (
+        (given, [sandbox], "ml/done: it runs, and the API server does not have it"),
+        (
+            two,
+            [sandbox, b.sandbox("decade", "ml/over")],
+            "ml/done, ml/over: they run, and the API server does not have them",
+        ),
+    ):
+        snapshot = with_plugins(
+            refused,
+            *one,
+            *unlisted,
+            b.plugin_socket(GPU_SOCKET, ago=seconds(970.5)),
+            registered(GPU, *IDS),
+            kubelet=1000,
+            written=890,
+            containers=sandboxes,
+        )
+        (found,) = rejected_pods(snapshot)
+        assert found.cause is RejectionCause.UNLISTED_POD
+        assert f"and 3 more are with {words}" in found.why
+    # Without the containers, it may run or not.
+    found = cause_of(refused, *one, *given, written=890, unavailable=["containers"])
+    assert found.cause is RejectionCause.UNVERIFIED
+    assert "some of these pods may still run" in found.why
 
 
 def test_a_connected_plugin_without_a_healthy_device_is_told_as_such() -> None:
