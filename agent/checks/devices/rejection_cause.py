@@ -270,8 +270,8 @@ class _Case(Evidence):
             return "was not registered before the kubelet started again"
         if bound := self.idle_since():
             return (
-                f"has had no healthy device since, although its plugin is connected, whose socket "
-                f"is of {format_time(bound)}{self.node_status()}"
+                "has had no healthy device since, although its plugin is connected (it bound its "
+                f"socket at {format_time(bound)}){self.node_status()}"
             )
         return "has not been registered since"
 

@@ -354,7 +354,7 @@ def test_the_pods_that_have_a_host_port_are_named() -> None:
     beside = replace(pod("web/b"), host_ports=(PortMapping(80, "udp"),))
     over = replace(pod("web/c", phase="Succeeded"), host_ports=(port,))
     found = only(snapshot_of(refused, holder, beside, over))
-    assert "have the host port: kube-system/old (443/tcp, 80/tcp);" in found.message
+    assert "live pods with the same host port: kube-system/old (443/tcp, 80/tcp);" in found.message
     assert "host port:" not in only(snapshot_of(refused, beside, over)).message
 
 
