@@ -22,6 +22,7 @@ from typing import Final
 
 from agent.checks.detector import Advice, Noun, Step
 from agent.checks.devices.dra import dra_resources_of
+from agent.checks.devices.kubelet_versions import DRAIN_FIRST
 from agent.checks.devices.view import DeviceView
 from agent.model.assessment import Assessment
 from agent.model.clocks import WHOLE_SECOND
@@ -50,8 +51,8 @@ ADVICE: Final = Advice(
         ),
         Step(
             "A pod that was deleted with --force ends within its grace period. If it runs on, "
-            "restart the kubelet, which then ends it. Plugins must register again, and with docker "
-            "a restart can leak addresses: run `nodeleak scan` afterwards.",
+            f"restart the kubelet, which then ends it. {DRAIN_FIRST} Plugins must register again, "
+            "and with docker a restart can leak addresses: run `nodeleak scan` afterwards.",
             kind=_UNLISTED,
         ),
         Step(
