@@ -188,6 +188,9 @@ def test_a_bare_pod_is_saved_before_it_is_deleted() -> None:
     ]
     assert "never with --force" in words(found)
     assert f"{KVM} is healthy again" in words(found)
+    by_dra = replace(refused_pod("shop/vm", ago=seconds(995)), dra_resources=(KVM,))
+    told = words(only(snapshot_of(by_dra)))
+    assert f"Once the kubelet knows that DRA serves {KVM}, delete it" in told, "no plugin matters"
 
 
 def test_a_static_pod_is_never_deleted() -> None:
