@@ -22,6 +22,7 @@ from typing import Final
 
 from agent.checks.detector import Advice, Noun, Step
 from agent.checks.devices.dra import dra_resources_of
+from agent.checks.devices.kubelet_versions import DRAIN_FIRST
 from agent.checks.devices.view import DeviceView
 from agent.model.assessment import Assessment
 from agent.model.clocks import WHOLE_SECOND
@@ -50,8 +51,8 @@ ADVICE: Final = Advice(
         ),
         Step(
             "A pod that was deleted with --force ends within its grace period. If it runs on, "
-            "restart the kubelet, which then ends it. Plugins must register again, and with docker "
-            "a restart can leak addresses: run `nodeleak scan` afterwards.",
+            f"restart the kubelet, which then ends it. {DRAIN_FIRST} Plugins must register again, "
+            "and with docker a restart can leak addresses: run `nodeleak scan` afterwards.",
             kind=_UNLISTED,
         ),
         Step(
@@ -74,8 +75,8 @@ _NAMED: Final = 3
 
 def find(assessment: Assessment) -> Iterator[Finding]:
     view = DeviceView.of(assessment.snapshot)
-    pods = {pod.uid: pod for pod in assessment.snapshot.pods.known()}
-    live = {uid: pod for uid, pod in pods.items() if pod.live}
+    pods = assessment.snapshot.pods.known()
+    live = view.live_pods
     held = _held(view)
     lost = [
         finding
@@ -87,13 +88,15 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     yield from _shared(held, live)
     for pod in live.values():
         yield from _unrecorded(pod, held, view)
-    unlisted = {key: devices for key, devices in held.items() if key[0] not in pods}
+    listed = {pod.uid for pod in pods}
+    unlisted = {key: devices for key, devices in held.items() if key[0] not in listed}
     if unlisted:
         require_available(assessment.snapshot.containers)
     for (uid, resource), devices in unlisted.items():
         if uid in view.running_unlisted:
             yield _unlisted(uid, resource, devices, view)
-    if lost:  # last: it decides how severe they are
+    # Last: the Node decides how severe a loss is, and whether DRA serves what a pod requests.
+    if lost or any(pod.has_resource_claims and pod.wants for pod in live.values()):
         require_available(assessment.snapshot.node)
 
 

@@ -6,7 +6,6 @@ resource at all. Neither is a fault.
 """
 
 from agent.checks.devices.view import DeviceView
-from agent.model.devices import TransitionKind
 from agent.model.snapshot import Pod, Unavailable, known_or
 
 
@@ -17,12 +16,7 @@ def dra_resources(view: DeviceView) -> frozenset[str]:
     """
     if isinstance(view.snapshot.pods, Unavailable):
         return frozenset()
-    dropped = {
-        resource
-        for resource, last in view.last_changes.items()
-        if last.what is TransitionKind.DROPPED
-    }
-    by_dra = {resource for resource in dropped if _has_driver(resource, view)}
+    by_dra = {resource for resource in view.dropped if _has_driver(resource, view)}
     by_plugins = set[str]()
     for pod in known_or(view.snapshot.pods, ()):
         served = dra_resources_of(pod, view)

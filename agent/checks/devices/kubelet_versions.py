@@ -20,6 +20,12 @@ _READMITS_COMPLETED: Final[Version] = (1, 22, 0)
 _LEAVES_REJECTED: Final[Version] = (1, 27, 0)
 _DELETES_REJECTED: Final[Version] = (1, 27, 4)
 
+DRAIN_FIRST: Final = (
+    "If the kubelet is older than 1.28 (or 1.27.6), drain the node first, because after a restart "
+    "it may reject running pods that use devices."
+)
+"""What to do before a restart of the kubelet, if nothing shows its version."""
+
 
 def checks_health(version: str) -> bool | None:
     """Return whether it rejects every pod, in words of its own, without a healthy device.

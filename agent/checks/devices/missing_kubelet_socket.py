@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from agent.checks.detector import Advice, Noun, Step
+from agent.checks.devices.kubelet_versions import DRAIN_FIRST
 from agent.checks.devices.resources import resource_states
 from agent.checks.devices.view import DeviceView
 from agent.model.assessment import Assessment
@@ -30,10 +31,7 @@ NOUN: Final = Noun(
 )
 ADVICE: Final = Advice(
     steps=(
-        Step(
-            "If the kubelet is older than 1.28 (or 1.27.6), drain the node first, because after a "
-            "restart it may reject running pods that use devices."
-        ),
+        Step(DRAIN_FIRST),
         Step(
             "Restart the kubelet (`systemctl restart kubelet`; with k3s and RKE2, their service), "
             "which creates the socket again."

@@ -260,7 +260,7 @@ def _port_holders(pod: Pod, snapshot: Snapshot) -> str:
         for other in snapshot.pods.known()
         if other.live and (shared := ports.intersection(other.host_ports or ()))
     ]
-    return f"; these live pods have the host port: {join_names(holders)}" if holders else ""
+    return f"; live pods with the same host port: {join_names(holders)}" if holders else ""
 
 
 def _rejected(pod: RejectedPod) -> str:

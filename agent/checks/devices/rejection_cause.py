@@ -257,13 +257,8 @@ class _Case(Evidence):
 
         The device manager only speaks of resources of plugins.
         """
-        view = self.view
-        return (
-            self.rejection.refused is not RejectionKind.NO_CAPACITY
-            or self.resource in view.healthy
-            or self.resource in view.last_changes
-            or any(entry.resource == self.resource for entry in view.plugins.allocations)
-        )
+        is_by_plugin = self.rejection.refused is not RejectionKind.NO_CAPACITY
+        return is_by_plugin or self.resource in self.view.of_plugins
 
     def _registered_later(self, registration: DeviceTransition | None) -> str:
         if registration is not None and self.view.covers(self.run, registration.at):
@@ -275,8 +270,8 @@ class _Case(Evidence):
             return "was not registered before the kubelet started again"
         if bound := self.idle_since():
             return (
-                f"has had no healthy device since, although its plugin is connected, whose socket "
-                f"is of {format_time(bound)}{self.node_status()}"
+                "has had no healthy device since, although its plugin is connected (it bound its "
+                f"socket at {format_time(bound)}){self.node_status()}"
             )
         return "has not been registered since"
 

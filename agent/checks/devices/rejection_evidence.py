@@ -132,19 +132,18 @@ class Evidence:
     def admitted_before(self) -> datetime | None:
         """Return when an earlier kubelet had admitted a pod that may have run until this start.
 
-        None: nothing shows it. If the node or its runtime started in between, nothing ran.
+        None: nothing shows it. If the node or its runtime started in between, nothing ran; without
+        the processes, it is unknown whether the runtime did.
         """
-        began = [self._booted, *self._runtime_starts()]
+        processes = known_or(self.view.snapshot.processes, None)
+        if processes is None:
+            return None
+        runtimes = (processes.docker, processes.containerd, processes.crio)
+        began = max([self._booted, *(start for start in runtimes if start is not None)])
         for at in (self.rejection.start_time, self.pod.started):
-            if at is not None and at >= max(began) and self.run.start.at - at > WHOLE_SECOND:
+            if at is not None and at >= began and self.run.start.at - at > WHOLE_SECOND:
                 return at
         return None
-
-    def _runtime_starts(self) -> Iterator[datetime]:
-        processes = known_or(self.view.snapshot.processes, None)
-        if processes is not None:
-            starts = (processes.docker, processes.containerd, processes.crio)
-            yield from (start for start in starts if start is not None)
 
     def is_same_plugin(self) -> bool:
         """Whether the plugin has been connected since before the rejection.

@@ -133,6 +133,8 @@ def _when(cases: Sequence[Case], registered: Collection[str]) -> str:
         return _WHEN[first.cause]
     if first.rejection.refused not in _KINDS_BY_TIME:
         return "Once the cause is gone, "
+    if first.resource in first.pod.dra_resources:
+        return f"Once the kubelet knows that DRA serves {first.resource}, "
     if first.resource in registered:
         return f"{first.resource} is healthy again: "
     return "Once the devices are healthy again, "

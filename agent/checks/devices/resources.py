@@ -24,9 +24,7 @@ def resource_states(view: DeviceView) -> tuple[ResourceState, ...]:
             names.add(resource)
         elif requested is False:
             names.discard(resource)
-    for resource in _dropped(view):
-        if resource not in view.last_in_run:
-            names.discard(resource)
+    names -= view.dropped.difference(view.last_in_run)
     names -= dra_resources(view)
     return tuple(_state(resource, view) for resource in sorted(names))
 
@@ -40,18 +38,9 @@ def optional_resources(view: DeviceView) -> dict[str, bool | None]:
     optional.difference_update(view.last_changes, view.healthy)
     # Without the pods, it is unknown whether DRA serves what the kubelet dropped.
     is_unclear = isinstance(view.snapshot.pods, Unavailable)
-    dropped = _dropped(view)
-    optional.update(name for name in dropped if is_unclear or _is_replaced(name, view))
+    optional.update(name for name in view.dropped if is_unclear or _is_replaced(name, view))
     optional -= dra_resources(view)
     return {resource: is_requested(resource, view.snapshot) for resource in optional}
-
-
-def _dropped(view: DeviceView) -> list[str]:
-    return [
-        resource
-        for resource, last in view.last_changes.items()
-        if last.what is TransitionKind.DROPPED
-    ]
 
 
 def _is_replaced(resource: str, view: DeviceView) -> bool:
@@ -145,7 +134,7 @@ def _is_registered(resource: str, view: DeviceView) -> bool | None:
 def _allocated(resource: str, view: DeviceView) -> int | None:
     if not isinstance(view.snapshot.pods, Known):
         return None
-    live = {pod.uid for pod in view.snapshot.pods.value if pod.live} | view.running_unlisted.keys()
+    live = view.live_pods.keys() | view.running_unlisted.keys()
     # An init container's device may be given to another container of its pod: then it has two
     # entries.
     allocated = set[tuple[str, str]]()

@@ -11,6 +11,7 @@ from datetime import datetime
 from agent.checks.devices.explanation import Explanation, Window, unverified
 from agent.checks.devices.view import DeviceUse, DeviceView
 from agent.model.rejections import Rejection, RejectionCause
+from agent.model.snapshot import Known
 from agent.model.text import count_of, format_time, join_names
 
 
@@ -41,16 +42,11 @@ def explain_shortage(
     free = devices.healthy - devices.of_live_pods
     if len(free) < needed:
         return Explanation(RejectionCause.EXHAUSTED, f"{in_use}; {held}")
-    unlisted = devices.of_unlisted_pods
+    unlisted = free & devices.of_unlisted_pods
     if len(free - unlisted) < needed:
-        holders = join_names(_unlisted_holders(view, resource))
-        evidence = (
-            f"{too_few}: {held}, and {len(unlisted)} more {_is_or_are(unlisted)} with {holders}: it "
-            "runs, and the API server does not have it"
-        )
+        evidence = f"{too_few}: {held}, and {_describe_unlisted(view, resource, unlisted)}"
         return Explanation(RejectionCause.UNLISTED_POD, evidence)
-    if of_others := len(devices.given - devices.of_live_pods):
-        held += f", and {of_others} are recorded for pods that the API server does not have as live"
+    held += _describe_others(view, devices)
     if by_predicate:
         return unverified(f"{too_few}, but {held}: pods that had the others may have ended since")
     never_given = len(devices.healthy - devices.given)
@@ -66,13 +62,30 @@ def explain_shortage(
     )
 
 
-def _unlisted_holders(view: DeviceView, resource: str) -> list[str]:
-    names = {
+def _describe_unlisted(view: DeviceView, resource: str, unlisted: Collection[str]) -> str:
+    holders = {
         view.running_unlisted[entry.pod_uid] or f"a pod with the uid {entry.pod_uid}"
         for entry in view.plugins.allocations
         if entry.resource == resource and entry.pod_uid in view.running_unlisted
     }
-    return sorted(names)
+    run, them = ("it runs", "it") if len(holders) == 1 else ("they run", "them")
+    return (
+        f"{len(unlisted)} more {_is_or_are(unlisted)} with {join_names(sorted(holders))}: {run}, "
+        f"and the API server does not have {them}"
+    )
+
+
+def _describe_others(view: DeviceView, devices: DeviceUse) -> str:
+    others = devices.given - devices.of_live_pods
+    if not others:
+        return ""
+    text = (
+        f", and {len(others)} {_is_or_are(others)} recorded for pods that the API server does not "
+        "have as live"
+    )
+    if not isinstance(view.snapshot.containers, Known):
+        text += " (the containers are unavailable: some of these pods may still run)"
+    return text
 
 
 def _describe_use(view: DeviceView, resource: str, devices: DeviceUse) -> str:

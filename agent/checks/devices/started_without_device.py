@@ -46,12 +46,11 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     allocated = {
         (allocation.pod_uid, allocation.resource) for allocation in view.plugins.allocations
     }
-    # A capacity that was set by hand needs no device.
-    of_plugins = {*view.healthy, *view.last_changes, *(resource for _, resource in allocated)}
     for pod in pods:
         # The kubelet may have taken back the devices of a pod that is being deleted.
         if pod.live and not pod.deleting and pod.started is not None:
-            wanted = of_plugins.intersection(pod.wants) - dra_resources_of(pod, view)
+            # A capacity that was set by hand needs no device.
+            wanted = view.of_plugins.intersection(pod.wants) - dra_resources_of(pod, view)
             for resource in sorted(wanted):
                 if (pod.uid, resource) not in allocated:
                     yield from _too_early(pod, pod.started, resource, view)

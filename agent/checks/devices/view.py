@@ -140,6 +140,24 @@ class DeviceView:
         return last_by_resource(self.history)
 
     @cached_property
+    def dropped(self) -> frozenset[str]:
+        """The resources that the kubelet has dropped, and that have not been registered since."""
+        return frozenset(
+            resource
+            for resource, last in self.last_changes.items()
+            if last.what is TransitionKind.DROPPED
+        )
+
+    @cached_property
+    def of_plugins(self) -> frozenset[str]:
+        """The resources that a device plugin offers or has offered, by a record of this node.
+
+        A controller may set any other in the node's status.
+        """
+        allocated = (entry.resource for entry in self.plugins.allocations)
+        return frozenset({*self.healthy, *self.last_changes, *allocated})
+
+    @cached_property
     def last_in_run(self) -> Mapping[str, DeviceTransition]:
         """The last transition of each resource since the kubelet's last start."""
         return last_by_resource(self.since_start)
@@ -186,16 +204,12 @@ class DeviceView:
     @cached_property
     def sockets(self) -> Mapping[str, str]:
         """The socket of each resource of which the evidence names one. It need not exist now."""
-        dropped = {
-            resource
-            for resource, last in self.last_changes.items()
-            if last.what is TransitionKind.DROPPED
-        }
+        resources = {*self.healthy, *self.last_changes}
         return pair(
-            resources={*self.healthy, *self.last_changes},
+            resources=resources,
             sockets=self.plugins.sockets,
             history=self.history,
-            expected=({*self.healthy, *self.last_changes} - dropped),
+            expected=resources - self.dropped,
         )
 
     @cached_property

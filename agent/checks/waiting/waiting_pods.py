@@ -116,7 +116,7 @@ def _finding(assessment: Assessment, group: Group, number: int, *, starting: boo
         affected=tuple(wait.pod.uid for wait in group.waits[:_NAMED]),
         headline=headline,
         details=tuple(clauses),
-        told_by=_told_by(group, evidence, assessment.snapshot),
+        told_by=_told_by(group.cause, group.failure, evidence, assessment.snapshot),
         steps=tuple(_steps(group, evidence)),
         pods=names,
     )
@@ -178,13 +178,17 @@ def _times(failure: SandboxFailure, snapshot: Snapshot) -> str:
     return f" ({count_of(failure.count, 'time')}, last {ago} ago)"
 
 
-def _told_by(group: Group, evidence: Sequence[Evidence], snapshot: Snapshot) -> str:
+def _told_by(
+    cause: WaitCause,
+    failure: SandboxFailure | None,
+    evidence: Sequence[Evidence],
+    snapshot: Snapshot,
+) -> str:
     """Return the detector that tells what stops these pods; empty: none does.
 
-    What only fits may be another fault, unless no Event says what stops them, or it says that an
-    attempt does not end, and a plugin hangs.
+    What only fits may be another fault, unless nothing says what stops them, or an Event says that
+    an attempt does not end, and a plugin hangs.
     """
-    failure = group.failure
     if failure is not None and _is_past(failure, snapshot):
         return STOPPED
     named = [one for one in evidence if one.detector]
@@ -194,7 +198,7 @@ def _told_by(group: Group, evidence: Sequence[Evidence], snapshot: Snapshot) -> 
         return proven[0]
     if failure is not None:
         return HANGING if failure.entry in ATTEMPT_LASTS and HANGING in fitting else ""
-    return fitting.pop() if len(fitting) == 1 else ""
+    return fitting.pop() if len(fitting) == 1 and cause is WaitCause.UNEXPLAINED else ""
 
 
 def _meaning(group: Group, snapshot: Snapshot) -> Iterator[str]:
@@ -294,7 +298,7 @@ def _not_ready(assessment: Assessment, *, starting: bool) -> Iterator[Finding]:
         headline = "the runtime's network is not ready, so new pods with a network cannot start"
         evidence = gather(Situation(cause, None, assessment))
         details = tuple(_clauses(evidence))
-        told_by = next((one.detector for one in evidence if one.detector), "")
+        told_by = _told_by(cause, None, evidence, snapshot)
     elif node is not None and node.not_ready:
         cause = WaitCause.NODE_NOT_READY
         headline = f"the Node is not Ready: {node.not_ready}"

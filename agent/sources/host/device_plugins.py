@@ -48,6 +48,12 @@ class _Checkpoint(NamedTuple):
     allocations: tuple[Allocation, ...] = ()
 
 
+class _Registry(NamedTuple):
+    made: Mapping[str, datetime]
+    """When each plugin bound its socket."""
+    drivers: tuple[str, ...]
+
+
 def read_device_plugins(
     path: Path, proc: Path, history: Callable[[], StoredHistory]
 ) -> DevicePlugins:
@@ -61,34 +67,28 @@ def read_device_plugins(
         kubelet = _bound_at(KUBELET_SOCKET, directory)
         made = _sockets_in(directory, path)
         checkpoint = _read_checkpoint(directory)
-    registry = path.parent / _REGISTRY
-    all_in_registry = _registry_sockets(registry)
-    drivers = [name for name in all_in_registry if name.endswith(_OF_A_DRIVER)]
-    of_plugins = sorted(all_in_registry.keys() - set(drivers), key=all_in_registry.__getitem__)
-    in_registry = {name: all_in_registry[name] for name in of_plugins[-_MAX_IN_REGISTRY:]}
+    beside = path.parent / _REGISTRY
+    registry = _read_registry(beside)
     stored = history()
     paths = {
-        name: {os.fsencode(parent / name) for parent in (path, _CANONICAL)}
-        for name in (KUBELET_SOCKET, *made)
+        **_paths_of(registry.made, beside, _CANONICAL.with_name(_REGISTRY)),
+        **_paths_of((KUBELET_SOCKET, *made), path, _CANONICAL),
     }
-    canonical = _CANONICAL.with_name(_REGISTRY)
-    for name in in_registry.keys() - made.keys():
-        paths[name] = {os.fsencode(parent / name) for parent in (registry, canonical)}
     open_sockets = _NO_SOCKETS
-    if made or in_registry or kubelet is None:
+    if made or registry.made or kubelet is None:
         open_sockets = _open_sockets(proc, chain.from_iterable(paths.values()))
     # The kernel lists a socket until it is closed, also without its file. Here only the path that
     # was read counts: the kubelet has its socket in another directory if that is the wrong one.
     listens = os.fsencode(path / KUBELET_SOCKET) in open_sockets.listening
     return DevicePlugins(
         kubelet_socket=kubelet,
-        sockets=_with_connections(made, in_registry, paths, open_sockets),
+        sockets=_with_connections(made, registry.made, paths, open_sockets),
         checkpoint_written=checkpoint.written,
         registered=checkpoint.registered,
         allocations=checkpoint.allocations,
         history=stored.transitions,
         trouble=stored.trouble,
-        drivers=_devices(name.removesuffix(_OF_A_DRIVER) for name in drivers),
+        drivers=_devices(registry.drivers),
         listens_without_file=kubelet is None and listens,
     )
 
@@ -104,13 +104,23 @@ def _sockets_in(directory: int, path: Path) -> dict[str, datetime]:
     return {name: at for name, at in bound if at is not None}
 
 
-def _registry_sockets(path: Path) -> dict[str, datetime]:
-    """Return those of the registry; none where there is no registry."""
+def _read_registry(path: Path) -> _Registry:
+    """Return what the registry has; nothing where there is no registry."""
     try:
         with open_directory(path) as directory:
-            return _sockets_in(directory, path)
+            made = _sockets_in(directory, path)
     except NotFound:
-        return {}
+        return _Registry({}, ())
+    drivers = tuple(name for name in made if name.endswith(_OF_A_DRIVER))
+    of_plugins = sorted(made.keys() - set(drivers), key=lambda name: (made[name], name))
+    return _Registry(
+        made={name: made[name] for name in of_plugins[-_MAX_IN_REGISTRY:]},
+        drivers=tuple(name.removesuffix(_OF_A_DRIVER) for name in drivers),
+    )
+
+
+def _paths_of(names: Iterable[str], *directories: Path) -> dict[str, set[bytes]]:
+    return {name: {os.fsencode(parent / name) for parent in directories} for name in names}
 
 
 def _open_sockets(proc: Path, paths: Iterable[bytes]) -> UnixSockets:

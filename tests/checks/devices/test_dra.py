@@ -10,7 +10,7 @@ from tests.builders import WORKER, findings_of, pod, transition
 from tests.checks.reported import resources_of, seconds, with_plugins
 
 GPU = "nvidia.com/gpu"
-DETECTORS = ("late_device_plugin", "started_without_device")
+DETECTORS = ("late_device_plugin", "started_without_device", "device_conflict")
 UNINSTALLED = (
     transition(TransitionKind.KUBELET_STARTED, ago=seconds(9000)),
     transition(TransitionKind.REGISTERED, GPU, ago=seconds(8990)),
@@ -81,10 +81,13 @@ def test_no_plugin_is_missing_between_two_pods_of_a_driver() -> None:
 
 def test_a_pod_with_claims_proves_no_fault_while_the_node_is_unavailable() -> None:
     """The capacity of the Node shows that DRA serves it."""
+    there = (b.plugin_socket("nvidia-gpu.sock"), b.registered(GPU, "g0"))
+    early = replace(CLAIMING, started=b.NOW - seconds(90_000))
     restarted = transition(TransitionKind.KUBELET_STARTED, ago=seconds(2000))
     for snapshot, detector in (
         (snapshot_of(*UNINSTALLED, CLAIMING), "late_device_plugin"),
         (snapshot_of(*UNINSTALLED, restarted, CLAIMING, kubelet=2000), "started_without_device"),
+        (snapshot_of(*there, early, written=7190), "device_conflict"),
     ):
         not_ready = replace(snapshot, node=Known(replace(b.the_node(snapshot), ready=False)))
         assert found(snapshot) == found(not_ready) == []

@@ -362,5 +362,6 @@ def test_what_only_the_node_names_may_be_set_by_a_controller() -> None:
     worker = replace(WORKER, devices=(NodeDevices(eni, 0, 0),))
     found = only_finding(snapshot_of(pod_of(eni), kubelet=900, node=[worker]))
     assert (found.resource, found.kinds) == (eni, ("missing", "only_in_node"))
-    listed = snapshot_of(pod_of(eni), registered(eni, "eni0"), kubelet=900, node=[worker])
-    assert only_finding(listed).kinds == ("missing",)
+    for record in (registered(eni, "eni0"), b.allocation("pay/old", eni, "eni0")):
+        recorded = snapshot_of(pod_of(eni), record, kubelet=900, node=[worker])
+        assert only_finding(recorded).kinds == ("missing",), "it had a plugin"

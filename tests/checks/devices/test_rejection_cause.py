@@ -78,6 +78,7 @@ def cause_of(
     booted: timedelta = UPTIME,
     allocatable: int = 4,
     processes: ProcessStartTimes | None = None,
+    unavailable: Sequence[str] = (),
 ) -> RejectedPod:
     """Return what is said of a pod. All times are seconds ago; the kubelet started at 1000."""
     snapshot = with_plugins(
@@ -92,7 +93,7 @@ def cause_of(
     snapshot = replace(snapshot, node=Known(node), uptime=booted)
     if processes is not None:
         snapshot = replace(snapshot, processes=Known(processes))
-    (found,) = rejected_pods(snapshot)
+    (found,) = rejected_pods(b.without(snapshot, *unavailable))
     return found
 
 
@@ -158,6 +159,7 @@ def test_a_pod_of_which_nothing_shows_an_earlier_run_in_this_boot_met_no_bug() -
     for docker, expected in ((8000, KUBELET_RESTART), (9500, RejectionCause.INIT_CONTAINER)):
         processes = b.processes(docker=seconds(docker))
         assert cause_of(again, *RACE, entry, processes=processes).cause is expected
+    assert cause_of(again, *RACE, unavailable=["processes"]).cause is KUBELET_RESTART
     # The version is that of the present kubelet, not of the one before.
     earlier = (
         transition(STARTED, ago=seconds(5000)),
@@ -245,19 +247,32 @@ def test_devices_are_in_use_only_if_the_checkpoint_agrees() -> None:
         assert "by the checkpoint now, pods have 1 of 4" in found.why
     # A pod that runs and that the API server does not have is no leak of the kubelet.
     sandbox = b.sandbox("c0ffee", "ml/done")
-    snapshot = with_plugins(
-        refused,
-        *one,
-        *given,
-        b.plugin_socket(GPU_SOCKET, ago=seconds(970.5)),
-        registered(GPU, *IDS),
-        kubelet=1000,
-        written=890,
-        containers=[sandbox],
-    )
-    (found,) = rejected_pods(snapshot)
-    assert found.cause is RejectionCause.UNLISTED_POD
-    assert "and 3 more are with ml/done: it runs" in found.why
+    two = [b.allocation("ml/done", GPU, IDS[1]), b.allocation("ml/over", GPU, *IDS[2:])]
+    for unlisted, sandboxes, words in (
+        (given, [sandbox], "ml/done: it runs, and the API server does not have it"),
+        (
+            two,
+            [sandbox, b.sandbox("decade", "ml/over")],
+            "ml/done, ml/over: they run, and the API server does not have them",
+        ),
+    ):
+        snapshot = with_plugins(
+            refused,
+            *one,
+            *unlisted,
+            b.plugin_socket(GPU_SOCKET, ago=seconds(970.5)),
+            registered(GPU, *IDS),
+            kubelet=1000,
+            written=890,
+            containers=sandboxes,
+        )
+        (found,) = rejected_pods(snapshot)
+        assert found.cause is RejectionCause.UNLISTED_POD
+        assert f"and 3 more are with {words}" in found.why
+    # Without the containers, it may run or not.
+    found = cause_of(refused, *one, *given, written=890, unavailable=["containers"])
+    assert found.cause is RejectionCause.UNVERIFIED
+    assert "some of these pods may still run" in found.why
 
 
 def test_a_connected_plugin_without_a_healthy_device_is_told_as_such() -> None:
@@ -277,7 +292,9 @@ def test_a_connected_plugin_without_a_healthy_device_is_told_as_such() -> None:
     # Before the plugin bound its socket, the kubelet was too early all the same.
     found = cause_of(gpu_pod(ago=999), *start, healthy=(), written=960)
     assert found.cause is RejectionCause.KUBELET_RESTART
-    assert "has had no healthy device since, although its plugin is connected" in found.why
+    assert (
+        "has had no healthy device since, although its plugin is connected (it bound" in found.why
+    )
     assert "has not been registered since" not in found.why
     # Without knowing the connection nothing is claimed: the kubelet would have dropped it by now.
     found = cause_of(gpu_pod(ago=100), *start, healthy=(), written=960, connected=None)

@@ -188,6 +188,9 @@ def test_a_bare_pod_is_saved_before_it_is_deleted() -> None:
     ]
     assert "never with --force" in words(found)
     assert f"{KVM} is healthy again" in words(found)
+    by_dra = replace(refused_pod("shop/vm", ago=seconds(995)), dra_resources=(KVM,))
+    told = words(only(snapshot_of(by_dra)))
+    assert f"Once the kubelet knows that DRA serves {KVM}, delete it" in told, "no plugin matters"
 
 
 def test_a_static_pod_is_never_deleted() -> None:
@@ -354,7 +357,7 @@ def test_the_pods_that_have_a_host_port_are_named() -> None:
     beside = replace(pod("web/b"), host_ports=(PortMapping(80, "udp"),))
     over = replace(pod("web/c", phase="Succeeded"), host_ports=(port,))
     found = only(snapshot_of(refused, holder, beside, over))
-    assert "have the host port: kube-system/old (443/tcp, 80/tcp);" in found.message
+    assert "live pods with the same host port: kube-system/old (443/tcp, 80/tcp);" in found.message
     assert "host port:" not in only(snapshot_of(refused, beside, over)).message
 
 

@@ -421,6 +421,12 @@ def test_a_fault_that_another_check_tells_is_referred_to() -> None:
     )
     assert found(unknown).told_by == "", "either may be the reason"
     assert found(replace(unknown, processes=node().processes)).told_by == "broken_cni_config"
+    # The runtime says itself what stops them. No plugin that hangs makes its network unready.
+    for pods in ((), some(3)):
+        down = replace(node(*pods), runtime_status=Known(DOWN), processes=Known(hangs))
+        assert (found(down).cause, found(down).told_by) == (WaitCause.NETWORK_NOT_READY, "")
+        empty = Known(CniFiles("/etc/cni/net.d", (CniFile("05-mesh.conflist", "is empty"),)))
+        assert found(replace(down, cni_files=empty)).told_by == "broken_cni_config"
 
 
 def test_the_last_event_of_a_kubelet_that_has_stopped_is_not_what_stops_pods_now() -> None:
@@ -475,7 +481,7 @@ def test_no_node_is_ok_while_a_pod_waits() -> None:
 def test_the_catalog_has_the_entries_that_decide() -> None:
     decisive = {
         *causes.NO_ADDRESS, *causes.NO_CONFIGURATION, *evidence.DISK, *evidence.SUBNET_ENV,
-        evidence.BRIDGE_ADDRESS, evidence.NO_BINARY,
+        *evidence.ATTEMPT_LASTS, *evidence.REFUSED, evidence.BRIDGE_ADDRESS, evidence.NO_BINARY,
     }  # fmt: skip
     assert decisive <= {entry.key for entry in entries()}
 

@@ -224,9 +224,11 @@ def test_of_the_sockets_that_dead_plugins_leave_in_the_registry_the_newest_are_r
     registry = directory.with_name("plugins_registry")
     registry.mkdir()
     for number in range(140):
-        with bound(registry / f"gpu-{number}.sock", made=MADE + timedelta(seconds=number)):
+        # Files may be of the same time, as after a restore. Then the names decide.
+        made = MADE + timedelta(seconds=number // 100)
+        with bound(registry / f"gpu-{number:03}.sock", made=made):
             pass
-    assert set(connections(directory)) == {f"gpu-{number}.sock" for number in range(12, 140)}
+    assert set(connections(directory)) == {f"gpu-{number:03}.sock" for number in range(12, 140)}
 
 
 def test_the_root_directory_has_no_plugins(directory: Path) -> None:
@@ -330,3 +332,7 @@ def test_a_directory_that_cannot_be_read_is_unavailable(open_dir: Path) -> None:
     ):
         with as_nobody():
             assert why_not(path) == why
+    registry = open_dir.with_name("plugins_registry")
+    registry.touch()
+    (open_dir / CHECKPOINT).chmod(0o644)
+    assert why_not(open_dir) == f"cannot read {registry}: not a directory"
