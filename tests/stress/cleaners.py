@@ -58,9 +58,14 @@ def nodeleak() -> str:
     return str(beside) if beside.exists() else shutil.which(NODELEAK) or NODELEAK
 
 
+def clean_command() -> list[str]:
+    """Return the command that releases every leak that it finds."""
+    return [nodeleak(), *_CLEAN]
+
+
 def loop_command(text: str) -> str:
     """Return the shell command that is run in a loop beside docker."""
-    clean = shlex.join([nodeleak(), *_CLEAN])
+    clean = shlex.join(clean_command())
     named = {
         NODELEAK: clean,
         ONE_LINER: shlex.join(["bash", str(Path(__file__).with_name("one_liner.sh"))]),
@@ -163,7 +168,7 @@ class Loop(_Process):
             self._thread.join()
             self._after_churn = Loop(
                 name="release by name",
-                shell=_RELEASE_BY_NAME.format(clean=shlex.join([nodeleak(), *_CLEAN])),
+                shell=_RELEASE_BY_NAME.format(clean=shlex.join(clean_command())),
                 env=self.env,
                 logs=self.logs,
                 state=self.state,

@@ -367,7 +367,8 @@ class DockerRuntime:
         self._collector = GarbageCollector(self._kubelet.for_another_thread(), context)
         self._adds: list[float] = []
         self._staying = ""
-        common = (directories.environment(), directories.logs, context.state)
+        self._environment = directories.environment()
+        common = (self._environment, directories.logs, context.state)
         self.cleaners: list[Loop | Daemon] = [
             Daemon(text, cleaners.daemon_command(text), *common)
             for text in options.daemon
@@ -405,6 +406,16 @@ class DockerRuntime:
 
     def left(self) -> dict[str, str]:
         return {name: found for name, found in self.store.left().items() if name != self._staying}
+
+    def release_by_name(self, addresses: Sequence[str]) -> None:
+        subprocess.run(
+            [*cleaners.clean_command(), *(f"--ip={ip}" for ip in addresses)],
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            timeout=_TIMEOUT,
+            check=False,  # what it did not release is tried again, and shown at the end
+        )
 
     def result(self) -> dict[str, Any]:
         held = [

@@ -47,11 +47,7 @@ class Kernel:
                 processes[name].append(entry)
         del processes[""]
         found = [self._described(name, members) for name, members in processes.items()]
-        found += [
-            self._named(path)
-            for path in self._pinned()
-            if f"net:[{path.stat().st_ino}]" not in processes
-        ]
+        found += [self._named(path) for path, name in self._pinned() if name not in processes]
         return [namespace for namespace in found if namespace.ips]
 
     def running(self, programs: Iterable[str]) -> list[int]:
@@ -104,12 +100,13 @@ class Kernel:
     def _of_pods(self, ips: Iterable[str]) -> frozenset[str]:
         return frozenset(ip for ip in ips if ip_address(ip) in self._network)
 
-    def _pinned(self) -> Iterator[Path]:
-        """Find the bind mounts of namespaces."""
+    def _pinned(self) -> Iterator[tuple[Path, str]]:
+        """Find the bind mounts of namespaces, each with the name of its namespace."""
         for path in Path(f"/proc/{self._first}/root/run/netns").glob("*"):
-            with suppress(OSError):
-                if path.stat().st_dev != path.parent.stat().st_dev:
-                    yield path
+            with suppress(OSError):  # it ended
+                found = path.stat()
+                if found.st_dev != path.parent.stat().st_dev:
+                    yield path, f"net:[{found.st_ino}]"
 
 
 def _namespace(process: str) -> str:

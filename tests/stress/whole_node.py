@@ -24,7 +24,7 @@ from tests.containerd.client import Kubelet
 from tests.e2e.modern.node import ModernNode
 from tests.e2e.node import run
 from tests.e2e.nodeleak import Daemon
-from tests.stress.checker import Action
+from tests.stress.checker import KEPT, Action
 from tests.stress.cleaners import AT_ONCE, WITHOUT_CAPS
 from tests.stress.kernel import Kernel
 from tests.stress.ledger import Store
@@ -113,6 +113,10 @@ class WholeNode:
         alive = self._alive()
         return {name: found for name, found in self.store.left().items() if found not in alive}
 
+    def release_by_name(self, addresses: Sequence[str]) -> None:
+        with contextlib.suppress(AssertionError):  # another exit code: it is tried again
+            self._node.clean("--apply", *(f"--ip={ip}" for ip in addresses))
+
     def result(self) -> dict[str, Any]:
         reclaimed = len(self._planted - set(self.store.left().values()))
         if self._oracle.false_findings:
@@ -127,7 +131,18 @@ class WholeNode:
             "containers lost": self._containers_lost,
             "namespaces left behind": self._left_behind,
             "false findings": sorted(self._oracle.false_findings),
+            "left": self._explained(self.left().keys() - KEPT),
         }
+
+    def _explained(self, addresses: AbstractSet[str]) -> dict[str, Any]:
+        """Return what `nodeleak` says of addresses that nobody has released."""
+        if not addresses:
+            return {}
+        try:
+            cleaned = self._node.clean("--dry-run", codes=(0, 1, 3))
+        except AssertionError as error:
+            return dict.fromkeys(sorted(addresses), str(error))
+        return {ip: cleaned.addresses.get(ip, cleaned.document) for ip in sorted(addresses)}
 
     # Threads
 
