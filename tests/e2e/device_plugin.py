@@ -10,6 +10,7 @@ from tests.processes import environment
 RESOURCE: Final = "devices.example.com/kvm"
 DEVICES: Final = ("d0", "d1", "d2")
 DIRECTORY: Final = Path("/var/lib/kubelet/device-plugins")
+REGISTRY: Final = DIRECTORY.with_name("plugins_registry")
 CHECKPOINT: Final = DIRECTORY / "kubelet_internal_checkpoint"
 _SCRIPT: Final = Path(__file__).parents[2] / "hack" / "device_plugin.py"
 _SOCKET: Final = DIRECTORY / "example-kvm.sock"

@@ -253,6 +253,33 @@ def _let_clocks_tell_apart(daemon: Daemon) -> None:
     throughout(lambda: daemon.get("/healthz"), 7)
 
 
+def test_a_plugin_without_a_healthy_device_is_not_called_missing(
+    cluster: Cluster, vms: Vms, nodeleak: Nodeleak, tmp_path: Path
+) -> None:
+    with DevicePlugin(tmp_path / "plugin.log", (), "--unhealthy"):
+        eventually(lambda: _offered(cluster), equal=("3", "0"))
+        vms.make("unlucky")
+        vms.refused("unlucky")
+        found = eventually(lambda: _refused_now(nodeleak, "default/unlucky"))
+        assert found["cause"] in {"unhealthy", "unverified"}
+        assert "no healthy device" in found["message"]
+
+
+def test_a_plugin_that_crashes_in_allocate_is_the_cause(
+    cluster: Cluster, vms: Vms, nodeleak: Nodeleak, tmp_path: Path
+) -> None:
+    with DevicePlugin(tmp_path / "plugin.log", (), "--crash"):
+        eventually(lambda: _offered(cluster), equal=("3", "3"))
+        vms.make("unlucky")
+        vms.refused("unlucky")
+        found = eventually(lambda: _refused_now(nodeleak, "default/unlucky"))
+        assert found["cause"] == "plugin_restart"
+
+
+def _refused_now(nodeleak: Nodeleak, pod: str) -> dict[str, Any]:
+    return _rejected(nodeleak.scan(codes=(0, 1)))[pod]
+
+
 def test_a_missing_plugin_is_late_after_a_minute_and_a_blocking_finalizer_is_named(
     cluster: Cluster, plugin: DevicePlugin, vms: Vms, nodeleak: Nodeleak
 ) -> None:

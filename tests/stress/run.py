@@ -17,6 +17,8 @@ from tests.stress.checker import KEPT
 from tests.stress.ledger import Ledger
 
 _PROGRESS: Final = 10.0
+_AFRESH: Final = 60.0
+"""Seconds after the churn in which cleaners go on with what they know, each time."""
 
 
 class RunState:
@@ -88,6 +90,9 @@ class Cleaner:
         """Fail the run if it cannot go on."""
 
     def churn_is_over(self) -> None: ...
+    def start_afresh(self) -> None:
+        """Forget what it knows of addresses: what answered a probe may be gone."""
+
     def end(self) -> None: ...
     def result(self) -> dict[str, Any]:
         return {}
@@ -173,6 +178,7 @@ class StressRun:
         """Give the cleaners time to reclaim the leaks."""
         for cleaner in self.runtime.cleaners:
             cleaner.churn_is_over()
+        afresh = time.monotonic()
         for _ in (
             processes.until(time.monotonic() + self.options.reclaim)
             if self.runtime.cleaners
@@ -184,6 +190,10 @@ class StressRun:
             # An ADD that was killed between the two leaves a file without an id, which no cleaner takes by itself.
             if empty := [ip for ip, found in left.items() if ip not in KEPT and not found]:
                 self.runtime.release_by_name(empty)
+            if time.monotonic() >= afresh:
+                afresh += _AFRESH
+                for cleaner in self.runtime.cleaners:
+                    cleaner.start_afresh()
             self._watch()
 
     def _watch(self) -> None:

@@ -61,28 +61,56 @@ _BATCH: Final = 4
 
 
 class _DeployedDaemon(Cleaner):
-    """The daemon on the node, which is started and stopped with it."""
+    """The daemon on the node."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+    def __init__(self, node: ModernNode) -> None:
+        self._node = node
+        self._ends = contextlib.ExitStack()
+        self._daemon: Daemon | None = None
+        self._lines: list[dict[str, Any]] = []
+        """The log of those that have ended."""
+
+    def start(self) -> None:
+        self._daemon = self._ends.enter_context(self._node.daemon(*_SETTINGS))
+
+    def start_afresh(self) -> None:
+        """Start another one, which has not paused any address for ten minutes."""
+        self.end()
+        self.start()
+
+    def end(self) -> None:
+        if self._daemon is not None:
+            self._lines = self.lines()
+            self._daemon = None
+        with contextlib.redirect_stdout(io.StringIO()):  # it shows its log, which is long
+            self._ends.close()
+
+    def lines(self) -> list[dict[str, Any]]:
+        return self._lines + (self._daemon.lines() if self._daemon else [])
+
+    @property
+    def port(self) -> int | None:
+        """Where it serves HTTP; None: it does not run now."""
+        return self._daemon.port if self._daemon else None
 
     def result(self) -> dict[str, Any]:
-        events = Counter(line["event"] for line in self._daemon.lines())
+        events = Counter(line["event"] for line in self.lines())
         return {"name": "nodeleak run", "codes": {}, "events": dict(events.most_common())}
 
 
 class WholeNode:
     """The node, its pods and everything that happens to them."""
 
-    def __init__(self, context: Context, node: ModernNode, daemon: Daemon) -> None:
+    def __init__(self, context: Context, node: ModernNode) -> None:
         self._context, self._options, self._state = context, context.options, context.state
-        self._ledger, self._node, self._daemon = context.ledger, node, daemon
+        self._ledger, self._node = context.ledger, node
         self._kernel = Kernel(node.first, node.env["NODE_POD_CIDR"], node.env["NODE_STATE"])
         self._plugin = _first_plugin(node)
         addresses = [str(ip) for ip in IPv4Network(node.env["NODE_POD_CIDR"]).hosts()]
         self.store = Store(node.networks / self._plugin["name"], addresses, context.ledger)
         self.journal = node.nodeleak.state_dir / "journal"
-        self.cleaners = [_DeployedDaemon(daemon)]
+        self._daemon = _DeployedDaemon(node)
+        self.cleaners = [self._daemon]
         self._ending: set[str] = set()
         self._oracle = Oracle(
             self._kernel.namespaces, self.store, context.ledger, self._released, self._ending
@@ -135,14 +163,11 @@ class WholeNode:
         }
 
     def _explained(self, addresses: AbstractSet[str]) -> dict[str, Any]:
-        """Return what `nodeleak` says of addresses that nobody has released."""
-        if not addresses:
-            return {}
-        try:
-            cleaned = self._node.clean("--dry-run", codes=(0, 1, 3))
-        except AssertionError as error:
-            return dict.fromkeys(sorted(addresses), str(error))
-        return {ip: cleaned.addresses.get(ip, cleaned.document) for ip in sorted(addresses)}
+        """Return what the daemon logged last of addresses that nobody has released."""
+        return {
+            ip: [line for line in self._daemon.lines() if line.get("ip") == ip][-3:]
+            for ip in sorted(addresses)
+        }
 
     # Threads
 
@@ -153,8 +178,10 @@ class WholeNode:
     def _listen(self) -> None:
         """Take what the agent calls leaked."""
         while not self._state.over.wait(1.0):
-            with contextlib.suppress(AssertionError):  # it is busy
-                url = f"http://127.0.0.1:{self._daemon.port}/api/v1/report"
+            if (port := self._daemon.port) is None:
+                continue
+            with contextlib.suppress(AssertionError):  # it is busy, or starts afresh
+                url = f"http://127.0.0.1:{port}/api/v1/report"
                 document = json.loads(self._node.run("curl", "-sSf", url))
                 self._oracle.called_leaked(
                     {
@@ -335,7 +362,7 @@ def _small_range(node: ModernNode, addresses: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def prepared(context: Context) -> Iterator[WholeNode]:
-    """Return the node with a running daemon; it is left running, without pods and leaks."""
+    """Return the node; it is left running, without pods and leaks."""
     os.environ["CLUSTER_PROFILE"] = context.options.profile
     with TemporaryDirectory(prefix="nodeleak-stress-") as home:
         logs = Path(home) / "logs"
@@ -346,9 +373,8 @@ def prepared(context: Context) -> Iterator[WholeNode]:
         try:
             stack.enter_context(_small_range(node, context.options.addresses))
             stack.enter_context(node.replaced_plugin("host-local", _SLOW))
-            yield WholeNode(context, node, stack.enter_context(node.daemon(*_SETTINGS)))
+            yield WholeNode(context, node)
         finally:
-            with contextlib.redirect_stdout(io.StringIO()):  # it shows its log, which is long
-                stack.close()
+            stack.close()
             node.start()
             node.clear()

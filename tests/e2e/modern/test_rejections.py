@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.e2e.device_plugin import DIRECTORY, DevicePlugin
+from tests.e2e.device_plugin import DIRECTORY, REGISTRY, DevicePlugin
 from tests.e2e.node import deployment_of, eventually, forget_resource, pod_with
 from tests.e2e.nodeleak import Daemon, Report
 from tests.wire import only_with
@@ -27,8 +27,11 @@ _SOCKETS: Final = {
     "gpu.intel.com/i915": "gpu.intel.com-i915.sock",
     "amd.com/gpu": "amd.com_gpu",
     "squat.ai/video": "gdp-c3F1YXQuYWkvdmlkZW8-1774551600.sock",
+    "intel.com/intel_sriov": "intel.com_intel_sriov.sock",
 }
 """Resources, and the sockets that their vendors' plugins bind."""
+_WATCHED: Final = "intel.com/intel_sriov"
+"""Its plugin has its socket in the kubelet's registry, and the kubelet comes to it."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,7 +41,8 @@ def _node_as_found(running_node: ModernNode) -> Iterator[None]:
     yield
     with running_node.stopped("kubelet"):
         files = ("kubelet_internal_checkpoint", "*kvm*", "*gpu*", "gdp-*")
-        running_node.run("sh", "-c", f"cd {DIRECTORY} && rm -f {' '.join(files)}")
+        watched = REGISTRY / _SOCKETS[_WATCHED]
+        running_node.run("sh", "-c", f"cd {DIRECTORY} && rm -f {' '.join(files)} {watched}")
     status = running_node.cluster.described_node()["status"]
     for resource in status["capacity"]:
         if "/" in resource:
@@ -129,19 +133,28 @@ def test_a_plugin_that_crashes_in_allocate(node: ModernNode, tmp_path: Path) -> 
         assert re.search("EOF|Unavailable|connection", _screen(node))
 
 
-def test_plugins_that_restart_under_the_names_of_three_vendors(
+def test_plugins_that_restart_under_the_names_of_four_vendors(
     node: ModernNode, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
         plugins = [
-            stack.enter_context(_offered(node, tmp_path / socket, resource, socket=socket))
+            stack.enter_context(
+                _offered(
+                    node,
+                    tmp_path / socket,
+                    resource,
+                    *(["--watched"] if resource == _WATCHED else []),
+                    socket=socket,
+                )
+            )
             for resource, socket in _SOCKETS.items()
         ]
         daemon = stack.enter_context(node.daemon(*_EAGER))
         eventually(lambda: _registered(daemon), equal=dict.fromkeys(_SOCKETS, 1))
-        for plugin, socket in zip(plugins, _SOCKETS.values(), strict=True):
+        for plugin, (resource, socket) in zip(plugins, _SOCKETS.items(), strict=True):
             plugin.kill()
-            node.run("rm", "-f", f"{DIRECTORY}/{socket}")
+            directory = REGISTRY if resource == _WATCHED else DIRECTORY
+            node.run("rm", "-f", str(directory / socket))
         eventually(lambda: _registered(daemon), equal=dict.fromkeys(_SOCKETS, 0))
         names = [_refused(node, resource) for resource in _SOCKETS]
         for plugin in plugins:
@@ -235,6 +248,7 @@ def test_after_a_restart_of_the_node_no_bug_of_the_kubelet_is_claimed(
             _ask(node, resource, initContainers=[init]),
             _ask(node, resource, containers=plain, initContainers=[sidecar]),
             stack.enter_context(_static_pod(node, resource)),
+            stack.enter_context(_pod_of_a_job(node, resource)),
         ]
         eventually(lambda: node.ready(names))
         plugin.kill()
@@ -244,6 +258,37 @@ def test_after_a_restart_of_the_node_no_bug_of_the_kubelet_is_claimed(
         screen = eventually(lambda: _after_reboot(node, names))
         assert "manifest" in screen
         assert "requested its init container" not in screen
+        assert "completed" not in screen
+
+
+@contextmanager
+def _pod_of_a_job(node: ModernNode, resource: str) -> Iterator[str]:
+    """Let a Job run a pod, which it does not replace; yield the pod's name."""
+    pod = pod_with(node.cluster, _name(), {resource: 1})
+    name = pod["metadata"]["name"]
+    template = {
+        "metadata": {"labels": pod["metadata"]["labels"]},
+        "spec": pod["spec"] | {"restartPolicy": "Never"},
+    }
+    node.cluster.apply(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"backoffLimit": 0, "template": template},
+        }
+    )
+    try:
+        yield eventually(lambda: _of_job(node, name))
+    finally:
+        node.kubectl("delete", "job", name, "--cascade=foreground")
+
+
+def _of_job(node: ModernNode, job: str) -> str:
+    (name,) = node.kubectl(
+        "get", "pods", "-l", f"job-name={job}", "-o", "jsonpath={.items[*].metadata.name}"
+    ).split()
+    return name
 
 
 @contextmanager
