@@ -69,6 +69,13 @@ def test_the_chart_has_what_each_kustomization_has() -> None:
         assert by_name(template(values)) == by_name(expected), name
 
 
+def test_the_chart_has_real_files_which_survive_flux_and_an_archive() -> None:
+    """That they equal deploy/base and deploy/overlays, `hack/manifests --check` tells."""
+    files = list(CHART.rglob("*"))
+    assert {CHART / "base/rbac.yaml", CHART / "grafana/nodeleak.json"} <= set(files)
+    assert [path for path in files if path.is_symlink()] == []
+
+
 def test_all_of_them_together_in_a_namespace_of_its_own(tmp_path: Path) -> None:
     only_with(kubectl_has_components(), "kubectl 1.21 or newer, which renders components")
     names = [*ADDED, *COMPONENTS]
