@@ -40,6 +40,17 @@ from tests.wire import needs, only_with, run
 VERSIONS = ("1.25", "1.29", "1.33", "1.37")
 """No schemas of older versions are available; tests/e2e applies the manifests to a 1.20.2 cluster."""
 DOCKER, CLEANUP_EXEC = "overlays/docker", "overlays/cleanup-exec"
+DROPPED = {
+    "overlays/no-device-plugins": {
+        "/var/lib/kubelet/device-plugins": "device_plugins_dir",
+        "/var/lib/kubelet/plugins_registry": "device_plugins_dir",
+    },
+    "overlays/no-kubelet-volumes": {
+        "/var/lib/kubelet/plugins": "kubelet_dir",
+        "/var/lib/kubelet/pods": "kubelet_dir",
+    },
+}
+"""What overlays do not mount, and which setting says so to the agent."""
 
 
 def test_every_object_is_valid() -> None:
@@ -107,7 +118,10 @@ def test_every_path_that_the_agent_reads_is_mounted() -> None:
     everywhere = {"/var/lib/cni", "/var/lib/nodeleak", "/var/run", "/etc/cni/net.d", *of_kubelet}
     for name in AGENTS:
         # Kubernetes creates what a manifest mounts and the node lacks: nobody else gets a directory of docker.
-        assert mounts(name).keys() == everywhere | own.get(name, set()), name
+        expected = (everywhere | own.get(name, set())) - DROPPED.get(name, {}).keys()
+        assert mounts(name).keys() == expected, name
+        for setting in DROPPED.get(name, {}).values():
+            assert getattr(load("run", {}, environment(name)), setting) is None, name
         # Sockets are recreated, so directories are mounted.
         assert {mount["type"] for mount in mounts(name).values()} <= {
             "Directory",
@@ -120,9 +134,8 @@ def test_every_path_that_the_agent_reads_is_mounted() -> None:
             if mount.get("mountPropagation") == "HostToContainer"
         }
         sockets = {"/var/snap/microk8s/common/run"} if name == "overlays/microk8s" else set()
-        assert (
-            following == {"/var/run", "/var/lib/kubelet/plugins", "/var/lib/kubelet/pods"} | sockets
-        )
+        shared = {"/var/run", "/var/lib/kubelet/plugins", "/var/lib/kubelet/pods"} | sockets
+        assert following == shared - DROPPED.get(name, {}).keys()
     for name in FILES:
         assert not own[DOCKER] & mounts(name).keys(), name
 
@@ -227,6 +240,7 @@ def test_the_account_has_only_these_rights() -> None:
     condition = BASE_RULES | {("", "nodes/status", "patch")}
     for name in ALL:
         expected = {
+            "overlays/no-api": set(),
             "overlays/node-condition": condition,
             "overlays/volume-attachments": volumes,
             "overlays/cluster-autoscaler": {("", "configmaps", "get")},
@@ -239,6 +253,26 @@ def test_the_account_has_only_these_rights() -> None:
             assert binding["subjects"] == [account], name
     (role,) = of_kind("overlays/cluster-autoscaler", "ClusterRole")
     assert [rule.get("resourceNames") for rule in role["rules"]] == [["cluster-autoscaler-status"]]
+
+
+def test_without_the_api_there_is_no_token_and_only_that_overlay_has_none() -> None:
+    for name in AGENTS:
+        is_without = name == "overlays/no-api"
+        assert pod_spec(name)["automountServiceAccountToken"] == (not is_without), name
+        assert load("run", {}, environment(name)).api == ("off" if is_without else "on"), name
+
+
+def test_pods_are_not_for_fargate_and_virtual_nodes() -> None:
+    """A DaemonSet would create a pod for each, which stays Pending."""
+    for name in AGENTS:
+        affinity = pod_spec(name)["affinity"]["nodeAffinity"]
+        (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        excluded = {each["key"]: each["values"] for each in term["matchExpressions"]}
+        assert {each["operator"] for each in term["matchExpressions"]} == {"NotIn"}
+        assert excluded == {
+            "eks.amazonaws.com/compute-type": ["fargate"],
+            "type": ["virtual-kubelet"],
+        }
 
 
 def test_the_right_to_list_events_can_be_taken_away(tmp_path: Path) -> None:
@@ -292,7 +326,7 @@ def test_the_commands_of_the_job_and_of_the_pod_of_one_node_fill_in_node_mode_an
     }
     spec = dict(template["spec"], nodeName="worker-1")
     # It is not scheduled, and evicts no other pod.
-    del spec["nodeSelector"], spec["priorityClassName"]
+    del spec["nodeSelector"], spec["affinity"], spec["priorityClassName"]
     spec["containers"] = [container("base") | {"image": "nodeleak:1", "imagePullPolicy": "Never"}]
     assert pod["spec"] == spec
 
