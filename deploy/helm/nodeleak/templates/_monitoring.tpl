@@ -68,7 +68,7 @@ NodeleakRejectedPods:
 {{- end }}
 {{- with $values.nodesWithoutAgent }}
 NodeleakNodesWithoutAgent:
-  - ['kube_node_info{', {{ printf "kube_node_info{node!~%s," (toJson .) | toJson }}]
+  - ['kube_node_info{', {{ printf "kube_node_info{node!~%s, " (toJson .) | toJson }}]
 {{- end }}
 {{- end }}
 
