@@ -2,10 +2,12 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final
 
 import yaml  # type: ignore[import-untyped]
@@ -441,3 +443,27 @@ def test_rights_can_be_created_by_others() -> None:
     objects = template({"serviceAccount": {"create": False, "name": "sa"}})
     assert "ServiceAccount" not in {each["kind"] for each in objects}
     assert at(only(objects, "DaemonSet"), f"{POD}.serviceAccountName") == "sa"
+
+
+def test_the_notes_say_what_is_missing(tmp_path: Path) -> None:
+    """Helm prints them only for a cluster: here, an object has them."""
+    chart = tmp_path / "nodeleak"
+    shutil.copytree(CHART, chart)
+    (chart / "templates/NOTES.txt").rename(chart / "NOTES.txt")
+    text = 'notes: {{ tpl (.Files.Get "NOTES.txt") . | toJson }}\n'
+    (chart / "templates/notes.yaml").write_text(text)
+    for values, said in (
+        ({}, "THE PODS CANNOT START"),
+        ({"image": {"repository": "a/b"}}, "Nothing scrapes port 9747"),
+        ({"metricsPort": 9800}, "Nothing scrapes port 9800"),
+        ({"podMonitor": ON}, "No alerts are installed"),
+        ({"api": False}, "no live pod protects its address"),
+        ({"rbac": {"create": False}}, "needs the ClusterRole"),
+        ({"namespaceOverride": "a"}, "kubectl label namespace a "),
+        ({"fullnameOverride": "agent"}, "exec daemonset/agent -- nodeleak scan"),
+    ):
+        (notes,) = (each["notes"] for each in template(values, chart=chart) if "notes" in each)
+        assert said in notes, values
+    quiet = {"image": {"repository": "a/b"}, "podMonitor": ON, "prometheusRule": ON}
+    (notes,) = (each["notes"] for each in template(quiet, chart=chart) if "notes" in each)
+    assert notes.count("\n\n") == 1, notes
