@@ -177,6 +177,11 @@ LANDS: Final[list[tuple[dict[str, Any], str, Mapping[str, Any]]]] = [
         },
     ),
     (
+        {"openShift": True, "fullnameOverride": "agent", "api": False, "rbac": {"create": True}},
+        "SecurityContextConstraints",
+        {"metadata.name": "agent", "metadata.namespace": None, "readOnlyRootFilesystem": True},
+    ),
+    (
         {
             "podMonitor": ON
             | {
@@ -435,6 +440,16 @@ def test_other_names_are_in_every_reference_and_in_no_selector() -> None:
         assert binding["roleRef"]["name"] == binding["metadata"]["name"]
     policy = by_kind["ValidatingAdmissionPolicyBinding"]["spec"]["policyName"]
     assert policy == by_kind["ValidatingAdmissionPolicy"]["metadata"]["name"] == "agent-own-node"
+
+
+def test_an_agent_without_the_api_has_no_rights_but_may_use_its_constraints() -> None:
+    objects = template({"openShift": True, "fullnameOverride": "agent", "api": False})
+    rules = {
+        each["metadata"]["name"]: each["rules"] for each in objects if each["kind"] == "ClusterRole"
+    }
+    assert rules["agent"] == []
+    (rule,) = rules["agent-scc"]
+    assert (rule["resourceNames"], rule["verbs"]) == (["agent"], ["use"])
 
 
 def test_rights_can_be_created_by_others() -> None:

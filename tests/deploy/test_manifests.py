@@ -40,6 +40,7 @@ from tests.wire import needs, only_with, run
 VERSIONS = ("1.25", "1.29", "1.33", "1.37")
 """No schemas of older versions are available; tests/e2e applies the manifests to a 1.20.2 cluster."""
 DOCKER, CLEANUP_EXEC = "overlays/docker", "overlays/cleanup-exec"
+OPENSHIFT = "overlays/openshift"
 DROPPED = {
     "overlays/no-device-plugins": {
         "/var/lib/kubelet/device-plugins": "device_plugins_dir",
@@ -59,6 +60,7 @@ def test_every_object_is_valid() -> None:
         for document in rendered(name):
             if document["apiVersion"] == "monitoring.coreos.com/v1":
                 assert document.keys() == {"apiVersion", "kind", "metadata", "spec"}
+            if document["apiVersion"] in {"monitoring.coreos.com/v1", "security.openshift.io/v1"}:
                 continue  # of which no schemas are available: what their fields are is compared below
             for version in VERSIONS[2:] if document["kind"].startswith("Validating") else VERSIONS:
                 kubernetes_validate.validate(document, version, strict=True)
@@ -156,7 +158,8 @@ def test_only_the_cleanup_overlays_can_write_reservations_and_only_one_cleans_by
 
 def test_the_agent_is_root_without_capabilities_on_every_node_even_a_broken_one() -> None:
     for name in AGENTS:
-        assert container(name)["securityContext"] == {
+        se_linux = {"seLinuxOptions": {"type": "spc_t"}} if name == OPENSHIFT else {}
+        assert container(name)["securityContext"] == se_linux | {
             "runAsUser": 0,
             "privileged": False,
             "allowPrivilegeEscalation": False,
@@ -176,6 +179,27 @@ def test_the_agent_is_root_without_capabilities_on_every_node_even_a_broken_one(
             for probe in ("livenessProbe", "readinessProbe")
         ]
         assert probes == ["/healthz", "/readyz"]
+
+
+def test_openshift_allows_what_the_agent_asks_for_and_no_more() -> None:
+    """No OpenShift is here: these are the fields that its admission compares with the pod."""
+    (allowed,) = of_kind(OPENSHIFT, "SecurityContextConstraints")
+    spec, context = pod_spec(OPENSHIFT), container(OPENSHIFT)["securityContext"]
+    kinds = {kind for volume in spec["volumes"] for kind in volume if kind != "name"}
+    assert kinds <= {"hostPath"} <= set(allowed["volumes"])
+    assert allowed["allowHostNetwork"] == spec["hostNetwork"] is True
+    assert allowed["allowHostPID"] == spec["hostPID"] is True
+    assert allowed["allowHostPorts"] is allowed["allowHostDirVolumePlugin"] is True
+    assert allowed["allowHostIPC"] is False
+    assert allowed["allowPrivilegedContainer"] == context["privileged"] is False
+    assert allowed["allowPrivilegeEscalation"] == context["allowPrivilegeEscalation"] is False
+    assert allowed["readOnlyRootFilesystem"] == context["readOnlyRootFilesystem"] is True
+    assert allowed["requiredDropCapabilities"] == context["capabilities"]["drop"]
+    assert allowed["seccompProfiles"] == ["runtime/default"]
+    (role,) = (
+        each for each in of_kind(OPENSHIFT, "ClusterRole") if each["metadata"]["name"] != "nodeleak"
+    )
+    assert role["rules"][0]["resourceNames"] == [allowed["metadata"]["name"]]
 
 
 def test_with_tls_the_probes_use_https_and_the_secret_is_mounted_as_a_directory() -> None:
@@ -241,6 +265,8 @@ def test_the_account_has_only_these_rights() -> None:
     for name in ALL:
         expected = {
             "overlays/no-api": set(),
+            OPENSHIFT: BASE_RULES
+            | {("security.openshift.io", "securitycontextconstraints", "use")},
             "overlays/node-condition": condition,
             "overlays/volume-attachments": volumes,
             "overlays/cluster-autoscaler": {("", "configmaps", "get")},

@@ -6,6 +6,7 @@
     (list "data-dir" .Values.dataDir)
     (list "docker" .Values.docker)
     (list "microk8s" .Values.microk8s)
+    (list "openshift" .Values.openShift)
     (list "no-kubelet-volumes" (not .Values.kubeletVolumes))
     (list "no-device-plugins" (not .Values.devicePlugins))
     (list "no-api" (not .Values.api))
@@ -98,6 +99,9 @@ Entries of these lists have names, and a patch changes, adds or deletes the entr
   {{- end }}
   {{- if hasKey $spec "automountServiceAccountToken" }}
     {{- $_ := set $template.spec "automountServiceAccountToken" $spec.automountServiceAccountToken }}
+  {{- end }}
+  {{- range $field, $value := $container.securityContext }}
+    {{- $_ := set $agent.securityContext $field $value }}
   {{- end }}
   {{- range list "livenessProbe" "readinessProbe" }}
     {{- $get := index $agent . "httpGet" }}
