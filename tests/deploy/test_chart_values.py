@@ -401,12 +401,33 @@ def test_the_schema_has_every_value_and_its_errors_name_only_such() -> None:
     names = set[str]()
     for properties, values in groups(SCHEMA, DEFAULTS):
         accepted = {name for name, one in properties.items() if "const" not in one}
-        assert accepted == values.keys()
+        of_parent = {"enabled"} if properties is SCHEMA["properties"] else set[str]()
+        assert accepted - of_parent == values.keys()
         names |= accepted
     for hint in set(hints(SCHEMA)) - {"nodeleak", "agent"}:
         named = re.findall(r"\b(?:use|or|and) (?!a |an )([a-zA-Z]+)", hint)
         text = ("not a value of this chart", "the agent needs", "label the namespace", "set its")
         assert names & set(named) or hint.startswith(text), hint
+
+
+def test_a_null_takes_a_value_away() -> None:
+    (_, done) = render_with("revisionHistoryLimit=null,terminationGracePeriodSeconds=null")
+    daemonset = only([each for each in yaml.safe_load_all(done.stdout) if each], "DaemonSet")
+    assert at(daemonset, "spec.revisionHistoryLimit") is None
+    assert at(daemonset, f"{POD}.terminationGracePeriodSeconds") == 10
+
+
+def test_another_chart_can_contain_it_and_switch_it_off(tmp_path: Path) -> None:
+    shutil.copytree(CHART, tmp_path / "charts/nodeleak")
+    dependency = {"name": "nodeleak", "version": "*", "condition": "nodeleak.enabled"}
+    chart = {"apiVersion": "v2", "name": "ours", "version": "1.0.0", "dependencies": [dependency]}
+    (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(chart))
+    assert template({"nodeleak": {"enabled": False}}, chart=tmp_path) == []
+    values = {"enabled": True, "metricsPort": 9800}
+    others = {"global": {"imageRegistry": "mirror.example", "storageClass": "a"}}
+    daemonset = only(template({"nodeleak": values} | others, chart=tmp_path), "DaemonSet")
+    assert at(daemonset, f"{AGENT}.ports.0.hostPort") == 9800
+    assert at(daemonset, f"{AGENT}.image") == "mirror.example/nodeleak:0.1.0"
 
 
 def test_the_readme_of_the_chart_is_up_to_date() -> None:

@@ -311,6 +311,18 @@ def test_the_right_to_list_events_can_be_taken_away(tmp_path: Path) -> None:
     assert verbs == {"pods": reads, "nodes": reads, "events": ["create", "patch"]}
 
 
+def test_the_port_can_be_another(tmp_path: Path) -> None:
+    only_with(kubectl_has_components(), "kubectl 1.21 or newer, which knows `patches`")
+    (example,) = (one for one in examples(DEPLOY / "README.md") if "containerPort" in str(one))
+    (daemonset,) = (
+        each for each in render(kustomization(tmp_path, **example)) if each["kind"] == "DaemonSet"
+    )
+    (agent,) = daemonset["spec"]["template"]["spec"]["containers"]
+    assert agent["ports"] == [{"name": "metrics", "containerPort": 9800, "hostPort": 9800}]
+    given = {each["name"]: each.get("value", "worker-1") for each in agent["env"]}
+    assert load("run", {}, given).listen == ("", 9800)
+
+
 def filled(name: str, pattern: str, **variables: str) -> Any:
     """Return the object that the shell command in the head of a file makes of it."""
     shown = "\n".join(

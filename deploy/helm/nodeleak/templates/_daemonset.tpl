@@ -165,11 +165,10 @@ Entries of these lists have names, and a patch changes, adds or deletes the entr
 {{- range $name, $value := $values.podAnnotations }}{{ $_ := set $template.metadata.annotations $name $value }}{{ end }}
 
 {{- with $values.updateStrategy }}{{ $_ := set $spec "updateStrategy" . }}{{ end }}
-{{- range list "revisionHistoryLimit" "minReadySeconds" }}
-  {{- if not (kindIs "invalid" (get $values .)) }}{{ $_ := set $spec . (get $values . | int) }}{{ end }}
-{{- end }}
-{{- if not (kindIs "invalid" $values.terminationGracePeriodSeconds) }}
-  {{- $_ := set $pod "terminationGracePeriodSeconds" (int $values.terminationGracePeriodSeconds) }}
+{{- /* Not `with`: 0 is a value. Null is missing, or was removed. */}}
+{{- $owners := dict "revisionHistoryLimit" $spec "minReadySeconds" $spec "terminationGracePeriodSeconds" $pod }}
+{{- range $name, $owner := $owners }}
+  {{- with get $values $name | toString | regexFind "^[0-9]+$" }}{{ $_ := set $owner $name (int .) }}{{ end }}
 {{- end }}
 {{- $_ := set $pod "serviceAccountName" (include "nodeleak.serviceAccountName" $root) }}
 {{- with include "nodeleak.pullSecrets" $root | fromYamlArray }}{{ $_ := set $pod "imagePullSecrets" . }}{{ end }}
