@@ -33,8 +33,8 @@
 {{- if and (eq (toString .Values.cleanup) "auto") (has "NODELEAK_CLEANUP" $names) }}
   {{- fail "cleanup=auto and env.NODELEAK_CLEANUP contradict each other: remove one" }}
 {{- end }}
-{{- $replaced := dict "LISTEN" "metricsPort and listenAddress" "TLS_CERT_FILE" "tls.secretName" "TLS_KEY_FILE" "tls.secretName"
-    "TLS_CLIENT_CA_FILE" "tls.clientCa" }}
+{{- $replaced := dict "LISTEN" "metricsPort and listenAddress" "TLS_CERT_FILE" "tls.secretName"
+    "TLS_KEY_FILE" "tls.secretName" "TLS_CLIENT_CA_FILE" "tls.clientCa" }}
 {{- range $setting, $value := $replaced }}
   {{- if has (printf "NODELEAK_%s" $setting) $names }}
     {{- fail (printf "NODELEAK_%s would not change probes and ports: use %s" $setting $value) }}
@@ -48,7 +48,7 @@
 {{- end }}
 {{- if and (has .Values.listenAddress (list "127.0.0.1" "::1"))
     (or .Values.podMonitor.enabled .Values.serviceMonitor.enabled .Values.prometheusAnnotations) }}
-  {{- fail "listenAddress: Prometheus cannot scrape a loopback address: leave it empty, or disable podMonitor, serviceMonitor and prometheusAnnotations" }}
+  {{- fail "listenAddress: Prometheus cannot scrape a loopback address: leave it empty, or disable the monitors and annotations" }}
 {{- end }}
 {{- if not .Values.api }}
   {{- range list "nodeCondition" "volumeAttachments" "clusterAutoscaler" }}
@@ -141,7 +141,6 @@ Entries of these lists have names, and a patch changes, adds or deletes the entr
 {{- range $name, $value := .Values.env }}{{ $env = append $env (dict "name" $name "value" $value) }}{{ end }}
 {{- $env = concat $env .Values.extraEnv }}
 {{- $mounts := list }}
-{{- $volumes := list }}
 {{- with .Values.dataDir }}
   {{- /* What is below the node's /run is below /host/run in the container. */}}
   {{- $readOnly := not (has $.Values.cleanup (list "exec" "auto")) }}
@@ -149,8 +148,9 @@ Entries of these lists have names, and a patch changes, adds or deletes the entr
   {{- if $readOnly }}{{ $_ := set $mount "readOnly" true }}{{ end }}
   {{- $mounts = append $mounts $mount }}
 {{- end }}
-{{- $container := dict "env" $env "volumeMounts" $mounts "livenessProbe" (dict "httpGet" $probe) "readinessProbe" (dict "httpGet" $probe) }}
-{{- toYaml (dict "spec" (dict "containers" (list $container) "volumes" $volumes)) }}
+{{- $probes := dict "livenessProbe" (dict "httpGet" $probe) "readinessProbe" (dict "httpGet" $probe) }}
+{{- $container := merge (dict "env" $env "volumeMounts" $mounts) $probes }}
+{{- toYaml (dict "spec" (dict "containers" (list $container))) }}
 {{- end }}
 
 {{/* What the values change in the DaemonSet beside its pods' lists, in place: (list $ $daemonset) */}}
@@ -197,7 +197,9 @@ Entries of these lists have names, and a patch changes, adds or deletes the entr
   {{- if eq .name "metrics-tls" }}{{ $_ := set .secret "secretName" $values.tls.secretName }}{{ end }}
   {{- if eq .name "data-dir" }}{{ $_ := set .hostPath "path" $values.dataDir }}{{ end }}
   {{- range $values.extraVolumes }}
-    {{- if eq .name $volume.name }}{{ fail (printf "extraVolumes: the agent has a volume %s already: use another name" .name) }}{{ end }}
+    {{- if eq .name $volume.name }}
+      {{- fail (printf "extraVolumes: the agent has a volume %s already: use another name" .name) }}
+    {{- end }}
   {{- end }}
 {{- end }}
 {{- $_ := set $pod "volumes" (concat $pod.volumes $values.extraVolumes) }}

@@ -4,9 +4,7 @@
 {{- $values := index . 2 }}
 {{- $object := include "nodeleak.objects" . | fromYamlArray | first }}
 {{- with $values.labels }}{{ $_ := mergeOverwrite $object.metadata.labels . }}{{ end }}
-{{- with $values.annotations }}
-  {{- $_ := set $object.metadata "annotations" (mergeOverwrite dict ($object.metadata.annotations | default dict) .) }}
-{{- end }}
+{{- include "nodeleak.annotate" (list $object.metadata $values.annotations) }}
 {{- with $values.namespace }}{{ $_ := set $object.metadata "namespace" . }}{{ end }}
 {{- toYaml $object }}
 {{- end }}
@@ -72,7 +70,7 @@ NodeleakNodesWithoutAgent:
 {{- end }}
 {{- end }}
 
-{{/* A rule with its thresholds and the values of its alert, in place; empty if it is disabled: (list $rule $values $thresholds) */}}
+{{/* A rule with its thresholds and the values of its alert; empty if it is disabled: (list $rule $values $thresholds) */}}
 {{- define "nodeleak.alert" -}}
 {{- $rule := index . 0 }}
 {{- $values := index . 1 }}

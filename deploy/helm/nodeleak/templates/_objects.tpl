@@ -32,12 +32,18 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $chart := dict "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_") }}
 {{- $labels := include "nodeleak.labels" $root | fromYaml }}
 {{- $_ := set $metadata "labels" (mergeOverwrite dict ($metadata.labels | default dict) $chart $labels) }}
-{{- with $root.Values.commonAnnotations }}
+{{- include "nodeleak.annotate" (list $metadata $root.Values.commonAnnotations) }}
+{{- end }}
+
+{{/* More annotations, in place: (list $metadata $annotations) */}}
+{{- define "nodeleak.annotate" -}}
+{{- $metadata := index . 0 }}
+{{- with index . 1 }}
   {{- $_ := set $metadata "annotations" (mergeOverwrite dict ($metadata.annotations | default dict) .) }}
 {{- end }}
 {{- end }}
 
-{{/* The objects of a file of deploy/, as a YAML list, with the names and labels of the release: (list $ "base/rbac.yaml") */}}
+{{/* The objects of a file of deploy/, with the names and labels of the release, as a YAML list: (list $ "base/rbac.yaml") */}}
 {{- define "nodeleak.objects" -}}
 {{- $root := index . 0 }}
 {{- $fullname := include "nodeleak.fullname" $root }}
