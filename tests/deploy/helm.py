@@ -14,6 +14,7 @@ import yaml  # type: ignore[import-untyped]
 from tests.wire import needs
 
 CHART: Final = Path(__file__).parents[2] / "deploy/helm/nodeleak"
+RELEASE: Final = "any-name"
 
 
 @cache
@@ -44,8 +45,9 @@ def helm(
 def template(
     values: dict[str, Any], namespace: str = "kube-system", chart: Path = CHART
 ) -> list[dict[str, Any]]:
-    """Return the objects of a release with these values."""
-    command = ("template", "any-name", str(chart), f"--namespace={namespace}", "--values=-")
+    """Return the objects of a release with these values, without the pod of `helm test`."""
+    options = (f"--namespace={namespace}", "--values=-", "--no-hooks")
+    command = ("template", RELEASE, str(chart), *options)
     return [
         document
         for document in yaml.safe_load_all(helm(*command, text=yaml.safe_dump(values)).stdout)

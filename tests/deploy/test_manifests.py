@@ -40,6 +40,18 @@ from tests.wire import needs, only_with, run
 VERSIONS = ("1.25", "1.29", "1.33", "1.37")
 """No schemas of older versions are available; tests/e2e applies the manifests to a 1.20.2 cluster."""
 DOCKER, CLEANUP_EXEC = "overlays/docker", "overlays/cleanup-exec"
+OPENSHIFT = "overlays/openshift"
+DROPPED = {
+    "overlays/no-device-plugins": {
+        "/var/lib/kubelet/device-plugins": "device_plugins_dir",
+        "/var/lib/kubelet/plugins_registry": "device_plugins_dir",
+    },
+    "overlays/no-kubelet-volumes": {
+        "/var/lib/kubelet/plugins": "kubelet_dir",
+        "/var/lib/kubelet/pods": "kubelet_dir",
+    },
+}
+"""What overlays do not mount, and which setting says so to the agent."""
 
 
 def test_every_object_is_valid() -> None:
@@ -48,6 +60,7 @@ def test_every_object_is_valid() -> None:
         for document in rendered(name):
             if document["apiVersion"] == "monitoring.coreos.com/v1":
                 assert document.keys() == {"apiVersion", "kind", "metadata", "spec"}
+            if document["apiVersion"] in {"monitoring.coreos.com/v1", "security.openshift.io/v1"}:
                 continue  # of which no schemas are available: what their fields are is compared below
             for version in VERSIONS[2:] if document["kind"].startswith("Validating") else VERSIONS:
                 kubernetes_validate.validate(document, version, strict=True)
@@ -107,7 +120,10 @@ def test_every_path_that_the_agent_reads_is_mounted() -> None:
     everywhere = {"/var/lib/cni", "/var/lib/nodeleak", "/var/run", "/etc/cni/net.d", *of_kubelet}
     for name in AGENTS:
         # Kubernetes creates what a manifest mounts and the node lacks: nobody else gets a directory of docker.
-        assert mounts(name).keys() == everywhere | own.get(name, set()), name
+        expected = (everywhere | own.get(name, set())) - DROPPED.get(name, {}).keys()
+        assert mounts(name).keys() == expected, name
+        for setting in DROPPED.get(name, {}).values():
+            assert getattr(load("run", {}, environment(name)), setting) is None, name
         # Sockets are recreated, so directories are mounted.
         assert {mount["type"] for mount in mounts(name).values()} <= {
             "Directory",
@@ -120,9 +136,8 @@ def test_every_path_that_the_agent_reads_is_mounted() -> None:
             if mount.get("mountPropagation") == "HostToContainer"
         }
         sockets = {"/var/snap/microk8s/common/run"} if name == "overlays/microk8s" else set()
-        assert (
-            following == {"/var/run", "/var/lib/kubelet/plugins", "/var/lib/kubelet/pods"} | sockets
-        )
+        shared = {"/var/run", "/var/lib/kubelet/plugins", "/var/lib/kubelet/pods"} | sockets
+        assert following == shared - DROPPED.get(name, {}).keys()
     for name in FILES:
         assert not own[DOCKER] & mounts(name).keys(), name
 
@@ -143,7 +158,8 @@ def test_only_the_cleanup_overlays_can_write_reservations_and_only_one_cleans_by
 
 def test_the_agent_is_root_without_capabilities_on_every_node_even_a_broken_one() -> None:
     for name in AGENTS:
-        assert container(name)["securityContext"] == {
+        se_linux = {"seLinuxOptions": {"type": "spc_t"}} if name == OPENSHIFT else {}
+        assert container(name)["securityContext"] == se_linux | {
             "runAsUser": 0,
             "privileged": False,
             "allowPrivilegeEscalation": False,
@@ -163,6 +179,27 @@ def test_the_agent_is_root_without_capabilities_on_every_node_even_a_broken_one(
             for probe in ("livenessProbe", "readinessProbe")
         ]
         assert probes == ["/healthz", "/readyz"]
+
+
+def test_openshift_allows_what_the_agent_asks_for_and_no_more() -> None:
+    """No OpenShift is here: these are the fields that its admission compares with the pod."""
+    (allowed,) = of_kind(OPENSHIFT, "SecurityContextConstraints")
+    spec, context = pod_spec(OPENSHIFT), container(OPENSHIFT)["securityContext"]
+    kinds = {kind for volume in spec["volumes"] for kind in volume if kind != "name"}
+    assert kinds <= {"hostPath"} <= set(allowed["volumes"])
+    assert allowed["allowHostNetwork"] == spec["hostNetwork"] is True
+    assert allowed["allowHostPID"] == spec["hostPID"] is True
+    assert allowed["allowHostPorts"] is allowed["allowHostDirVolumePlugin"] is True
+    assert allowed["allowHostIPC"] is False
+    assert allowed["allowPrivilegedContainer"] == context["privileged"] is False
+    assert allowed["allowPrivilegeEscalation"] == context["allowPrivilegeEscalation"] is False
+    assert allowed["readOnlyRootFilesystem"] == context["readOnlyRootFilesystem"] is True
+    assert allowed["requiredDropCapabilities"] == context["capabilities"]["drop"]
+    assert allowed["seccompProfiles"] == ["runtime/default"]
+    (role,) = (
+        each for each in of_kind(OPENSHIFT, "ClusterRole") if each["metadata"]["name"] != "nodeleak"
+    )
+    assert role["rules"][0]["resourceNames"] == [allowed["metadata"]["name"]]
 
 
 def test_with_tls_the_probes_use_https_and_the_secret_is_mounted_as_a_directory() -> None:
@@ -227,6 +264,9 @@ def test_the_account_has_only_these_rights() -> None:
     condition = BASE_RULES | {("", "nodes/status", "patch")}
     for name in ALL:
         expected = {
+            "overlays/no-api": set(),
+            OPENSHIFT: BASE_RULES
+            | {("security.openshift.io", "securitycontextconstraints", "use")},
             "overlays/node-condition": condition,
             "overlays/volume-attachments": volumes,
             "overlays/cluster-autoscaler": {("", "configmaps", "get")},
@@ -241,6 +281,26 @@ def test_the_account_has_only_these_rights() -> None:
     assert [rule.get("resourceNames") for rule in role["rules"]] == [["cluster-autoscaler-status"]]
 
 
+def test_without_the_api_there_is_no_token_and_only_that_overlay_has_none() -> None:
+    for name in AGENTS:
+        is_without = name == "overlays/no-api"
+        assert pod_spec(name)["automountServiceAccountToken"] == (not is_without), name
+        assert load("run", {}, environment(name)).api == ("off" if is_without else "on"), name
+
+
+def test_pods_are_not_for_fargate_and_virtual_nodes() -> None:
+    """A DaemonSet would create a pod for each, which stays Pending."""
+    for name in AGENTS:
+        affinity = pod_spec(name)["affinity"]["nodeAffinity"]
+        (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        excluded = {each["key"]: each["values"] for each in term["matchExpressions"]}
+        assert {each["operator"] for each in term["matchExpressions"]} == {"NotIn"}
+        assert excluded == {
+            "eks.amazonaws.com/compute-type": ["fargate"],
+            "type": ["virtual-kubelet"],
+        }
+
+
 def test_the_right_to_list_events_can_be_taken_away(tmp_path: Path) -> None:
     shown = (DEPLOY / "README.md").read_text()
     (patches,) = re.findall(r"^patchesJson6902:\n(?:[ ].*\n)+", shown, re.MULTILINE)
@@ -249,6 +309,18 @@ def test_the_right_to_list_events_can_be_taken_away(tmp_path: Path) -> None:
     verbs = {rule["resources"][0]: rule["verbs"] for rule in role["rules"]}
     reads = ["list", "watch"]
     assert verbs == {"pods": reads, "nodes": reads, "events": ["create", "patch"]}
+
+
+def test_the_port_can_be_another(tmp_path: Path) -> None:
+    only_with(kubectl_has_components(), "kubectl 1.21 or newer, which knows `patches`")
+    (example,) = (one for one in examples(DEPLOY / "README.md") if "containerPort" in str(one))
+    (daemonset,) = (
+        each for each in render(kustomization(tmp_path, **example)) if each["kind"] == "DaemonSet"
+    )
+    (agent,) = daemonset["spec"]["template"]["spec"]["containers"]
+    assert agent["ports"] == [{"name": "metrics", "containerPort": 9800, "hostPort": 9800}]
+    given = {each["name"]: each.get("value", "worker-1") for each in agent["env"]}
+    assert load("run", {}, given).listen == ("", 9800)
 
 
 def filled(name: str, pattern: str, **variables: str) -> Any:
@@ -292,7 +364,7 @@ def test_the_commands_of_the_job_and_of_the_pod_of_one_node_fill_in_node_mode_an
     }
     spec = dict(template["spec"], nodeName="worker-1")
     # It is not scheduled, and evicts no other pod.
-    del spec["nodeSelector"], spec["priorityClassName"]
+    del spec["nodeSelector"], spec["affinity"], spec["priorityClassName"]
     spec["containers"] = [container("base") | {"image": "nodeleak:1", "imagePullPolicy": "Never"}]
     assert pod["spec"] == spec
 

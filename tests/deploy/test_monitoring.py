@@ -62,6 +62,12 @@ def test_expressions_use_only_metrics_labels_and_values_that_exist() -> None:
         for variable, value in variables.items():
             target["expr"] = target["expr"].replace(variable, value)
         expressions.append(target["expr"])
+    for variable in BOARD["templating"]["list"]:
+        if variable["type"] == "query":
+            listed = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
+            assert listed, variable
+            selector = listed[1].replace("$cluster", ".*").replace("$job", ".*")
+            expressions.append(f"group by ({listed[2]}) ({selector})")
     assert len(expressions) > 50
     assert {expr: found for expr in expressions if (found := list(unknown_names(expr)))} == {}
     for expr, unknown in (

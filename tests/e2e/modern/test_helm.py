@@ -80,6 +80,8 @@ def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(
         healthy, "in_use"
     ) | dict.fromkeys(leaked, "leaked")
 
+    release.helm("test", "agent", "--timeout=150s")
+
     release.apply("upgrade", "cleanup=auto", "nodeCondition=true", "admissionPolicy=true")
     eventually(lambda: node.reserved().keys(), equal=healthy.keys())
     assert {name.partition("/")[2] for name in release.objects()} >= {
