@@ -183,6 +183,21 @@ def test_on_a_terminal_rows_are_one_line_and_elsewhere_whole() -> None:
     assert rows(at_a_terminal("-o", "wide", columns=80)) == rows(scan("-o", "wide").out)
 
 
+def prose(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line not in rows(text)]
+
+
+def test_prose_has_100_columns_in_a_pipe_and_a_command_is_on_one_line_everywhere() -> None:
+    piped = prose(scan().out)
+    assert piped == prose(at_a_terminal(columns=100)) == prose(at_a_terminal(columns=300))
+    narrow = at_a_terminal(columns=50)
+    assert "         nodeleak clean --apply --cleanup-network=auto\n" in narrow.replace("\r", "")
+    until_then = '--since "2021-03-26 19:06 UTC" --until "2021-03-26 19:26 UTC"'
+    assert f"journalctl -u kubelet -u docker {until_then}" in narrow
+    assert max(len(line) for line in piped if until_then not in line) <= 100
+    assert " ".join(prose(narrow)).split() == " ".join(piped).split()
+
+
 def test_addresses_are_sorted_as_the_user_says(recorded: Recorded) -> None:
     now = node(
         reservation("10.244.1.9", "9" * 64, network="bridge"),

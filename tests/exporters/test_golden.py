@@ -47,6 +47,8 @@ PAGES = (
     "range-v6",
 )
 """The nodes with a golden page, and all metrics: they are large."""
+_COMMAND = r" {4,}(nodeleak|kubectl|journalctl|\(iptables-save) "
+"""A line that is a command, as steps have them."""
 SCANS = (
     ("scan",),
     ("scan", "-v"),
@@ -90,6 +92,9 @@ def test_a_node_looks_as_it_did(name: str, golden: Golden, server: Server) -> No
     for head, text in texts.items():
         assert text.replace("\n", "").isprintable(), head
         assert not re.search(r" +\n", text), head
+        if head not in {"scan -o name", "scan --map"}:
+            assert too_wide(text) == [], head
+            assert broken_commands(text) == [], head
     texts["log"] = "".join(f"{json.dumps(line)}\n" for line in lines)
     texts["metrics"] = metrics(daemon, whole=name in PAGES)
     golden(f"{name}.txt", sections(texts))
@@ -97,6 +102,21 @@ def test_a_node_looks_as_it_did(name: str, golden: Golden, server: Server) -> No
         f"{name}.json",
         "".join((scan("scan", "-o", "json"), pretty(status(reports[-1])), pretty(timeline))),
     )
+
+
+def too_wide(text: str) -> list[str]:
+    """Return the lines of prose that do not fit 100 columns.
+
+    Commands stay on one line, and so do the rows of tables; an error is a line of its own for grep.
+    """
+    no_prose = re.compile(rf"{_COMMAND}|nodeleak: |.*\S {{2,}}\S")
+    return [line for line in text.splitlines() if len(line) > 100 and not no_prose.match(line)]
+
+
+def broken_commands(text: str) -> list[str]:
+    """Return the lines in which a command begins and does not end."""
+    begun = re.compile(r"'(nodeleak|kubectl) [^']*$")
+    return [line for line in text.splitlines() if line.count("`") % 2 or begun.search(line)]
 
 
 def pretty(document: dict[str, Any]) -> str:

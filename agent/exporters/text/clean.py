@@ -286,7 +286,8 @@ def journal_table(journal: Journal, *, missing_in: str | None) -> Iterator[str]:
         yield "No releases."
     if journal.damage:
         yield ""
-        yield from (f"damaged: {damage}" for damage in journal.damage)
+        damaged = (f"damaged: {damage}" for damage in journal.damage)
+        yield from layout.fill_each(damaged, indent="")
 
 
 def _short_id(entry: Entry) -> str:

@@ -172,7 +172,8 @@ def _not_evaluated(report: Report, document: dict[str, Any], columns: int | None
     pods = report.assessment.snapshot.pods
     if isinstance(pods, NotRequested):
         yield ""
-        yield f"Checked without the API server ({pods.why}): only this node was read."
+        text = f"Checked without the API server ({pods.why}): only this node was read."
+        yield from layout.fill(text, columns, rest="  ")
         if skipped := [gap.detector for gap in report.gaps if gap.chosen]:
             yield from layout.fill(f"Skipped without it: {', '.join(skipped)}.", columns, rest="  ")
 
