@@ -125,8 +125,13 @@ class Finding:
     """For how many problems it stands: more than 1 if there are too many to list each."""
     headline: str = ""
     """What the headline of a report says of it; empty: the number, and the detector's noun."""
+    lead: str = ""
+    """What a list of findings says before the details; empty: the headline, or the message."""
     details: tuple[str, ...] = ()
-    """What the message says after its headline, thought by thought. None: it is one sentence."""
+    """What the message says after its beginning, thought by thought. None: it is one sentence.
+
+    What to do is not among them: that is in the steps.
+    """
     told_by: str = ""
     """The detector that tells the same fault more precisely, and what to do; empty: none does."""
     steps: tuple[Remedy, ...] = ()

@@ -5,7 +5,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from agent.checks.registry import DETECTORS
+from agent.exporters.advice import advice
 from agent.exporters.json.clean import clean_document
+from agent.exporters.summary import finding_lines, headline
 from agent.exporters.text.clean import clean_table
 from agent.exporters.text.timeline import timeline_table
 from agent.exporters.timeline import timeline_document
@@ -77,6 +79,7 @@ def test_a_node_looks_as_it_did(name: str, golden: Golden, server: Server) -> No
         done = nodeleak(*command, "--recording=-", given=dumps(recording))
         return done.out + done.err
 
+    assert [sentence for sentence in prose_of(reports[-1]) if is_long(sentence)] == []
     timeline = timeline_document(
         reports[-1], [RELEASED, replace(RELEASED, restored=RELEASED.at)], ["line 3: no"]
     )
@@ -102,6 +105,22 @@ def test_a_node_looks_as_it_did(name: str, golden: Golden, server: Server) -> No
         f"{name}.json",
         "".join((scan("scan", "-o", "json"), pretty(status(reports[-1])), pretty(timeline))),
     )
+
+
+def prose_of(report: Report) -> Iterator[str]:
+    """Yield every sentence about findings: what is said of them, and what to do."""
+    yield headline(report)
+    for detector, lines in finding_lines(report).items():
+        for line in lines:
+            yield from (line.text, *line.details)
+        for step in advice(detector, report):
+            yield from re.split(r"(?<=[.!?])\s+", step.text)
+
+
+def is_long(sentence: str) -> bool:
+    """Return whether a tired reader loses the thread: names in a list do not count."""
+    words = re.sub(r"\([^()]*\)", "", sentence).split()
+    return sum(not word.endswith(",") for word in words) > 40
 
 
 def too_wide(text: str) -> list[str]:

@@ -24,12 +24,12 @@ _MIN_LOST: Final = 2
 """Sandboxes: a single one may have been removed by hand."""
 
 _CAUSES: Final = {
-    LeakCause.KUBELET_RESTART: "likely cause: kubelet restart at {time} or earlier",
-    LeakCause.RUNTIME_RESTART: "likely cause: restart of {runtime} at {time} or earlier",
+    LeakCause.KUBELET_RESTART: "likely cause: a kubelet restart (the last one: {time})",
+    LeakCause.RUNTIME_RESTART: "likely cause: a restart of {runtime} (the last one: {time})",
     LeakCause.RUNTIME_STATE_LOST: (
         "likely cause: {runtime} started at {time} without a record of earlier sandboxes"
     ),
-    LeakCause.NODE_REBOOT: "likely cause: node reboot at {time} or earlier",
+    LeakCause.NODE_REBOOT: "likely cause: a reboot of the node (the last one: {time})",
     LeakCause.SANDBOX_REPLACED: (
         "likely cause: the sandbox was lost before a newer one of its pod was created at {time}"
     ),
@@ -38,7 +38,7 @@ _CAUSES: Final = {
         "ran; reserved at {time}"
     ),
     LeakCause.TEARDOWN_SKIPPED: (
-        "likely cause: sandbox removed without a completed CNI DEL{calls}{fails}; "
+        "likely cause: the sandbox was removed without a completed CNI DEL{calls}{fails}; "
         "reserved at {time}"
     ),
     LeakCause.SETUP_FAILED: (

@@ -62,6 +62,8 @@ ADVICE: Final = Advice(
     runbook="LeakedAddresses.md#nodeleakleakedaddresses",
 )
 
+_NAMED_PODS: Final = 15
+"""Leaks of one cause that are listed with the pod of each."""
 MAX_LISTED: Final = 512
 """Leaks of a node with a finding each; the others share one for each network and cause."""
 
@@ -106,7 +108,7 @@ def _check_sources(assessment: Assessment) -> None:
         if newer and reservation.container_id not in index.containers:
             raise InsufficientData(
                 f"reservations: file {reservation.key} is newer than the node's clock, which was "
-                "set"
+                "set: check it with `timedatectl`"
             )
     undecided = [
         entry
@@ -188,6 +190,15 @@ def _summary(
     )
 
 
+def _listed(findings: Sequence[Finding], ips: Sequence[str], unlisted: int) -> str:
+    """Write few addresses with their pods, and many as runs of consecutive ones."""
+    pods = {finding.subject.rpartition("/")[2]: finding.pod for finding in findings}
+    if len(ips) <= _NAMED_PODS and not unlisted and any(pods.values()):
+        return ", ".join(f"{ip} ({pods[ip] or 'pod unknown'})" for ip in ips)
+    consecutive = runs(ips)
+    return join_names(consecutive if len(consecutive) <= LONGEST_LIST else ips, unlisted)
+
+
 def describe_group(findings: Sequence[Finding], assessment: Assessment) -> str:
     """Describe several leaks of one network and cause."""
     network = findings[0].network
@@ -205,11 +216,7 @@ def describe_group(findings: Sequence[Finding], assessment: Assessment) -> str:
             ips.append(ip)
             ports += [f"{port} to {ip}" for port in finding.port_mappings]
     count = sum(finding.count for finding in findings)
-    addresses = ""
-    if ips:
-        consecutive = runs(ips)
-        shown = consecutive if len(consecutive) <= LONGEST_LIST else ips
-        addresses = f": {join_names(shown, count - len(ips))}"
+    addresses = f": {_listed(findings, ips, count - len(ips))}" if ips else ""
     leaked = f"{count_of(count, 'address', 'addresses')} in {network} leaked"
     rules = host_ports.describe(join_names(ports))
     remaining = cause.describe_remaining(network, assessment)

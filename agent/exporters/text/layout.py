@@ -34,7 +34,7 @@ AddressRow: TypeAlias = dict[str, Any]
 """One of the `reservations` in the document of scan, or of the `addresses` in that of clean."""
 _HEADS: Final = {
     "ip": "ADDRESS",
-    "age_seconds": "AGE",
+    "age_seconds": "RESERVED FOR",
     "container_id": "CONTAINER",
     "entry": "JOURNAL ENTRY",
 }
@@ -229,8 +229,8 @@ def address_table(
 
 
 def _cell(key: str, value: Any) -> str:
-    if key == "age_seconds":
-        return "" if value is None else format_age(timedelta(seconds=value))
+    if key == "age_seconds":  # negative: the clock was set, as the reason says
+        return "" if value is None or value < 0 else format_age(timedelta(seconds=value))
     return value or ("-" if key == "pod" else "")
 
 

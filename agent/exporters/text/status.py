@@ -60,7 +60,7 @@ def status_table(document: dict[str, Any], columns: int | None = None) -> Iterat
             for row in document["findings"]
         )
         yield ""
-        yield from grid([["FINDING", "SEVERITY", "COUNT", "SINCE"], *rows])
+        yield from grid([["FINDING", "SEVERITY", "COUNT", "OLDEST SINCE"], *rows])
     texts = (f"{source['source']}: {source['why']}" for source in document["unavailable"])
     missing = fill_each(texts, columns)
     yield from section(missing, "Unavailable (nothing is concluded from these sources):")
