@@ -94,6 +94,13 @@ def state_of(report: Report, *, alive: bool = True) -> NodeState:
     return NodeState.WAITING if _waiting(report) else NodeState.OK
 
 
+def is_critical(report: Report) -> bool:
+    """Return whether the headline says that something is critical."""
+    if report.cleaning and report.cleaning.halted:
+        return True
+    return _worst(report, confirmed=True)[0] is Severity.CRITICAL
+
+
 def _waiting(report: Report) -> list[Finding]:
     """Return the reasons why pods wait, confirmed or not, the most urgent first."""
     findings = [tracked.finding for tracked in report.sorted_findings]
