@@ -141,9 +141,7 @@ def _start_daemon(stack: ExitStack, demo: Demo) -> tuple["subprocess.Popen[bytes
     )
     _say("", f"$ nodeleak {' '.join(quick)}")
     log = demo.host.root / "run.log"
-    daemon = stack.enter_context(
-        processes.running(demo.command(*quick), log, demo.environment())
-    )
+    daemon = stack.enter_context(processes.running(demo.command(*quick), log, demo.environment()))
     for _ in processes.until(time.monotonic() + _TIMEOUT):
         if daemon.poll() is not None:
             break

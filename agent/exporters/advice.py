@@ -62,7 +62,7 @@ def advice(detector: str, report: Report, release: Release = ON_NODE) -> list[St
 
 
 def _references(told_by: AbstractSet[str], names: AbstractSet[str]) -> Iterator[Step]:
-    """Say which findings of these detectors tell what to do."""
+    """Refer to the detectors whose steps apply."""
     if leaked_reservation.NAME in names:
         told_by = {
             leaked_reservation.NAME if name == exhausted_range.NAME else name for name in told_by

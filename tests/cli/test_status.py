@@ -126,7 +126,7 @@ def test_a_daemon_that_hangs_is_stalled_and_unhealthy(node: SmallNode) -> None:
         assert served(port, "/metrics")[0] == 200
         assert (
             "\n\nReleases: off here (read-only). 'nodeleak clean' says how "
-            in nodeleak("status", listen).out
+            in nodeleak("status", listen).said
         )
     assert (tree["state"], tree["findings"][0]["detector"]) == ("stalled", "leaked_reservation")
     assert tree["report"]["age_seconds"] > 0.5

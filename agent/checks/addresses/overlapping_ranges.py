@@ -8,7 +8,7 @@ has a pool over the range, or if podman or nerdctl has a network with the range 
 Means: both networks are in use, and their ranges overlap, or a running container has an address of
 the one in the range of the other. Or a file of the CNI configuration that is not the pods' has a
 range over theirs, and its network has a directory of host-local. Severity info: at least one
-network is no pod's `eth0`, or has no directory, so that nobody has used it.
+network is not the `eth0` of any pod, or has no directory, so that nobody has used it.
 """
 
 from collections import defaultdict

@@ -9,7 +9,7 @@ addresses of an earlier range.
 Means: a network of the pods has a range outside of the node's pod CIDRs, family by family, or
 running pods have such addresses; or its ranges are ones that host-local refuses in ADD and in DEL
 (host bits, none at all, overlapping). Only bridge, ptp and flannel are judged: Calico, Cilium,
-macvlan and others have addresses of their own. Nothing is said of a Node without a pod CIDR, unless
+macvlan and others have addresses of their own. A Node without a pod CIDR is not judged, unless
 another file shows that the cluster has a network that is not used.
 Severity critical: pods wait, or have such addresses while the cluster's own network is configured
 in another place. Severity info: the range is wider than the pod CIDR, which is right on a cluster

@@ -227,7 +227,7 @@ def _find_deleted(snapshot: Snapshot, registration: Registration) -> Iterator[Fi
 
 
 class _Deletion(NamedTuple):
-    """How severe it is that a Node was deleted, and what is said of it."""
+    """How severe it is that a Node was deleted, and how to describe it."""
 
     severity: Severity
     lead: str

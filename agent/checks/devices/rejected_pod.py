@@ -133,7 +133,7 @@ class _Context(NamedTuple):
 
     @property
     def restarts(self) -> int:
-        """How often the kubelet has started in the last ten minutes; 0 if that is no loop."""
+        """How often the kubelet has started in the last ten minutes; 0 if that is not a loop."""
         if self.view is None:
             return 0
         since = self.snapshot.taken_at - STORM_WITHIN
@@ -235,7 +235,7 @@ def _age(rejection: Rejection, snapshot: Snapshot) -> timedelta | None:
 
 
 def _words(pod: Pod, rejection: Rejection, context: _Context) -> str:
-    """Return what the kubelet says. That enough devices are free is no contradiction to it."""
+    """Return what the kubelet says. It may be right although enough devices are free."""
     words = f"the kubelet says {rejection.reason}: {rejection.message}"
     if rejection.reason == NODE_PORTS:
         return words + _port_holders(pod, context.snapshot)

@@ -262,7 +262,10 @@ def test_the_cause_without_a_result_in_the_cache_of_libcni() -> None:
     ).findings
     assert tracked.finding.cause is RESTART
     (finding,) = leaks(cri_node(LEAK, since=started(MADE - timedelta(minutes=5))))
-    assert "likely cause: restart of containerd at 2026-03-26 17:05:00Z" in finding.message
+    assert (
+        "likely cause: a restart of containerd (the last one: 2026-03-26 17:05:00Z)"
+        in finding.message
+    )
 
 
 def test_a_result_that_is_still_there_shows_that_no_del_was_completed() -> None:
@@ -371,7 +374,7 @@ def test_one_start_explains_only_what_it_can() -> None:
     assert causes[0].startswith(f"{lost} of its pod was created at 2026-03-05 20:00:00Z")
     assert causes[1].startswith(f"{lost} of its pod was created at 2026-03-24 20:00:00Z")
     assert "containerd started at 2026-03-26 17:00:00Z without a record" in causes[2]
-    assert "10.244.1.60 to 10.244.1.62" in causes[2]
+    assert "10.244.1.60 (shop/a)" in causes[2]
     # The same with reboots: the last one lost only the last sandboxes.
     rebooted = started(HOUR, booted=HOUR)
     report = scanned(cri_node(*leaks_of_all, since=rebooted))
