@@ -84,7 +84,7 @@ def test_the_likely_cause_is_the_process_that_restarted_since() -> None:
         time = f"{NOW - began:%Y-%m-%d %H:%M:%S}Z"
         # A first scan cannot know whether an earlier restart did it.
         assert finding.message.endswith(
-            f"reserved at {time}" if cause is unknown else f" at {time} or earlier"
+            f"reserved at {time}" if cause is unknown else f"(the last one: {time})"
         )
     # A start soon after the reservation dates the leak.
     for later, since in (
@@ -125,7 +125,7 @@ def test_a_leak_is_dated_by_the_snapshot_that_last_found_its_owner() -> None:
         None,
         NOW + minute,
     )
-    assert tracked.finding.message.endswith("kubelet restart at 2026-03-26 19:50:00Z or earlier")
+    assert tracked.finding.message.endswith("a kubelet restart (the last one: 2026-03-26 19:50:00Z)")
     # It had an owner, and the kubelet has started since.
     owned = node(old, *owner)
     tracked = leak(owned, *(restarted(-minute / 2, later=later * minute) for later in (1, 2)))
