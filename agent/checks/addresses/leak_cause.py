@@ -10,7 +10,7 @@ from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment
 from agent.model.finding import RESTARTS, LeakCause
 from agent.model.runtime import CRI_O
 from agent.model.snapshot import Known, Reservation, known_or
-from agent.model.text import format_time, join_names
+from agent.model.text import format_time, join_few
 
 _DURING_ADD: Final = LONGEST_ADD + timedelta(minutes=1)
 """A runtime that starts so soon after a reservation was made died while the network plugin ran."""
@@ -19,7 +19,6 @@ _AFTER_START: Final = timedelta(minutes=15)
 _GENERATION: Final = timedelta(hours=1)
 """Sandboxes that were lost together have their successors within this time of each other."""
 _MAX_GENERATIONS: Final = 8
-_NAMED_PODS: Final = 5
 _MIN_LOST: Final = 2
 """Sandboxes: a single one may have been removed by hand."""
 
@@ -71,7 +70,7 @@ class Cause(NamedTuple):
         pods = sorted({sandbox.pod for sandbox in sandboxes if sandbox.pod})
         if self.kind is not LeakCause.NETWORK_RENAMED or not pods:
             return ""
-        names = join_names(pods[:_NAMED_PODS], len(pods[_NAMED_PODS:]))
+        names = join_few(pods)
         return f"; delete the pods that still have an address of {network}, too: {names}"
 
 

@@ -36,7 +36,7 @@ from agent.model.snapshot import (
     ReservationKey,
     require_available,
 )
-from agent.model.text import LONGEST_LIST, count_of, join_names
+from agent.model.text import FEW, LONGEST_LIST, count_of, join_names
 
 NAME = "leaked_reservation"
 SEVERITIES: Final = (Severity.WARNING,)
@@ -62,8 +62,6 @@ ADVICE: Final = Advice(
     runbook="LeakedAddresses.md#nodeleakleakedaddresses",
 )
 
-_NAMED_PODS: Final = 15
-"""Leaks of one cause that are listed with the pod of each."""
 MAX_LISTED: Final = 512
 """Leaks of a node with a finding each; the others share one for each network and cause."""
 
@@ -193,7 +191,7 @@ def _summary(
 def _listed(findings: Sequence[Finding], ips: Sequence[str], unlisted: int) -> str:
     """Write few addresses with their pods, and many as runs of consecutive ones."""
     pods = {finding.subject.rpartition("/")[2]: finding.pod for finding in findings}
-    if len(ips) <= _NAMED_PODS and not unlisted and any(pods.values()):
+    if len(ips) <= FEW and not unlisted and any(pods.values()):
         return ", ".join(f"{ip} ({pods[ip] or 'pod unknown'})" for ip in ips)
     consecutive = runs(ips)
     return join_names(consecutive if len(consecutive) <= LONGEST_LIST else ips, unlisted)
@@ -220,4 +218,4 @@ def describe_group(findings: Sequence[Finding], assessment: Assessment) -> str:
     leaked = f"{count_of(count, 'address', 'addresses')} in {network} leaked"
     rules = host_ports.describe(join_names(ports))
     remaining = cause.describe_remaining(network, assessment)
-    return f"{leaked}, {reason}{addresses}{rules}{remaining}"
+    return f"{leaked}{addresses}; {reason}{rules}{remaining}"

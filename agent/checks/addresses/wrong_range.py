@@ -24,7 +24,7 @@ from typing import Final
 
 from agent.checks.detector import Advice, Noun, Step
 from agent.checks.host_local_ranges import BRIDGING, IPNetwork, refusal, subnet_of
-from agent.checks.node_network import few, waiting
+from agent.checks.node_network import waiting
 from agent.model.assessment import (
     KUBENET,
     PRIMARY,
@@ -39,7 +39,7 @@ from agent.model.ranges import Range
 from agent.model.remedy import Remedy
 from agent.model.runtime import DOCKER, RuntimeNetwork
 from agent.model.snapshot import InsufficientData, known_or, require_available
-from agent.model.text import count_of
+from agent.model.text import count_of, join_few
 
 NAME = "wrong_range"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
@@ -466,7 +466,7 @@ def _pods(users: Sequence[ClassifiedReservation]) -> str:
     if not users:
         return ""
     names = sorted(f"{user.pod or user.container_id[:12]} {user.name}" for user in users)
-    return f"{count_of(len(names), 'address', 'addresses')} in use: {few(names)}"
+    return f"{count_of(len(names), 'address', 'addresses')} in use: {join_few(names)}"
 
 
 def _runs_api_server(assessment: Assessment) -> bool:

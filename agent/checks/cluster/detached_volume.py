@@ -37,7 +37,7 @@ from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.remedy import Remedy
 from agent.model.snapshot import InsufficientData, Node, Pod, Snapshot, known_or
-from agent.model.text import format_time
+from agent.model.text import format_time, join_few
 from agent.model.versions import is_since
 from agent.model.volumes import MIGRATED, Attachment, Attachments, Confidence
 
@@ -80,9 +80,6 @@ ADVICE: Final = Advice(
     runbook="VolumeLost.md#nodeleakvolumelost",
     in_findings=True,
 )
-
-_NAMED: Final = 15
-"""How many pods a message names. It counts the others."""
 
 _FIRST: Final = "first check that no other node has the volume; then"
 _RESTART_LEADER: Final = "restart the leader of the kube-controller-manager"
@@ -468,14 +465,12 @@ def _finding(
 
 def _describe_users(pods: Sequence[Pod], *, mounted: bool, exact: bool) -> str:
     described = []
-    for pod in pods[:_NAMED]:
+    for pod in pods:
         since = ""
         if pod.scheduled and pod.started is None:
             since = f" since {format_time(pod.scheduled)}"
         described.append(f"{pod.name}{since}")
-    names = ", ".join(described)
-    if len(pods) > _NAMED:
-        names += f" and {len(pods) - _NAMED} more"
+    names = join_few(described)
     if mounted:
         return f" (by {names})" if names else ""
     if exact:

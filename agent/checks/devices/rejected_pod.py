@@ -51,7 +51,7 @@ from agent.model.rejections import (
 )
 from agent.model.remedy import Remedy
 from agent.model.snapshot import Known, Pod, Snapshot, known_or
-from agent.model.text import count_of, join_names
+from agent.model.text import count_of, join_few, join_names
 
 NAME = "rejected_pod"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
@@ -86,8 +86,6 @@ _LASTING: Final = timedelta(minutes=2)
 """Plugins that start with the node have registered by then."""
 _A_LOOP: Final = 3
 """Starts of the kubelet in ten minutes. A change of its configuration needs one."""
-_NAMED: Final = 3
-"""How many pods of a storm a message names."""
 
 
 class Judged(NamedTuple):
@@ -297,7 +295,7 @@ def _finding_about_storm(storm: Sequence[Judged], context: _Context) -> Finding:
     typical = next(one for one in storm if one.alike == commonest)
     pod, course = typical.pod, typical.course
     subject = f"pods of {typical.case.owner}"
-    names = join_names([one.pod.pod for one in storm[:_NAMED]], max(0, len(storm) - _NAMED))
+    names = join_few([one.pod.pod for one in storm])
     headline = f"{len(storm)} {subject} were {_rejected(pod)}"
     details = [f"pods: {names}", f"the first of them: {pod.why}", pod.consequence]
     severity = Severity.WARNING

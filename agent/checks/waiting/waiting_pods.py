@@ -47,7 +47,7 @@ from agent.model.snapshot import (
     known_or,
     require_available,
 )
-from agent.model.text import count_of, format_age
+from agent.model.text import FEW, count_of, format_age, join_few
 
 NAME = WAITING_PODS
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
@@ -61,8 +61,6 @@ ADVICE: Final = Advice(
 )
 
 LONG: Final = timedelta(minutes=5)
-_NAMED: Final = 15
-"""Pods that a message names. It counts the others."""
 _ABOUT: Final = {
     Addresses.UNRELATED: "host-local's addresses are not the problem",
     Addresses.LEAKING: "addresses are not short, but retries may leave some reserved",
@@ -98,8 +96,7 @@ def _finding(assessment: Assessment, group: Group, number: int, *, starting: boo
     if starting:
         clauses.append("the node has just started")
     if len(names) > 1:
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        clauses.append(f"pods: {', '.join(names[:_NAMED])}{more}")
+        clauses.append(f"pods: {join_few(names)}")
     if group.unlisted:
         clauses.append(f"the Events of {count_of(group.unlisted, 'other')} were not listed")
     return Finding(
@@ -113,7 +110,7 @@ def _finding(assessment: Assessment, group: Group, number: int, *, starting: boo
         since=assessment.snapshot.taken_at - oldest.age,
         # Not the message: retries of one pod may fail in turn for what follows from each other.
         identity=(number,),
-        affected=tuple(wait.pod.uid for wait in group.waits[:_NAMED]),
+        affected=tuple(wait.pod.uid for wait in group.waits[:FEW]),
         headline=headline,
         details=tuple(clauses),
         told_by=_told_by(group.cause, group.failure, evidence, assessment.snapshot),
