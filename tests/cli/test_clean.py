@@ -334,7 +334,7 @@ def test_while_a_source_is_unavailable_nothing_is_released(
     assert (done.code, incident.files() == before) == (3, True)
     assert (
         "Nothing can be released, because these sources are unavailable:\n  containers: "
-        in done.said
+        in done.out
     )
     assert "Nothing to release." not in done.said
     assert incident.document(both, "--cleanup-network=kubenet,cbr0", code=3)["blockers"] == []
@@ -711,7 +711,7 @@ def test_a_network_that_cannot_be_changed_is_named_and_others_can_be_cleaned(
     )
     dry = incident.clean(prefix=prefix)
     dry.shows(
-        BLOCKED, f"  cannot change {store}: read-only mount: to release, create a Job (kubectl "
+        BLOCKED, f"cannot change {store}: read-only mount: to release, create a Job (kubectl "
     )
     assert "--apply" not in dry.said
     pod: dict[str, Any] = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "NODELEAK_CLEANUP_NETWORK": ""}
@@ -735,7 +735,7 @@ def test_a_network_that_cannot_be_changed_is_named_and_others_can_be_cleaned(
         "--network=kubenet,storage", "--cleanup-network=kubenet,storage", prefix=prefix
     ).shows(
         DONE,
-        f"\nNo release is possible in network kubenet:\n  cannot change {store}: read-only mount: ",
+        f"No release is possible in network kubenet: cannot change {store}: read-only mount: ",
         "DRY RUN: nothing was changed.",
         "7 would be released (not possible in network kubenet)",
     )

@@ -443,8 +443,8 @@ def test_the_last_event_of_a_kubelet_that_has_stopped_is_not_what_stops_pods_now
 def test_each_thought_about_waiting_pods_is_a_line_of_its_own() -> None:
     lines = scan_table(scanned(with_events(node(*some(3)), Event(SUBNET_ENV)))).splitlines()
     start = next(n for n, line in enumerate(lines) if line.startswith("  waiting_pods: "))
-    details = next(n for n, line in enumerate(lines) if line.startswith("    - "))
-    head = " ".join(lines[start:details])
+    details = next(n for n, line in enumerate(lines) if n > start and line.startswith("    - "))
+    head = " ".join(" ".join(lines[start:details]).split())
     assert head.endswith("no such file or directory (12 times, last 20s ago)")
     assert lines[details : details + 3] == [
         "    - host-local's addresses are not the problem",
