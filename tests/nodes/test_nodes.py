@@ -56,7 +56,8 @@ def test_the_diagnosis_is_the_expected_one() -> None:
         assert diagnosis(tree) == {"unavailable": [], "insufficient_data": []} | expected, path.stem
         # A long message is broken into lines, and has one for each of its clauses.
         said = nodeleak("scan", "--recording=-", given=recording).said
-        text = f"{said} {'; '.join(finding['message'] for finding in tree['findings'])}"
+        messages = (f"({one['severity']}) {one['message']}" for one in tree["findings"])
+        text = " ".join([said, *messages])
         assert [words for words in says if words not in text] == [], path.stem
         leaked = [
             f"{entry['network']}/{entry['ip']}"
