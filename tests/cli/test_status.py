@@ -126,7 +126,7 @@ def test_a_daemon_that_hangs_is_stalled_and_unhealthy(node: SmallNode) -> None:
         assert served(port, "/metrics")[0] == 200
         assert (
             "\n\nReleases: off here (read-only). 'nodeleak clean' says how "
-            in nodeleak("status", listen).said
+            in nodeleak("status", listen).out
         )
     assert (tree["state"], tree["findings"][0]["detector"]) == ("stalled", "leaked_reservation")
     assert tree["report"]["age_seconds"] > 0.5
@@ -141,7 +141,7 @@ def test_no_daemon_is_one_sentence_and_an_exit_code_of_its_own() -> None:
     assert nodeleak("status", "--listen=nowhere").code == USAGE
     assert (done.code, done.err) == (NO_DAEMON, "")
     why = f"no daemon answers on {where} (connection refused)"
-    assert done.out == f"No status: {why}; 'nodeleak scan' checks this node without a daemon\n"
+    assert done.said == f"No status: {why}; 'nodeleak scan' checks this node without a daemon"
     assert as_json == {"schema": "nodeleak.status/v1", "state": "no_report", "why": why}
 
 
