@@ -43,7 +43,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.demo", description="Run nodeleak on a simulated node."
     )
-    parser.add_argument("--keep", action="store_true", help="keep the daemon running until Ctrl-C")
+    text = "serve the page until Ctrl-C at the end (default: if it runs at a terminal)"
+    parser.add_argument(
+        "--keep", action=argparse.BooleanOptionalAction, default=sys.stdout.isatty(), help=text
+    )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     started = time.monotonic()
@@ -71,19 +74,24 @@ class Demo:
     host: Host
 
     def command(self, *words: str) -> list[str]:
-        api = (
-            ()
-            if words[0] == "restore"
-            else (f"--node={self.node.name}", f"--kubeconfig={self.host.kubeconfig}")
+        return [sys.executable, "-m", "agent", *words]
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """Return where the node is, as a pod gets it: the advised commands stay as they are on a node."""
+        options = (
+            *self.host.options,
+            f"--node={self.node.name}",
+            f"--kubeconfig={self.host.kubeconfig}",
         )
-        options = self.host.options if api else self.host.restore_options
-        return [sys.executable, "-m", "agent", *words, *api, *options]
+        pairs = (option.removeprefix("--").split("=", 1) for option in options)
+        return processes.environment(
+            **{f"NODELEAK_{name.replace('-', '_').upper()}": value for name, value in pairs}, **more
+        )
 
     def show(self, *words: str) -> None:
-        env = processes.environment(NODELEAK_PROBE="off")
         done = subprocess.run(
             self.command(*words),
-            env=env,
+            env=self.environment(NODELEAK_PROBE="off"),
             capture_output=True,
             text=True,
             timeout=_TIMEOUT,
@@ -91,7 +99,7 @@ class Demo:
         )
         if done.returncode != 0:
             raise DemoFailed(f"nodeleak exited with {done.returncode}:\n{done.stdout}{done.stderr}")
-        _say("", f"$ nodeleak {' '.join(words)} …", done.stdout.rstrip())
+        _say("", f"$ nodeleak {' '.join(words)}", done.stdout.rstrip())
 
 
 def _show(stack: ExitStack, directory: Path, *, keep: bool) -> None:
@@ -116,7 +124,7 @@ def _show(stack: ExitStack, directory: Path, *, keep: bool) -> None:
     for words in (cleaning, (*cleaning, "--apply"), ("restore", "--last", "--apply")):
         demo.show(*words)
     if keep:
-        _say("", f"Serving on http://127.0.0.1:{port} until Ctrl-C.")
+        _say("", f"The page of this node: http://127.0.0.1:{port}/ (until Ctrl-C)")
         daemon.wait()
     if (code := processes.stop(daemon)) != 0:
         raise DemoFailed(f"nodeleak run exited with {code} after SIGTERM")
@@ -131,11 +139,9 @@ def _start_daemon(stack: ExitStack, demo: Demo) -> tuple["subprocess.Popen[bytes
         "--listen=127.0.0.1:0",
         "--log-format=json",
     )
-    _say("", f"$ nodeleak {' '.join(quick)} …")
+    _say("", f"$ nodeleak {' '.join(quick)}")
     log = demo.host.root / "run.log"
-    daemon = stack.enter_context(
-        processes.running(demo.command(*quick), log, processes.environment())
-    )
+    daemon = stack.enter_context(processes.running(demo.command(*quick), log, demo.environment()))
     for _ in processes.until(time.monotonic() + _TIMEOUT):
         if daemon.poll() is not None:
             break
@@ -146,7 +152,7 @@ def _start_daemon(stack: ExitStack, demo: Demo) -> tuple["subprocess.Popen[bytes
                 f"$ curl -s http://127.0.0.1:{port[1]}/metrics | grep …",
                 *(f"  {line}" for line in _METRICS),
                 "",
-                "It also serves / (web page), /api/v1/report (JSON), /healthz and /readyz, and logs every change:",
+                f"It also serves a web page, http://127.0.0.1:{port[1]}/, and logs every change:",
                 f"  {opened}",
             )
             return daemon, int(port[1])

@@ -41,8 +41,8 @@ class Advice(NamedTuple):
     steps: tuple[Step, ...]
     runbook: str | None = None
     """Page and section below docs/runbooks. None: no alert is about these findings."""
-    in_messages: bool = False
-    """Whether the messages themselves end with what to do, so that text need not repeat it."""
+    in_findings: bool = False
+    """Whether each finding has all its steps itself: then these are only for `explain`."""
 
 
 class Detector(Protocol):

@@ -84,7 +84,7 @@ def _refusals(sets: Sequence[Sequence[WrittenRange]]) -> Iterator[str]:
 def _range_refusal(written: WrittenRange) -> str | None:
     subnet = subnet_of(written)
     if subnet is None:
-        return f"{written.subnet} is no subnet"
+        return f"{written.subnet} is not a subnet"
     if subnet.num_addresses < _SMALLEST:
         return f"{written.subnet} is too small to allocate from"
     address = ip_address(written.subnet.partition("/")[0])
@@ -95,7 +95,7 @@ def _range_refusal(written: WrittenRange) -> str | None:
             if text and ip_address(text) not in subnet:
                 return f"{key} {text} is not in {written.subnet}"
         except ValueError:
-            return f"{key} {text} is no address"
+            return f"{key} {text} is not an address"
     try:
         subnet_range(written.subnet, written.first, written.last, written.gateway)
     except ValueError as error:

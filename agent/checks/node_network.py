@@ -14,13 +14,12 @@ from agent.model.finding import WAITING_PODS
 from agent.model.node_network import CniFile, CniFiles, SubnetEnv
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER
 from agent.model.snapshot import Known, NotRequested, PluginProcess, Snapshot, known_or
-from agent.model.text import count_of, join_names
+from agent.model.text import FEW, count_of, join_few, join_names
 
 HANGS_AFTER: Final = timedelta(minutes=1)
 """No CNI plugin that works runs for so long."""
 _YOUNG: Final = timedelta(minutes=5)
 """For so long after the node's start its CNI may not have written its configuration."""
-_NAMED: Final = 15
 _FLANNEL: Final = "flannel"
 INSTALL: Final = (
     "see why the pod of the CNI's DaemonSet does not run here, which installs plugins, or install "
@@ -98,7 +97,7 @@ def _unusable(files: CniFiles, snapshot: Snapshot) -> NoNetwork | None:
     broken = blocking_files(snapshot)
     usable = [file for file in files.files if not file.problem]
     if broken and (runtime == CONTAINERD or not usable):
-        reason = "; ".join(f"{file.name} {file.problem}" for file in broken[:_NAMED])
+        reason = "; ".join(f"{file.name} {file.problem}" for file in broken[:FEW])
         return NoNetwork(f"{reason} (in {directory})", _repair(broken, usable), may_come=False)
     if runtime == CRI_O and files.missing_plugins:
         reason = _not_installed(files.missing_plugins, usable[0].name)
@@ -197,12 +196,7 @@ def waiting(snapshot: Snapshot) -> str:
     named = {wait.pod.uid for wait in unstarted_pods(snapshot)}
     if isinstance(snapshot.containers, Known) and named.issuperset(pod.uid for pod in waits):
         return f"{text} (see {WAITING_PODS})"
-    return f"{text}: {few(sorted(pod.name for pod in waits))}"
-
-
-def few(names: Sequence[str]) -> str:
-    """Write the first fifteen names, and how many more there are."""
-    return join_names(names[:_NAMED], unlisted=max(0, len(names) - _NAMED))
+    return f"{text}: {join_few(sorted(pod.name for pod in waits))}"
 
 
 def spelled(runtime: str) -> str:

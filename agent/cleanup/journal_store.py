@@ -327,7 +327,7 @@ def _require_possible(image: FileImage) -> None:
     leads_away = any("/" in part or part in {"", ".", ".."} for part in parts)
     leads_away |= ".." in image.data_dir.split("/") or "\0" in path
     if leads_away or (image.data_dir and not image.data_dir.startswith("/")):
-        raise Damaged(f"{path!r} is no file of a network")
+        raise Damaged(f"{path!r} is not a file of a network")
     is_possible = (
         image.mode in _MODES
         and image.uid in _OWNERS

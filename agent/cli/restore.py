@@ -54,7 +54,10 @@ def execute(arguments: argparse.Namespace) -> int:
     entry = _last(journal, state_dir) if name is None else _find(journal, name, state_dir)
     dry_run = not arguments.apply
     restoration = cleaning.restore_entry(config, entry, journal, dry_run=dry_run)
-    write(restoration_text(restoration, journal, dry_run=dry_run))
+    following = None
+    if arguments.last and arguments.apply and restoration.failure is None:
+        following = _next_last(journal, entry)
+    write(restoration_text(restoration, journal, dry_run=dry_run, following=following))
     return DONE if restoration.failure is None else FAILED
 
 
@@ -66,6 +69,12 @@ def _last(journal: Journal, state_dir: Path) -> Entry:
     if last.verdict is Verdict.IN_DOUBT:
         raise UsageError(last.why, f"run 'nodeleak restore {last.name}' to restore it nevertheless")
     return last
+
+
+def _next_last(journal: Journal, entry: Entry) -> Entry | None:
+    """Return what `--last` means once this entry is restored; None: nothing."""
+    others = [each for each in journal.entries if _restorable(each) and each.name != entry.name]
+    return others[-1] if others else None
 
 
 def _find(journal: Journal, name: str, state_dir: Path) -> Entry:

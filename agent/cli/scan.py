@@ -44,9 +44,14 @@ exit codes:
 """
 
 
+def _as_map(report: Report, view: TableView) -> str:
+    color, unicode = has_color(), has_unicode()
+    return map_table(report, color=color, unicode=unicode, columns=view.columns)
+
+
 def _write_table(report: Report, view: TableView, arguments: argparse.Namespace) -> None:
     if arguments.map:
-        write(map_table(report, color=has_color(), unicode=has_unicode()))
+        write(_as_map(report, view))
     else:
         write(scan_table(report, verbose=arguments.verbose, view=view))
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 from functools import cache
 from importlib.metadata import metadata, version
 from inspect import cleandoc
+from itertools import groupby
 from shlex import quote
 from typing import Final
 
@@ -55,13 +56,13 @@ def advice(detector: str, report: Report, release: Release = ON_NODE) -> list[St
         return references
     severities = {finding.severity for finding in untold}
     kinds = {kind for finding in untold for kind in finding.kinds}
-    general = DETECTOR[detector].ADVICE.steps
+    general = () if DETECTOR[detector].ADVICE.in_findings else DETECTOR[detector].ADVICE.steps
     applicable = (step for step in general if step.applies(severities, kinds))
     return [*references, *_of_findings(untold), *applicable]
 
 
 def _references(told_by: AbstractSet[str], names: AbstractSet[str]) -> Iterator[Step]:
-    """Say which findings of these detectors tell what to do."""
+    """Refer to the detectors whose steps apply."""
     if leaked_reservation.NAME in names:
         told_by = {
             leaked_reservation.NAME if name == exhausted_range.NAME else name for name in told_by
@@ -71,9 +72,10 @@ def _references(told_by: AbstractSet[str], names: AbstractSet[str]) -> Iterator[
 
 
 def _of_findings(findings: Sequence[Finding]) -> Iterator[Step]:
-    """Yield the steps of the findings themselves, each once."""
-    for remedy in dict.fromkeys(remedy for finding in findings for remedy in finding.steps):
-        yield Step(remedy.text, (remedy.command,) if remedy.command else ())
+    """Yield the steps of the findings themselves, each once; one step for those of one text."""
+    remedies = dict.fromkeys(remedy for finding in findings for remedy in finding.steps)
+    for text, alike in groupby(remedies, key=lambda remedy: remedy.text):
+        yield Step(text, tuple(remedy.command for remedy in alike if remedy.command))
 
 
 def description(detector: str) -> str:

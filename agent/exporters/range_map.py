@@ -206,7 +206,7 @@ _Letter = Callable[[str], str]
 """Writes the letter of a mark."""
 
 
-def map_table(report: Report, *, color: bool, unicode: bool) -> str:
+def map_table(report: Report, *, color: bool, unicode: bool, columns: int | None = None) -> str:
     """Draw a report with a letter for each cell, so that colors are not needed to read it.
 
     `unicode`: whether the terminal can show more than ASCII.
@@ -217,11 +217,11 @@ def map_table(report: Report, *, color: bool, unicode: bool) -> str:
         text = look.letter if unicode else _ASCII.get(look.letter, look.letter)
         return f"\x1b[{look.color}m{text}\x1b[0m" if color else text
 
-    return "".join(f"{line}\n" for line in _lines(report, letter))
+    return "".join(f"{line}\n" for line in _lines(report, letter, columns))
 
 
-def _lines(report: Report, letter: _Letter) -> Iterator[str]:
-    yield from map(escape, header(report))
+def _lines(report: Report, letter: _Letter, columns: int | None) -> Iterator[str]:
+    yield from map(escape, header(report, columns))
     counts = Counter[str]()
     for network_map in network_maps(report):
         yield ""
@@ -233,9 +233,10 @@ def _lines(report: Report, letter: _Letter) -> Iterator[str]:
         yield f"  {letter(mark)} {format_number(count):>{width}} {LOOKS[mark].label}"
     if report.findings:
         yield ""
-        yield from fill(count_by_severity(report), rest="  ")
+        yield from fill(count_by_severity(report), columns, rest="  ")
         yield "Run without --map to list them."
-    yield from map(escape, unavailable(scan_document(report)["unavailable"]))
+    missing = scan_document(report)["unavailable"]
+    yield from map(escape, unavailable(missing, columns))
 
 
 def _network_lines(network_map: NetworkMap, letter: _Letter) -> Iterator[str]:

@@ -18,7 +18,7 @@ DEVICE_HEADS: Final = (
     "Devices",
     "Allocated",
     "Registered",
-    "Since",
+    "Registered since",
     "Registered after",
     "Socket",
 )

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from agent.checks.addresses import exhausted_range, leaked_reservation
 from agent.checks.registry import BY_EFFECT, DETECTOR, DETECTORS, GROUPING
@@ -11,6 +11,9 @@ from agent.model.assessment import State
 from agent.model.finding import WAITING_PODS, Finding, Severity, TrackedFinding, total
 from agent.model.report import NetworkSummary, Report
 from agent.model.text import count_of, format_number
+
+_MAX_WORDS: Final = 30
+"""Of a message that is read as one sentence."""
 
 
 class FindingLine(NamedTuple):
@@ -35,14 +38,24 @@ def finding_lines(report: Report, *, verbose: bool = False) -> dict[str, list[Fi
     for group in groups.values():
         findings = [tracked.finding for tracked in group]
         first = findings[0]
-        text = first.headline if first.details else first.message
-        details = first.details
         if len(findings) > 1:
-            text = GROUPING[first.detector].describe_group(findings, report.assessment)
-            details = ()
+            message = GROUPING[first.detector].describe_group(findings, report.assessment)
+            text, details = _by_thought(message)
+        elif first.details:
+            text, details = first.lead or first.headline, first.details
+        else:
+            text, details = _by_thought(first.message)
         line = FindingLine(first.severity, text, group[0].confirmed, details)
         lines.setdefault(first.detector, []).append(line)
     return lines
+
+
+def _by_thought(message: str) -> tuple[str, tuple[str, ...]]:
+    """Return the beginning of a long message, and each of its other clauses for a line."""
+    if len(message.split()) <= _MAX_WORDS:
+        return message, ()
+    first, *others = message.split("; ")
+    return first, tuple(others)
 
 
 def _problems(finding: Finding) -> int:
@@ -81,6 +94,13 @@ def state_of(report: Report, *, alive: bool = True) -> NodeState:
     return NodeState.WAITING if _waiting(report) else NodeState.OK
 
 
+def is_critical(report: Report) -> bool:
+    """Return whether the headline says that something is critical."""
+    if report.cleaning and report.cleaning.halted:
+        return True
+    return _worst(report, confirmed=True)[0] is Severity.CRITICAL
+
+
 def _waiting(report: Report) -> list[Finding]:
     """Return the reasons why pods wait, confirmed or not, the most urgent first."""
     findings = [tracked.finding for tracked in report.sorted_findings]
@@ -111,9 +131,10 @@ def incomplete(report: Report) -> str | None:
     if failed:
         reasons = Counter({source.why: 0 for source in report.unavailable})
         reasons.update(gap.missing.why for gap in failed if gap.missing)
-        default = f"{failed[0].detector}: {failed[0].why}"
-        reason = max(reasons, key=reasons.__getitem__, default=default)
-        return f"{len(failed)} of {len(DETECTORS)} checks could not run: {reason}"
+        count = f"{len(failed)} of {len(DETECTORS)} checks could not run"
+        if not reasons:
+            return f"{count}: {failed[0].detector} ({failed[0].why})"
+        return f"{count}: {max(reasons, key=reasons.__getitem__)}"
     if report.unavailable:
         first = report.unavailable[0]
         return f"every check ran, but {first.source} is unavailable: {first.why}"

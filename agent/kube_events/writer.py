@@ -58,10 +58,10 @@ class Writer:
         try:
             tree = json.loads(answer)
         except (ValueError, RecursionError) as error:
-            text = f"the response is no JSON ({type(error).__name__})"
+            text = f"the response is not JSON ({type(error).__name__})"
             raise SourceError(f"API server: {text}") from error
         if not isinstance(tree, dict):  # the page of a proxy: nothing was written
-            raise SourceError(f"API server: the response is no object ({type(tree).__name__})")
+            raise SourceError(f"API server: the response is not an object ({type(tree).__name__})")
         return tree
 
     def _request(

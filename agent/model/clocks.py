@@ -1,6 +1,6 @@
 """The clocks of a node: their present reading, and how far times by different clocks may differ.
 
-A tolerance is an upper bound. A larger difference is no inaccuracy: a clock was set, or the two
+A tolerance is an upper bound. A larger difference is not an inaccuracy: a clock was set, or the two
 times are of different events.
 """
 

@@ -63,7 +63,7 @@ class WaitCause(Word):
         "sandbox_failed",
         "The sandbox cannot be made, for another reason than its network.",
     )
-    VOLUME_PENDING = "volume_pending", "They wait for a volume. That is no matter of addresses."
+    VOLUME_PENDING = "volume_pending", "They wait for a volume. No address is missing."
     UNEXPLAINED = "unexplained", "No Event says why, or the account may not list Events."
     NODE_NOT_READY = "node_not_ready", "The Node is not Ready, for another reason than its network."
 
@@ -125,10 +125,15 @@ class Finding:
     """For how many problems it stands: more than 1 if there are too many to list each."""
     headline: str = ""
     """What the headline of a report says of it; empty: the number, and the detector's noun."""
+    lead: str = ""
+    """What a list of findings says before the details; empty: the headline, or the message."""
     details: tuple[str, ...] = ()
-    """What the message says after its headline, thought by thought. None: it is one sentence."""
+    """What the message says after its beginning, thought by thought. None: it is one sentence.
+
+    What to do is not among them: that is in the steps.
+    """
     told_by: str = ""
-    """The detector that tells the same fault more precisely, and what to do; empty: none does."""
+    """The detector that reports the same fault more precisely, with what to do; empty: none."""
     steps: tuple[Remedy, ...] = ()
     """What to do about this problem, in order, before what its detector advises."""
     pods: tuple[str, ...] = ()

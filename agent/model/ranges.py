@@ -42,7 +42,9 @@ def subnet_range(subnet: str, first: str = "", last: str = "", gateway: str = ""
     to give anything out, or outside.
     """
     if not all(isinstance(text, str) for text in (subnet, first, last, gateway)):
-        raise ValueError(f"{subnet} is no range")  # a number would be an address, and so would true
+        raise ValueError(
+            f"{subnet} is not a range"
+        )  # a number would be an address, and so would true
     network: IPv4Network | IPv6Network = ip_network(subnet, strict=False)
     if network.num_addresses < 4:  # noqa: PLR2004 (a /31 or /32: host-local refuses it)
         raise ValueError(f"{subnet} is too small to allocate from")
@@ -54,7 +56,7 @@ def subnet_range(subnet: str, first: str = "", last: str = "", gateway: str = ""
         gateway=ip_address(gateway or lowest),
     )
     if written.first not in network or written.last not in network or written.last not in written:
-        raise ValueError(f"{written} is no range of {subnet}")
+        raise ValueError(f"{written} is not a range of {subnet}")
     return written
 
 

@@ -25,7 +25,7 @@ class ContainerRuntime:
 
 @dataclass(frozen=True, slots=True)
 class WrittenRange:
-    """One range as it is written in host-local's configuration: `usePodCidr` is no subnet."""
+    """One range as it is written in host-local's configuration: `usePodCidr` is not a subnet."""
 
     subnet: str
     first: str = ""

@@ -153,7 +153,7 @@ class Reservation:
 
 
 class EntryKind(StrEnum):
-    """What an entry of a directory is, if it is no regular file."""
+    """What an entry of a directory is, if it is not a regular file."""
 
     DIRECTORY = "a directory"
     LINK = "a symbolic link"
@@ -171,9 +171,9 @@ class UnrecognizedEntry:
     why: str
     blocks: bool  # its name is an address, so host-local will not give that address out
     program: str = ""
-    """The program that writes such IDs, and is no runtime of pods; empty: none that is known."""
+    """The program that writes such IDs, and does not run pods; empty: none that is known."""
     kind: EntryKind | None = None
-    """None: a regular file. host-local opens every entry of the directory, and waits for ever for
+    """None: a regular file. host-local opens every entry of the directory, and waits forever for
     whoever writes to a FIFO."""
 
 

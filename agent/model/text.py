@@ -7,6 +7,8 @@ from typing import Final, Literal
 
 LONGEST_LIST: Final = 40
 """Names in one line, and lines of one kind."""
+FEW: Final = 15
+"""Pods, or other names, in one sentence."""
 _LEGIBLE: Final = 10**9
 _TEN: Final = 10
 
@@ -34,7 +36,7 @@ def did_you_mean(word: str, words: Iterable[str]) -> str:
 
 
 def truncate(text: object, longest: int = 200) -> str:
-    """Write a foreign message on one line of bounded length: an HTML page is no error message."""
+    """Write a foreign message on one line of bounded length: an HTML page is not an error message."""
     line = " ".join(str(text).split())
     return line if len(line) <= longest else f"{line[: longest - 3]}..."
 
@@ -80,6 +82,11 @@ def join_names(names: Sequence[str], unlisted: int = 0) -> str:
     """Write names in one line, and how many more there are. `unlisted`: those not in `names`."""
     more = max(0, len(names) - LONGEST_LIST) + unlisted
     return ", ".join(names[:LONGEST_LIST]) + (f" and {more} more" if more > 0 else "")
+
+
+def join_few(names: Sequence[str]) -> str:
+    """Write the first names, as many as are read at a glance, and how many more there are."""
+    return join_names(names[:FEW], max(0, len(names) - FEW))
 
 
 def count_of(count: int, noun: str, plural: str = "") -> str:

@@ -58,7 +58,7 @@ def follow(text: str) -> Iterator[tuple[int, int]]:
     for each in advised(text):
         done = nodeleak(*each.command[1:], "-o", "json", **QUICK)
         assert done.code == DONE, (each, done)
-        yield each.count, done.out.count('"verdict": "released"')
+        yield each.count, done.said.count('"verdict": "released"')
 
 
 @pytest.mark.parametrize("command", ["scan", "clean"])
@@ -91,7 +91,7 @@ def test_where_no_option_helps_no_command_is_advised_and_the_reason_is_said(
         ):
             done = nodeleak(command, *stand.options(), **QUICK)
             assert (done.code, list(advised(done.out))) == (DONE, [])
-            assert words in done.out, done.out
+            assert words in done.said, done.out
         assert "Upgrade it: containerd to 1.6.9 or later" in stand.text()
 
 
@@ -103,8 +103,8 @@ def test_while_the_node_has_just_started_the_command_comes_with_its_time(tmp_pat
         assert command.count == 7
         assert timedelta(minutes=1) <= command.wait <= timedelta(minutes=3)
         refused = nodeleak(*command.command[1:], NODELEAK_CONFIRM_AFTER="1ms")
-        assert "0 released, 7 refused (7 unsettled)" in refused.out
-        assert "7 released" in nodeleak(*command.command[1:], **QUICK).out, "then it works"
+        assert "0 released, 7 refused (7 unsettled)" in refused.said
+        assert "7 released" in nodeleak(*command.command[1:], **QUICK).said, "then it works"
 
 
 def test_in_a_pod_that_only_reads_the_first_answer_names_the_job(tmp_path: Path) -> None:

@@ -197,8 +197,8 @@ def test_the_commands_that_scan_prints_are_told_about_the_node_as_scan_was(
         line.split() for line in page.splitlines() if line.strip().startswith("nodeleak clean")
     )
     assert "--grace=1m" not in listed
-    assert "7 would be released" in nodeleak(*listed[1:], **quick).out
-    assert "7 released" in nodeleak(*released[1:], **quick).out
+    assert "7 would be released" in nodeleak(*listed[1:], **quick).said
+    assert "7 released" in nodeleak(*released[1:], **quick).said
 
 
 def test_no_variable_can_allow_a_release(incident: Incident) -> None:
@@ -229,7 +229,7 @@ def test_apply_releases_once_what_a_dry_run_lists_and_nothing_else(
         "7 would be released",
         "Free addresses in kubenet: 0 now, 7 afterwards",
     ):
-        assert text in done.out
+        assert text in done.said
     assert (incident.files() == files, incident.state.exists()) == (True, False)
     tree = incident.document("--apply", api=api)
     assert {one["ip"]: one["verdict"] for one in tree["addresses"]} == dict.fromkeys(
@@ -247,8 +247,8 @@ def test_apply_releases_once_what_a_dry_run_lists_and_nothing_else(
     assert [one["addresses"] for one in incident.entries()] == [[ip] for ip in incident.leaks]
     files, done = incident.files(), incident.clean("--apply", api=api)
     assert (done.code, done.err, incident.files() == files) == (0, "", True)
-    assert "Nothing to release." in done.out
-    assert "Free addresses in kubenet: 7 before, 7 after" in done.out
+    assert "Nothing to release." in done.said
+    assert "Free addresses in kubenet: 7 before, 7 after" in done.said
 
 
 def test_max_releases_the_oldest_first_and_ip_only_these_addresses(incident: Incident) -> None:
@@ -286,16 +286,16 @@ def test_refusals_are_no_failure_and_are_explained_once(incident: Incident) -> N
         "--apply", "--settle=1d", "--network=kubenet,cbr0", "--cleanup-network=cbr0"
     )
     assert done.code == 0
-    assert done.out.count("refused: network_not_allowed, unsettled") == LEAKED
-    assert done.out.count("and --settle is 86400 s") == 1
-    assert "--settle=0s" not in done.out
+    assert done.said.count("refused: network_not_allowed, unsettled") == LEAKED
+    assert done.said.count("and --settle is 86400 s") == 1
+    assert "--settle=0s" not in done.said
     assert (
-        done.out.count(
+        done.said.count(
             "(7 addresses): cleanup is not allowed in network kubenet; override with --cleanup-network="
         )
         == 1
     )
-    assert "0 released, 7 refused (7 network_not_allowed)" in done.out
+    assert "0 released, 7 refused (7 network_not_allowed)" in done.said
     assert len(incident.reserved) == ALL
     made = datetime.now(UTC) - timedelta(seconds=30)  # noqa: TID251 (as above)
     os.utime(incident.host.store / incident.leaks[0], (made.timestamp(), made.timestamp()))
@@ -336,7 +336,7 @@ def test_while_a_source_is_unavailable_nothing_is_released(
         "Nothing can be released, because these sources are unavailable:\n  containers: "
         in done.out
     )
-    assert "Nothing to release." not in done.out
+    assert "Nothing to release." not in done.said
     assert incident.document(both, "--cleanup-network=kubenet,cbr0", code=3)["blockers"] == []
     tree = incident.document("--apply", both, code=3)
     assert [one["source"] for one in tree["unavailable"]] == ["reservations"]
@@ -344,8 +344,8 @@ def test_while_a_source_is_unavailable_nothing_is_released(
     shutil.rmtree(incident.host.checkpoints)  # as where docker's are not mounted
     before, done = incident.files(), incident.clean("--apply")
     assert (done.code, incident.files() == before) == (3, True)
-    assert "checkpoints: none of these exists: " in done.out
-    assert "deploy/overlays/docker" in done.out
+    assert "checkpoints: none of these exists: " in done.said
+    assert "deploy/overlays/docker" in done.said
     assert len(incident.reserved) == ALL
 
 
@@ -370,7 +370,7 @@ def test_restore_puts_back_every_byte(incident: Incident) -> None:
     torn = incident.journal_directory / "torn.json"
     torn.write_text('{"schema": "nodeleak.jou')
     incident.journal().shows(0, *incident.leaks, f"damaged: {torn}: ")
-    assert "warning: journal: " in incident.clean().out
+    assert "warning: journal: " in incident.clean().said
     torn.unlink()
     incident.restore("--last").shows(0, f"would restore: {incident.leaks[-1]} for container ")
     assert len(incident.reserved) == ALL - LEAKED
@@ -378,10 +378,23 @@ def test_restore_puts_back_every_byte(incident: Incident) -> None:
         done = incident.restore(ip, "--apply")
         assert done.code == 0
         assert done.out.startswith(f"restored: {ip} for container ")
-        assert "warning" not in done.out
+        assert "warning" not in done.said
     assert {ip: incident.file(ip) for ip in incident.leaks} == before
-    assert incident.journal().out.count(", restored ") == LEAKED
+    assert incident.journal().said.count(", restored ") == LEAKED
     incident.restore("--last").fails(2, "has no release that can be restored")
+
+
+def test_a_restoration_of_the_last_release_says_what_the_same_command_restores_next(
+    incident: Incident,
+) -> None:
+    incident.clean("--apply", "--max=2")
+    older, newer = (entry["addresses"] for entry in incident.entries())
+    again = "The same command again restores an earlier release: "
+    assert again not in incident.restore("--last").said, "a dry run changes nothing"
+    incident.restore("--last", "--apply").shows(0, f"restored: {newer[0]} ", f"{again}{older[0]}, ")
+    done = incident.restore("--last", "--apply")
+    done.shows(0, f"restored: {older[0]} ")
+    assert again not in done.said
 
 
 FULL_STORE = """
@@ -408,9 +421,9 @@ def test_a_restoration_that_fails_is_not_recorded_as_done(incident: Incident) ->
     (entry,) = incident.entries()
     assert (entry["outcome"], entry["restored"], entry["restoring"]) == ("released", None, None)
     assert entry["why"] == f"not restored: {ip}: no space left on device"
-    assert f"would restore: {ip} " in incident.restore("--last").out
+    assert f"would restore: {ip} " in incident.restore("--last").said
     incident.checkpoint(kept)
-    assert "Cleanup halted: released container " in incident.clean().out, "it is still watched for"
+    assert "Cleanup halted: released container " in incident.clean().said, "it is still watched for"
 
 
 def test_a_restoration_that_was_killed_is_finished_by_the_next_one_or_by_a_cleanup(
@@ -424,16 +437,18 @@ def test_a_restoration_that_was_killed_is_finished_by_the_next_one_or_by_a_clean
         assert incident.restore(ip, "--apply").code == 0
     incident.change_entries(lambda tree: {"restoring": tree["restored"], "restored": None})
     (incident.host.store / ips[1]).unlink()
-    assert incident.journal().out.count("restoration unfinished") == 2
-    assert incident.clean().out.count("is unfinished, the next cleanup or restore recovers it") == 2
-    assert f"would restore: {ips[1]} " in incident.restore("--last").out, "not an older one"
+    assert incident.journal().said.count("restoration unfinished") == 2
+    assert (
+        incident.clean().said.count("is unfinished, the next cleanup or restore recovers it") == 2
+    )
+    assert f"would restore: {ips[1]} " in incident.restore("--last").said, "not an older one"
     done = incident.restore("--last", "--apply")
-    assert (done.code, "restored: " in done.out) == (0, True)
+    assert (done.code, "restored: " in done.said) == (0, True)
     assert {ip: incident.file(ip) for ip in ips} == before
-    assert incident.journal().out.count(", restored ") == 2
-    assert "halted" not in incident.clean().out
+    assert incident.journal().said.count(", restored ") == 2
+    assert "halted" not in incident.clean().said
     incident.change_entries(lambda tree: {"restoring": tree["restored"], "restored": None})
-    assert "1 released" in incident.clean("--apply", f"--ip={ips[0]}").out
+    assert "1 released" in incident.clean("--apply", f"--ip={ips[0]}").said
     first, _, second = incident.entries()
     assert (first["addresses"], first["restored"] is None, first["outcome"]) == (
         [ips[0]],
@@ -453,8 +468,8 @@ def test_the_evidence_of_a_release_is_what_was_asked(incident: Incident) -> None
     made = path.stat().st_mtime_ns
     path.write_bytes(b"")
     os.utime(path, ns=(made, made))
-    assert "1 released" in incident.clean("--apply", "--max=1").out
-    assert "1 released" in incident.clean("--apply", f"--ip={incident.leaks[0]}").out
+    assert "1 released" in incident.clean("--apply", "--max=1").said
+    assert "1 released" in incident.clean("--apply", f"--ip={incident.leaks[0]}").said
     trees = (json.loads(path.read_text()) for path in sorted(incident.journal_directory.iterdir()))
     other, empty = (tree["evidence"] for tree in trees)  # no probe: the addresses are on no link
     assert empty == ["no process has the address configured"]
@@ -489,19 +504,19 @@ def test_a_halt_outlives_the_agent_and_its_cause_until_a_command_resumes_cleanup
     incident.clean("--apply", "--max=1")
     (incident.host.store / ip).write_bytes(kept)
     done = incident.clean("--apply", f"--ip={ip}", "--grace=0s")
-    assert "Cleanup halted" not in done.out, "a late plugin may have written it"
+    assert "Cleanup halted" not in done.said, "a late plugin may have written it"
     assert len(incident.reserved) == ALL - 1
     incident.checkpoint(kept)
     before, dry = incident.files(), incident.clean()
-    assert "Cleanup halted: released container " in dry.out
+    assert "Cleanup halted: released container " in dry.said
     assert (dry.code, incident.files() == before) == (BLOCKED, True), "a dry run records nothing"
     assert "No release is possible here:\n  cleanup halted: see below\n" in dry.out
-    assert "refused: halted" in incident.clean("--apply").out
+    assert "refused: halted" in incident.clean("--apply").said
     (incident.host.checkpoints / container_id).unlink()
     for arguments in ((), ("--apply",)):
         assert (
             f"Cleanup halted: released container {container_id[:12]} reappeared"
-            in incident.clean(*arguments).out
+            in incident.clean(*arguments).said
         )
     with syncing(incident, "--cleanup=auto", "--cleanup-network=auto") as (agent, port):
         agent.log_event("cleanup.halted")
@@ -516,9 +531,9 @@ def test_a_halt_outlives_the_agent_and_its_cause_until_a_command_resumes_cleanup
         until(lambda: len(incident.reserved) == ALL - LEAKED, "cleanup goes on", 20)
     (first,) = (one for one in incident.entries() if one["halted"])
     assert first["halted"] <= first["resumed"]
-    assert "halted" in incident.journal().out
+    assert "halted" in incident.journal().said
     incident.checkpoint(kept)
-    assert "Cleanup halted" in incident.clean("--apply").out, "again"
+    assert "Cleanup halted" in incident.clean("--apply").said, "again"
     assert nodeleak("resume", f"--state-dir={incident.state}").code == DONE
 
 
@@ -549,11 +564,11 @@ def test_a_run_releases_no_more_than_the_journal_can_hold_until_its_entries_are_
         "3 released, 4 refused (4 journal_full)",
         f"the journal is full until {directory}/0000.json is 24 hours old",
     )
-    assert "override" not in done.out
+    assert "override" not in done.said
     released = [one["addresses"] for one in incident.entries() if one["addresses"]]
     assert released == [[ip] for ip in incident.leaks[:3]]
-    assert "The journal has no room" in nodeleak("explain", "journal_full").out
-    assert "0 released, 4 refused (4 journal_full)" in incident.clean("--apply").out
+    assert "The journal has no room" in nodeleak("explain", "journal_full").said
+    assert "0 released, 4 refused (4 journal_full)" in incident.clean("--apply").said
     assert (incident.clean().code, len(incident.reserved)) == (BLOCKED, ALL - 3)
     # What a protection needs stays, however old it is.
     filling[0].write_text(
@@ -562,7 +577,7 @@ def test_a_run_releases_no_more_than_the_journal_can_hold_until_its_entries_are_
     filling[1].write_text("{}")
     for path in filling[:10]:
         os.utime(path, (0, 0))
-    assert "4 released" in incident.clean("--apply").out
+    assert "4 released" in incident.clean("--apply").said
     assert len(list(directory.iterdir())) == MAX_ENTRIES
     assert [path for path in filling if not path.exists()] == filling[2:6]
 
@@ -624,7 +639,7 @@ def test_a_signal_ends_it_after_the_current_address(
     assert "1 released, 6 interrupted" in output
     assert [one["outcome"] for one in incident.entries()] == ["released"]
     assert len(incident.reserved) == ALL - 1
-    assert "6 released" in incident.clean("--apply").out
+    assert "6 released" in incident.clean("--apply").said
 
 
 def test_after_a_kill_no_release_is_claimed_that_another_process_may_have_made(
@@ -633,15 +648,15 @@ def test_after_a_kill_no_release_is_claimed_that_another_process_may_have_made(
     """On disk, a kill before the removal and the kubelet's own DEL look the same as a kill after the removal."""
     ip = incident.leaks[0]
     kept = incident.file(ip)
-    assert "1 released" in incident.clean("--apply", "--max=1").out
+    assert "1 released" in incident.clean("--apply", "--max=1").said
     incident.change_entries(lambda _: {"outcome": None})
-    assert "unfinished" in incident.journal().out
+    assert "unfinished" in incident.journal().said
     before = incident.files()
-    assert "is unfinished, the next cleanup or restore recovers it" in incident.clean().out
+    assert "is unfinished, the next cleanup or restore recovers it" in incident.clean().said
     assert incident.files() == before, "a dry run recovers nothing"
     unknown = "it is not known whether this release or another process removed"
     done = incident.restore("--last", "--apply")
-    assert (done.code, unknown in done.out) == (FAILED, True)
+    assert (done.code, unknown in done.said) == (FAILED, True)
     (entry,) = incident.entries()
     assert (entry["outcome"], entry["restored"]) == ("in_doubt", None)
     assert unknown in entry["why"]
@@ -650,10 +665,10 @@ def test_after_a_kill_no_release_is_claimed_that_another_process_may_have_made(
     assert f"run 'nodeleak restore {entry['entry']}'" in done.err
     assert incident.restore(ip, "--apply").code == 0
     assert incident.file(ip) == kept
-    assert "1 released" in incident.clean("--apply", f"--ip={ip}").out
+    assert "1 released" in incident.clean("--apply", f"--ip={ip}").said
     incident.change_entries(lambda tree: {} if tree["restored"] else {"outcome": None})
-    assert "6 released" in incident.clean("--apply").out, "a cleanup recovers it too"
-    assert "unfinished" not in incident.journal().out
+    assert "6 released" in incident.clean("--apply").said, "a cleanup recovers it too"
+    assert "unfinished" not in incident.journal().said
     assert len(incident.reserved) == ALL - LEAKED
 
 
@@ -676,7 +691,7 @@ def test_a_partly_released_sandbox_is_found_and_restored(tmp_path: Path) -> None
     with immutable(store.network() / "fd00:10::9"):
         in_child(release)
     assert list(store.files()) == ["kubenet/fd00:10::9"]
-    assert "10.244.1.9, fd00:10::9 for container" in nodeleak("restore", "--last", *where).out
+    assert "10.244.1.9, fd00:10::9 for container" in nodeleak("restore", "--last", *where).said
     done = nodeleak("restore", "10.244.1.9", "--apply", *where)
     assert (done.code, store.files()) == (DONE, before), done
 
@@ -696,9 +711,9 @@ def test_a_network_that_cannot_be_changed_is_named_and_others_can_be_cleaned(
     )
     dry = incident.clean(prefix=prefix)
     dry.shows(
-        BLOCKED, f"  cannot change {store}: read-only mount: to release, create a Job (kubectl "
+        BLOCKED, f"cannot change {store}: read-only mount: to release, create a Job (kubectl "
     )
-    assert "--apply" not in dry.out
+    assert "--apply" not in dry.said
     pod: dict[str, Any] = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "NODELEAK_CLEANUP_NETWORK": ""}
     job = "\n         kubectl nodeleak clean-job vm --apply --run -- "
     incident.clean(prefix=prefix, **pod).shows(
@@ -720,7 +735,7 @@ def test_a_network_that_cannot_be_changed_is_named_and_others_can_be_cleaned(
         "--network=kubenet,storage", "--cleanup-network=kubenet,storage", prefix=prefix
     ).shows(
         DONE,
-        f"\nNo release is possible in network kubenet:\n  cannot change {store}: read-only mount: ",
+        f"No release is possible in network kubenet: cannot change {store}: read-only mount: ",
         "DRY RUN: nothing was changed.",
         "7 would be released (not possible in network kubenet)",
     )

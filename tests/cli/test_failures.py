@@ -167,9 +167,9 @@ def test_a_docker_that_hangs_or_lists_nothing_while_pods_run_is_unavailable(
         assert {one["state"] for one in document["reservations"]} == {"unknown"}
     node.docker.answers = lambda _: hang(node.docker)
     done = nodeleak("scan", "--api", "off", "--docker-timeout", "300ms", *node.options)
-    assert (done.code, "2 unknown" in done.out) == (3, True)
+    assert (done.code, "2 unknown" in done.said) == (3, True)
     # A slow machine gets as far as the limit of the whole response.
-    assert "timed out" in done.out or "no complete response within" in done.out, done.out
+    assert "timed out" in done.said or "no complete response within" in done.said, done.out
 
 
 def test_a_directory_without_permission_is_reported(node: SmallNode) -> None:
@@ -200,8 +200,8 @@ def test_an_anonymous_recording_has_no_text_of_the_node(node: SmallNode, tmp_pat
     plain, hidden = (nodeleak("record", *more, *options) for more in ((), ("--anonymous",)))
     assert (plain.code, hidden.code) == (0, 0)
     telltale = ("hunter2", "secret", "acme", str(node.home), "10.244", "127.0.0.1", ID, LEAKED)
-    assert [text for text in telltale if text not in plain.out] == []
-    assert [text for text in telltale if text in hidden.out] == []
+    assert [text for text in telltale if text not in plain.said] == []
+    assert [text for text in telltale if text in hidden.said] == []
     scans = (
         nodeleak("scan", "-o", "json", "--recording", "-", given=one.out) for one in (plain, hidden)
     )
@@ -260,7 +260,7 @@ def test_other_characters_are_escaped_on_an_ascii_terminal(node: SmallNode) -> N
         (kubenet / f"10.244.1.{last}").write_text("")
     done = nodeleak("scan", "--api", "off", *node.options, PYTHONIOENCODING="ascii")
     assert done.code == 0
-    assert "\x1b" not in done.out
+    assert "\x1b" not in done.said
 
 
 def test_without_docstrings_every_command_is_refused_in_one_sentence() -> None:

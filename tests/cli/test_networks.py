@@ -523,7 +523,7 @@ def test_a_network_in_another_data_directory_is_released_and_restored(
             if entry["outcome"] == "released":
                 # Nothing names the directory: whoever wrote the entry may mean any directory.
                 refused = nodeleak("restore", entry["entry"], *blind)
-                assert (refused.code, "has this dataDir" in refused.out) == (4, True), refused
+                assert (refused.code, "has this dataDir" in refused.said) == (4, True), refused
                 assert nodeleak("restore", entry["entry"], *restore).code == 0
         assert {path.name: path.read_bytes() for path in directory.iterdir()} == before | {
             "lock": b""
@@ -588,7 +588,7 @@ def test_a_range_full_of_leaks_is_released_by_the_commands_that_scan_prints(
         )
         assert (refused in plain) is not confirmed
         done = nodeleak(*releasing, *quick, f"--state-dir={tmp_path / 'state'}")
-        assert f"{FULL - running} released" in done.out, done
+        assert f"{FULL - running} released" in done.said, done
         assert len(stand.reserved) == running
 
 

@@ -222,7 +222,7 @@ def test_a_node_on_which_every_reservation_leaked_is_diagnosed_and_cleaned(
     assert {one["detector"] for one in document["findings"]} >= {"leaked_reservation"}
     assert {one["state"] for one in document["reservations"]} == {"leaked"}
     done = node.clean()
-    assert "7 released" in done.out, done.out
+    assert "7 released" in done.said, done.out
     assert node.left == set()
     drained = node.scan()
     assert (drained["unavailable"], drained["findings"], drained["reservations"]) == ([], [], [])
@@ -236,11 +236,11 @@ def test_where_the_kubelet_names_no_runtime_docker_is_it_if_another_word_shows_t
     node.process(8, "k3s-server", "/usr/local/bin/k3s", "server")
     if shown_by == "the Node":
         with naming(node, "docker://20.10.24") as api:
-            assert "7 released" in node.clean(api=api).out
+            assert "7 released" in node.clean(api=api).said
     else:
         node.listed.append({**CONTAINER, "Id": "a" * 64})
         (node.checkpoints / ("a" * 64)).write_text("{}")
-        assert "7 released" in node.clean().out
+        assert "7 released" in node.clean().said
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_where_the_kubelet_cannot_be_asked_its_checkpoint_directory_counts(
     node.process(90, "pause", "/pause", ip=SEEN)
     with FakeServer(docker(node.listed)) as local:
         done = node.clean("--settle=0s", f"--docker-host={local.url.replace('http', 'tcp')}")
-    assert ("6 released" in done.out, node.left, node.docker.requests) == (True, {SEEN}, [])
+    assert ("6 released" in done.said, node.left, node.docker.requests) == (True, {SEEN}, [])
 
 
 def drained(incident: FakeNode) -> FakeNode:
@@ -279,10 +279,10 @@ def test_the_incident_is_diagnosed_and_cleaned(
 ) -> None:
     with simulated(tmp_path, change) as incident:
         scan = nodeleak("scan", *incident.options(api))
-        assert f"{released} leaked" in scan.out
+        assert f"{released} leaked" in scan.said
         assert (scan.code, scan.err) == (0, "")
         done = incident.clean("--apply", "--max-share=100%", api=api)
-    assert f"{released} released" in done.out, done.out
+    assert f"{released} released" in done.said, done.out
     assert incident.reserved == set()
 
 
@@ -309,7 +309,7 @@ def test_a_restart_and_a_kubelet_that_is_not_recognized_release_nothing_and_no_s
     done = node.clean()
     why = rf"unsettled .*{who} started [23]\d s ago, and --settle is 300 s: wait \d+ s$"
     assert re.search(why, done.out, re.MULTILINE), done.out
-    assert "override with" not in unknown.out + done.out
+    assert "override with" not in unknown.said + done.out
     assert node.left == set(RESERVED)
 
 
@@ -329,7 +329,7 @@ def test_a_stopped_docker_is_not_asked_here_or_on_another_machine(
             done = nodeleak(command, "--api=off", *node.options, f"--docker-host={url}")
             assert done.code == 3
             why = f"docker does not run on this node (no dockerd or dockerd-current in {node.home}/proc)"
-            assert why in done.out + done.err
+            assert why in done.said + done.err
         assert node.docker.requests == remote.requests == []
 
 
@@ -341,9 +341,9 @@ def test_without_the_nodes_processes_docker_is_not_asked(node: Node) -> None:
             assert (done.code, remote.requests, node.docker.requests) == (3, [], [])
             assert (
                 "no container runtime was asked, because it is unknown which one runs: no kubelet and"
-                in done.out
+                in done.said
             )
-            assert "set hostPID: true" in done.out
+            assert "set hostPID: true" in done.said
     away = {
         "cni-networks-dir",
         "checkpoint-dir",

@@ -23,10 +23,10 @@ def remembering(node: SmallNode) -> Iterator[str]:
     node.docker.answers = docker([CONTAINER, CART])
     with running("--api=off", "--listen=127.0.0.1:0", "--interval=100ms", *node.options) as agent:
         listen = f"127.0.0.1:{agent.log_event('agent.started')['port']}"
-        until(lambda: "Node " in nodeleak("status", "--listen", listen).out, "the first sync")
+        until(lambda: "Node " in nodeleak("status", "--listen", listen).said, "the first sync")
         node.docker.answers = engine
         until(
-            lambda: " leaked pod address" in nodeleak("status", "--listen", listen).out,
+            lambda: " leaked pod address" in nodeleak("status", "--listen", listen).said,
             "the leak is served",
         )
         yield listen

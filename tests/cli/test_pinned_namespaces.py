@@ -214,6 +214,6 @@ def test_a_namespace_mounted_only_for_the_runtime_is_never_released_nor_without_
     assert pinned.refused(NODELEAK_PROBE="off").startswith("address_in_use: ")
     for pid in (7, 1):
         (pinned.node.proc / f"{pid}/mountinfo").rename(pinned.node.home / "table")
-        assert "mounted_namespaces: cannot read" in pinned.run("scan").out
+        assert "mounted_namespaces: cannot read" in pinned.run("scan").said
         assert pinned.refused(NODELEAK_PROBE="off").startswith("source_unavailable: ")
         (pinned.node.home / "table").rename(pinned.node.proc / f"{pid}/mountinfo")

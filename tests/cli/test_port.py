@@ -170,7 +170,7 @@ def test_commands_ask_a_daemon_with_tls(tls_agent: tuple[int, str], node: SmallN
     port, listen = tls_agent
     done = nodeleak("status", listen)
     assert (done.code, done.err) == (DONE, "")
-    assert "1 leaked pod address" in done.out
+    assert "1 leaked pod address" in done.said
     scan = nodeleak(
         "scan", "-o", "json", "--api=off", *node.options, NODELEAK_LISTEN=f"127.0.0.1:{port}"
     )

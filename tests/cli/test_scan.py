@@ -84,13 +84,13 @@ def test_recordings_need_no_node_and_no_setting_but_grace_and_of_several_the_wor
     recorded: Recorded,
 ) -> None:
     path = recorded(node(LEAK), node(LEAK, later=timedelta(seconds=1)))
-    assert "leaked_reservation: 10.244.1.9 is reserved for container" in scan(recording=path).out
+    assert "leaked_reservation: 10.244.1.9 is reserved for container" in scan(recording=path).said
     tree = json.loads(scan("-o", "json", recording=path).out)
     assert tree["schema"] == "nodeleak.scan/v1"
     assert [finding["subject"] for finding in tree["findings"]] == ["kubenet/10.244.1.9"]
     piped = nodeleak("scan", "--recording", "-", given=Path(path).read_text())
     assert piped.out == scan(recording=path).out
-    assert "OK: no findings" in scan("--grace", "3h", recording=path).out
+    assert "OK: no findings" in scan("--grace", "3h", recording=path).said
     wrong = scan("--grace", "3", recording=path, code=USAGE)
     assert (
         wrong.err == 'nodeleak: --grace: invalid value "3": expected a duration such as 90s or 5m\n'
@@ -183,6 +183,21 @@ def test_on_a_terminal_rows_are_one_line_and_elsewhere_whole() -> None:
     assert rows(at_a_terminal("-o", "wide", columns=80)) == rows(scan("-o", "wide").out)
 
 
+def prose(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line not in rows(text)]
+
+
+def test_prose_has_100_columns_in_a_pipe_and_a_command_is_on_one_line_everywhere() -> None:
+    piped = prose(scan().out)
+    assert piped == prose(at_a_terminal(columns=100)) == prose(at_a_terminal(columns=300))
+    narrow = at_a_terminal(columns=50)
+    assert "         nodeleak clean --apply --cleanup-network=auto\n" in narrow.replace("\r", "")
+    until_then = '--since "2021-03-26 19:06 UTC" --until "2021-03-26 19:26 UTC"'
+    assert f"journalctl -u kubelet -u docker {until_then}" in narrow
+    assert max(len(line) for line in piped if until_then not in line) <= 100
+    assert " ".join(prose(narrow)).split() == " ".join(piped).split()
+
+
 def test_addresses_are_sorted_as_the_user_says(recorded: Recorded) -> None:
     now = node(
         reservation("10.244.1.9", "9" * 64, network="bridge"),
@@ -211,8 +226,8 @@ def test_addresses_are_sorted_as_the_user_says(recorded: Recorded) -> None:
 def test_an_ascii_output_has_ascii_marks_and_a_terminal_colors_unless_they_are_disabled() -> None:
     for encoding, row in (("utf-8", "G L L L ■ L L ■"), ("ascii", "G L L L o L L o")):
         done = nodeleak("scan", f"--recording={INCIDENT}", "--map", PYTHONIOENCODING=encoding)
-        assert row in done.out
-        assert (done.out.isascii(), "\x1b" in done.out) == (encoding == "ascii", False)
+        assert row in done.said
+        assert (done.out.isascii(), "\x1b" in done.said) == (encoding == "ascii", False)
     assert "\x1b[1;37;41mL\x1b[0m" in at_a_terminal("--map")
     for plain in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
         output = at_a_terminal("--map", more=plain)

@@ -141,7 +141,7 @@ def test_no_daemon_is_one_sentence_and_an_exit_code_of_its_own() -> None:
     assert nodeleak("status", "--listen=nowhere").code == USAGE
     assert (done.code, done.err) == (NO_DAEMON, "")
     why = f"no daemon answers on {where} (connection refused)"
-    assert done.out == f"No status: {why}; 'nodeleak scan' checks this node without a daemon\n"
+    assert done.said == f"No status: {why}; 'nodeleak scan' checks this node without a daemon"
     assert as_json == {"schema": "nodeleak.status/v1", "state": "no_report", "why": why}
 
 

@@ -56,8 +56,8 @@ def test_the_daemon_names_the_pod_of_a_leak(node: SmallNode) -> None:
             *node.options,
             NODELEAK_LISTEN=daemon.url.removeprefix("http://"),
         )
-    assert "of pod shop/cart-0" in done.out
-    assert "of pod" not in timeline(node).out
+    assert "of pod shop/cart-0" in done.said
+    assert "of pod" not in timeline(node).said
     assert not (node.home / "state").exists(), "it writes nothing"
 
 
@@ -84,7 +84,7 @@ def test_events_are_listed_in_order_and_since_limits_them(node: SmallNode) -> No
     )
     assert (found["released"]["subject"], found["leaked"]["exact"]) == ("10.244.1.9", False)
     assert document(node, "--since", "1h")["events"] == []
-    assert "No events in the last 1h." in timeline(node, "--since", "1h").out
+    assert "No events in the last 1h." in timeline(node, "--since", "1h").said
     assert document(node, "--since", "36500d")["events"] == tree["events"]
 
 
@@ -103,6 +103,6 @@ def test_what_hangs_or_is_unreadable_makes_it_incomplete_and_a_damaged_entry_is_
     with hanging_api(node.home) as api:
         done = timeline(node, "--api-timeout", "300ms", api=tuple(api))
     assert (done.code, done.err) == (3, "")
-    assert "Unavailable (events of these sources are missing above):" in done.out
+    assert "Unavailable (events of these sources are missing above):" in done.said
     assert "  pods: " in done.out
-    assert "the node booted" in done.out
+    assert "the node booted" in done.said

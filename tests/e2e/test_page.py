@@ -4,14 +4,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
-from typing import Any, Final
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
-from playwright.sync_api import Page as BrowserPage
+from playwright.sync_api import Browser
 from prometheus_client import CollectorRegistry
 
 from agent.exporters.web.page import Page
@@ -24,9 +22,9 @@ from agent.exporters.web.server import (
 )
 from agent.model.assessment import State
 from agent.model.report import Report
+from tests.browser import chromium, looking_at
 from tests.builders import cni_result, dark_node, node, reservation, scanned, without
 from tests.exporters.cleanings import UNMANAGED, cleaning, refused, released
-from tests.wire import needs
 
 from .node import Cluster, Pods, eventually
 from .nodeleak import Nodeleak
@@ -34,108 +32,12 @@ from .nodeleak import Nodeleak
 pytestmark = pytest.mark.e2e
 
 STILL = "/?refresh=off"
-CHROMIUM: Final = Path("/usr/bin/chromium")
-
-_CONTRASTS: Final = """
-() => {
-  const numbers = (text) => (text.match(/rgba?\\([^)]*\\)/g) || []).map((one) => one.match(/[\\d.]+/g).map(Number));
-  const luminance = ([r, g, b]) => [r, g, b].map((c) => c / 255)
-    .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
-    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-  const ratio = (one, other) => {
-    const [dark, light] = [luminance(one), luminance(other)].sort((a, b) => a - b);
-    return (light + 0.05) / (dark + 0.05);
-  };
-  const seen = (colour) => colour.length < 4 || colour[3] === 1;
-  const hatch = !document.querySelector('.ground') ? [] : ['.ground', '.line'].map((name) => {
-    const style = getComputedStyle(document.querySelector(name));
-    return numbers(name === '.line' ? style.stroke : style.fill)[0];
-  });
-  const behind = (element) => {
-    const cell = element.closest('svg g');
-    if (cell) {
-      const fill = getComputedStyle(cell.querySelector('rect')).fill;
-      return fill.startsWith('url') ? hatch : numbers(fill);
-    }
-    for (let one = element; one; one = one.parentElement) {
-      const style = getComputedStyle(one);
-      const colours = numbers(style.backgroundImage + style.backgroundColor).filter(seen);
-      if (colours.length) return colours;
-    }
-    return [[255, 255, 255]];
-  };
-  const found = [];
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) {
-    const element = walker.currentNode.parentElement, words = walker.currentNode.data.trim();
-    if (!words || ['STYLE', 'title'].includes(element.tagName)) continue;
-    const style = getComputedStyle(element);
-    const colour = numbers(element.closest('svg') ? style.fill : style.color)[0];
-    found.push([Math.min(...behind(element).map((other) => ratio(colour, other))), words]);
-  }
-  return found.sort(([one], [other]) => one - other);
-}
-"""
-"""Each text with its lowest contrast to its background (WCAG 2), the lowest first."""
-
-_FOCUSED: Final = """
-() => { const one = document.activeElement; return one === document.body ? null
-  : one.tagName.toLowerCase() + ': ' + (one.getAttribute('aria-label') || one.textContent).trim(); }
-"""
-
-
-@dataclass
-class View:
-    """One page in the browser."""
-
-    page: BrowserPage
-    complaints: list[str] = field(default_factory=list)  # Console errors and warnings
-    requested: list[str] = field(default_factory=list)  # All requested URLs
-
-    def poorest_contrast(self) -> tuple[float, str]:
-        found: list[tuple[float, str]] = self.page.evaluate(_CONTRASTS)
-        return found[0]
-
-    def overflow(self) -> int:
-        """Return how many pixels the page is wider than its window."""
-        beyond: int = self.page.evaluate(
-            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        )  # fmt: skip
-        return beyond
-
-    def tab_order(self) -> list[str]:
-        """Press Tab from start to end and return the focused elements."""
-        order: list[str] = []
-        while len(order) < 60:
-            self.page.keyboard.press("Tab")
-            focused = self.page.evaluate(_FOCUSED)
-            if focused is None or focused in order[:1]:
-                break
-            order.append(focused)
-        return order
-
-
-@contextmanager
-def looking_at(browser: Browser, url: str, **how: Any) -> Iterator[View]:
-    """Open a page without JavaScript."""
-    context = browser.new_context(java_script_enabled=False, **how)
-    page = context.new_page()
-    view = View(page)
-    page.on("console", lambda text: view.complaints.append(text.text))
-    page.on("pageerror", lambda error: view.complaints.append(str(error)))
-    page.on("request", lambda request: view.requested.append(request.url))
-    page.goto(url)
-    try:
-        yield view
-    finally:
-        context.close()
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    needs(CHROMIUM.exists(), "Debian's chromium, which hack/cluster build installs")
-    with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as launched:
+        yield launched
 
 
 def check_as_a_document(browser: Browser, url: str) -> None:
@@ -149,9 +51,7 @@ def check_as_a_document(browser: Browser, url: str) -> None:
             contrast, words = view.poorest_contrast()
             assert contrast >= 4.5, f"{scheme}: {words!r} has {contrast:.1f}"
     with looking_at(browser, f"{url}{STILL}", viewport={"width": 360, "height": 740}) as view:
-        view.page.evaluate(
-            "for (const found of document.querySelectorAll('details')) found.open = true"
-        )
+        view.open_details()
         assert view.overflow() == 0
 
 
@@ -179,7 +79,7 @@ def test_the_page_of_a_node_shows_its_leaks_and_is_reached_by_keyboard(
 
             order = view.tab_order()
             assert order[:2] == ["a: Refresh now", "a: Refresh every 30 s"]
-            assert "div: Addresses in kubenet that are reserved but not in use" in order
+            assert "div: Leaked addresses in kubenet" in order
             assert order[-len(LINKS) :] == [f"a: {link}" for link in LINKS]
             entries = view.page.locator("details", has_text="All 4 entries of kubenet")
             entries.locator("summary").focus()

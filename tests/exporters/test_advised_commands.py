@@ -43,14 +43,17 @@ class Advised:
 
 def advised(text: str) -> Iterator[Advised]:
     """Yield the commands that release, with what their step says before them."""
-    count = 0
-    wait = timedelta(0)
+    text_of_step = ""
     for line in map(str.strip, text.splitlines()):
-        if step := _STEP.search(line):
-            count = int(step["count"].replace(",", ""))
-            waits = _WAIT.search(step["step"])
+        if re.match(r"\d+\. ", line):
+            text_of_step = line
+        elif not line.startswith(_PROGRAMS):
+            text_of_step += f" {line}"
+        elif " --apply" in line:
+            step = _STEP.search(text_of_step)
+            count = int(step["count"].replace(",", "")) if step else 0
+            waits = _WAIT.search(step["step"]) if step else None
             wait = timedelta(minutes=int(waits[1])) if waits else timedelta(0)
-        elif line.startswith(_PROGRAMS) and " --apply" in line:
             yield Advised(shlex.split(line), count, wait)
 
 

@@ -5,15 +5,18 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent.checks.addresses import exhausted_range
 from agent.checks.registry import DETECTORS
+from agent.exporters.advice import advice
 from agent.exporters.json.clean import clean_document
+from agent.exporters.summary import finding_lines, headline
 from agent.exporters.text.clean import clean_table
 from agent.exporters.text.timeline import timeline_table
 from agent.exporters.timeline import timeline_document
@@ -47,6 +50,8 @@ PAGES = (
     "range-v6",
 )
 """The nodes with a golden page, and all metrics: they are large."""
+_COMMAND = r" {4,}(nodeleak|kubectl|journalctl|\(iptables-save) "
+"""A line that is a command, as steps have them."""
 SCANS = (
     ("scan",),
     ("scan", "-v"),
@@ -75,6 +80,7 @@ def test_a_node_looks_as_it_did(name: str, golden: Golden, server: Server) -> No
         done = nodeleak(*command, "--recording=-", given=dumps(recording))
         return done.out + done.err
 
+    assert [sentence for sentence in prose_of(reports[-1]) if is_long(sentence)] == []
     timeline = timeline_document(
         reports[-1], [RELEASED, replace(RELEASED, restored=RELEASED.at)], ["line 3: no"]
     )
@@ -90,6 +96,9 @@ def test_a_node_looks_as_it_did(name: str, golden: Golden, server: Server) -> No
     for head, text in texts.items():
         assert text.replace("\n", "").isprintable(), head
         assert not re.search(r" +\n", text), head
+        if head not in {"scan -o name", "scan --map"}:
+            assert too_wide(text) == [], head
+            assert broken_commands(text) == [], head
     texts["log"] = "".join(f"{json.dumps(line)}\n" for line in lines)
     texts["metrics"] = metrics(daemon, whole=name in PAGES)
     golden(f"{name}.txt", sections(texts))
@@ -97,6 +106,40 @@ def test_a_node_looks_as_it_did(name: str, golden: Golden, server: Server) -> No
         f"{name}.json",
         "".join((scan("scan", "-o", "json"), pretty(status(reports[-1])), pretty(timeline))),
     )
+
+
+def prose_of(report: Report) -> Iterator[str]:
+    """Yield every sentence about findings: what is said of them, and what to do."""
+    yield headline(report)
+    for detector, lines in finding_lines(report).items():
+        for line in lines:
+            yield from (line.text, *line.details)
+        steps = advice(detector, report)
+        # A range that is full of leaks has their steps.
+        assert steps or detector == exhausted_range.NAME, detector
+        for step in steps:
+            yield from re.split(r"(?<=[.!?])\s+", step.text)
+
+
+def is_long(sentence: str) -> bool:
+    """Return whether a tired reader loses the thread: names in a list do not count."""
+    words = re.sub(r"\([^()]*\)", "", sentence).split()
+    return sum(not word.endswith(",") for word in words) > 40
+
+
+def too_wide(text: str) -> list[str]:
+    """Return the lines of prose that do not fit 100 columns.
+
+    Commands stay on one line, and so do the rows of tables; an error is a line of its own for grep.
+    """
+    no_prose = re.compile(rf"{_COMMAND}|nodeleak: |.*\S {{2,}}\S")
+    return [line for line in text.splitlines() if len(line) > 100 and not no_prose.match(line)]
+
+
+def broken_commands(text: str) -> list[str]:
+    """Return the lines in which a command begins and does not end."""
+    begun = re.compile(r"'(nodeleak|kubectl) [^']*$")
+    return [line for line in text.splitlines() if line.count("`") % 2 or begun.search(line)]
 
 
 def pretty(document: dict[str, Any]) -> str:

@@ -76,7 +76,7 @@ def test_the_headline_is_the_worst_that_is_known_and_never_good_about_what_was_n
             "incomplete",
             f"Incomplete: 7 of {checks}: it gave no word",
         ),
-        (FAILED, "incomplete", f"Incomplete: 1 of {checks}: shared_ip: KeyError"),
+        (FAILED, "incomplete", f"Incomplete: 1 of {checks}: shared_ip (KeyError)"),
         (scanned(without(node(LOST), "device_plugins")), "findings", leak_of_one),
         (replace(scanned(node()), cleaning=HALTED), "findings", halted),
         (replace(report_with(leak(1)), cleaning=HALTED), "findings", halted),

@@ -54,7 +54,7 @@ def test_a_leak_has_its_cause_and_the_time_of_the_last_start_only_bounds_it_from
         False,
         "kubenet/10.244.1.9",
     )
-    assert "likely cause: kubelet restart at 2026-03-26 19:00:00Z" in event["text"]
+    assert "likely cause: a kubelet restart (the last one: 2026-03-26 19:00:00Z)" in event["text"]
     assert event["text"].startswith("leak (began then or earlier): ")
     (at_boot,) = events(node(b.reservation("10.244.1.9", ""), processes=restarted), "leaked")
     assert at_boot["text"].startswith("leak (began then or later): ")

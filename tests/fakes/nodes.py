@@ -91,12 +91,12 @@ class FakeNode:
 
 _LEAKED_IN_SEED_004 = """\
 130 eventwatcher container-exporter-m9d2r 950b9e02d470d2a3bf7c39100827b0b49ef00f251d4abf354069c78bc25e0a5f
-131 weimob-ops k8s-sla-wqm6b 7e7a27ecd60f42446fe5ac4709e444f125ac88d6810de9dfd71e5721fdad0d71
-132 weimob-ops filebeat-applog-collection-rndhr 4988eaaf02d8cd2164f81a94b264a7b6e03cf87cb0b3a76ae74679f1bd5d3e97
-134 weimob-ops push-netstat-htjvj 8190a101707a17793e8cfd35485785a9610d9c524f7f041b7dced457e79268e5
+131 middleware k8s-sla-wqm6b 7e7a27ecd60f42446fe5ac4709e444f125ac88d6810de9dfd71e5721fdad0d71
+132 middleware filebeat-applog-collection-rndhr 4988eaaf02d8cd2164f81a94b264a7b6e03cf87cb0b3a76ae74679f1bd5d3e97
+134 middleware push-netstat-htjvj 8190a101707a17793e8cfd35485785a9610d9c524f7f041b7dced457e79268e5
 135 debug debug-agent-2r94g decef236193c498235ab5efc33498d06abc34bea58ee7a68d1110228e4e59df2
 217 kube-system fluentd-cz8qq a1c4b1a54172d325df761de068e1ccb37040bfd7c175539912fa60232eca9b5e
-235 weimob-ops filebeat-opslog-collection-c59hf 0a917f395c84f42f6d060bee9bcbac403c396dceec88e7d4c9301493a7ad9233
+235 middleware filebeat-opslog-collection-c59hf 0a917f395c84f42f6d060bee9bcbac403c396dceec88e7d4c9301493a7ad9233
 """
 """Address in 10.253.6.0/24, namespace, pod and sandbox, from the kubelet's log and the node's files of the incident."""
 
@@ -105,7 +105,7 @@ _WORKLOADS = (
     ("saas-jcpt-tomcat-dev", "saas-jcpt-open-message-producer-service-tomcat-dev"),
     ("saas-xiaoke-other-dev", "saas-xiaoke-libreoffice-service-other-dev"),
     ("saas-o2o-public-tomcat-dev", "saas-o2o-public-notification-task-tomcat-dev"),
-    ("weimob-ops", "kibana-k8s"),
+    ("middleware", "kibana-k8s"),
 )
 
 

@@ -5,7 +5,7 @@ end, as on a disk or a server that does not answer, then stops every ADD and DEL
 runtime ends a plugin after minutes, but not what the plugin has started.
 
 Means: a CNI plugin has been running for a minute or more, or a FIFO is in the directory of a
-network: host-local opens each file of it, and waits for ever for whoever writes to a FIFO. Severity
+network: host-local opens each file of it, and waits forever for whoever writes to a FIFO. Severity
 critical: a plugin has been running for five minutes, pods wait, and none with a network of its own
 has started meanwhile.
 """
@@ -110,7 +110,7 @@ def _fifos(snapshot: Snapshot) -> Iterator[Finding]:
                     NAME,
                     f"{store.network}/{entry.name}",
                     f"{path} is a FIFO: host-local opens it in each ADD and DEL of "
-                    f"{store.network}, and waits for ever: remove it with `(exec 3<>{path}; rm {path})`",
+                    f"{store.network}, and waits forever: remove it with `(exec 3<>{path}; rm {path})`",
                     network=store.network,
                     kinds=(_FIFO,),
                 )

@@ -10,7 +10,7 @@ from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment
 from agent.model.finding import RESTARTS, LeakCause
 from agent.model.runtime import CRI_O
 from agent.model.snapshot import Known, Reservation, known_or
-from agent.model.text import format_time, join_names
+from agent.model.text import format_time, join_few
 
 _DURING_ADD: Final = LONGEST_ADD + timedelta(minutes=1)
 """A runtime that starts so soon after a reservation was made died while the network plugin ran."""
@@ -19,17 +19,16 @@ _AFTER_START: Final = timedelta(minutes=15)
 _GENERATION: Final = timedelta(hours=1)
 """Sandboxes that were lost together have their successors within this time of each other."""
 _MAX_GENERATIONS: Final = 8
-_NAMED_PODS: Final = 5
 _MIN_LOST: Final = 2
 """Sandboxes: a single one may have been removed by hand."""
 
 _CAUSES: Final = {
-    LeakCause.KUBELET_RESTART: "likely cause: kubelet restart at {time} or earlier",
-    LeakCause.RUNTIME_RESTART: "likely cause: restart of {runtime} at {time} or earlier",
+    LeakCause.KUBELET_RESTART: "likely cause: a kubelet restart (the last one: {time})",
+    LeakCause.RUNTIME_RESTART: "likely cause: a restart of {runtime} (the last one: {time})",
     LeakCause.RUNTIME_STATE_LOST: (
         "likely cause: {runtime} started at {time} without a record of earlier sandboxes"
     ),
-    LeakCause.NODE_REBOOT: "likely cause: node reboot at {time} or earlier",
+    LeakCause.NODE_REBOOT: "likely cause: a reboot of the node (the last one: {time})",
     LeakCause.SANDBOX_REPLACED: (
         "likely cause: the sandbox was lost before a newer one of its pod was created at {time}"
     ),
@@ -38,7 +37,7 @@ _CAUSES: Final = {
         "ran; reserved at {time}"
     ),
     LeakCause.TEARDOWN_SKIPPED: (
-        "likely cause: sandbox removed without a completed CNI DEL{calls}{fails}; "
+        "likely cause: the sandbox was removed without a completed CNI DEL{calls}{fails}; "
         "reserved at {time}"
     ),
     LeakCause.SETUP_FAILED: (
@@ -71,7 +70,7 @@ class Cause(NamedTuple):
         pods = sorted({sandbox.pod for sandbox in sandboxes if sandbox.pod})
         if self.kind is not LeakCause.NETWORK_RENAMED or not pods:
             return ""
-        names = join_names(pods[:_NAMED_PODS], len(pods[_NAMED_PODS:]))
+        names = join_few(pods)
         return f"; delete the pods that still have an address of {network}, too: {names}"
 
 

@@ -36,7 +36,7 @@ from agent.model.snapshot import (
     ReservationKey,
     require_available,
 )
-from agent.model.text import LONGEST_LIST, count_of, join_names
+from agent.model.text import FEW, LONGEST_LIST, count_of, join_names
 
 NAME = "leaked_reservation"
 SEVERITIES: Final = (Severity.WARNING,)
@@ -106,7 +106,7 @@ def _check_sources(assessment: Assessment) -> None:
         if newer and reservation.container_id not in index.containers:
             raise InsufficientData(
                 f"reservations: file {reservation.key} is newer than the node's clock, which was "
-                "set"
+                "set: check it with `timedatectl`"
             )
     undecided = [
         entry
@@ -188,6 +188,15 @@ def _summary(
     )
 
 
+def _listed(findings: Sequence[Finding], ips: Sequence[str], unlisted: int) -> str:
+    """Write few addresses with their pods, and many as runs of consecutive ones."""
+    pods = {finding.subject.rpartition("/")[2]: finding.pod for finding in findings}
+    if len(ips) <= FEW and not unlisted and any(pods.values()):
+        return ", ".join(f"{ip} ({pods[ip] or 'pod unknown'})" for ip in ips)
+    consecutive = runs(ips)
+    return join_names(consecutive if len(consecutive) <= LONGEST_LIST else ips, unlisted)
+
+
 def describe_group(findings: Sequence[Finding], assessment: Assessment) -> str:
     """Describe several leaks of one network and cause."""
     network = findings[0].network
@@ -205,12 +214,8 @@ def describe_group(findings: Sequence[Finding], assessment: Assessment) -> str:
             ips.append(ip)
             ports += [f"{port} to {ip}" for port in finding.port_mappings]
     count = sum(finding.count for finding in findings)
-    addresses = ""
-    if ips:
-        consecutive = runs(ips)
-        shown = consecutive if len(consecutive) <= LONGEST_LIST else ips
-        addresses = f": {join_names(shown, count - len(ips))}"
+    addresses = f": {_listed(findings, ips, count - len(ips))}" if ips else ""
     leaked = f"{count_of(count, 'address', 'addresses')} in {network} leaked"
     rules = host_ports.describe(join_names(ports))
     remaining = cause.describe_remaining(network, assessment)
-    return f"{leaked}, {reason}{addresses}{rules}{remaining}"
+    return f"{leaked}{addresses}; {reason}{rules}{remaining}"

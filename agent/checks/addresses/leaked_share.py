@@ -51,7 +51,7 @@ def doubt(assessment: Assessment, network: str) -> str | None:
     It does if the list has a running sandbox of every pod that has an address here, and at least
     `MIN_WITNESSES` of these sandboxes have a reservation in the network: otherwise its IDs may be
     those of another runtime. Pods are compared by UID, and by the sandbox that their address is
-    reserved for, so that another sandbox is no proof.
+    reserved for, so another sandbox proves nothing.
     """
     snapshot = assessment.snapshot
     if isinstance(snapshot.pods, NotRequested):

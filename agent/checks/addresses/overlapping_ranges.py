@@ -8,7 +8,7 @@ has a pool over the range, or if podman or nerdctl has a network with the range 
 Means: both networks are in use, and their ranges overlap, or a running container has an address of
 the one in the range of the other. Or a file of the CNI configuration that is not the pods' has a
 range over theirs, and its network has a directory of host-local. Severity info: at least one
-network is no pod's `eth0`, or has no directory, so that nobody has used it.
+network is not the `eth0` of any pod, or has no directory, so that nobody has used it.
 """
 
 from collections import defaultdict
@@ -18,12 +18,12 @@ from typing import Final, NamedTuple
 
 from agent.checks.detector import Advice, Noun, Step
 from agent.checks.host_local_ranges import written_ranges
-from agent.checks.node_network import few
 from agent.model.assessment import PRIMARY, Assessment, State, or_none
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import RangeSets, begin_within, covers, overlap
 from agent.model.runtime import RuntimeNetwork
 from agent.model.snapshot import InsufficientData, Known, known_or, require_available
+from agent.model.text import join_few
 
 NAME = "overlapping_ranges"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
@@ -134,7 +134,7 @@ def _left_pods(assessment: Assessment, network: str) -> str:
     entries = or_none(assessment.entries, network) or ()
     names = [entry.pod for entry in entries if entry.state is State.IN_USE and entry.pod]
     left = f"; {network} is no longer in the CNI configuration"
-    pods = f"{few(names)} still {'has' if len(names) == 1 else 'have'} addresses from it"
+    pods = f"{join_few(names)} still {'has' if len(names) == 1 else 'have'} addresses from it"
     return f"{left}, and {pods}" if names else left
 
 

@@ -16,7 +16,7 @@ from agent.checks.waiting_pods import overdue_pods, unstarted_pods
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.snapshot import Snapshot, known_or, require_available
-from agent.model.text import count_of, join_names
+from agent.model.text import count_of, join_few
 
 NAME = "stopped_kubelet"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
@@ -37,7 +37,6 @@ ADVICE: Final = Advice(
     ),
     runbook="StuckTeardown.md#nodeleakstoppedkubelet",
 )
-_NAMED_PODS: Final = 5
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -77,4 +76,4 @@ def _overdue_pods(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _names(pods: list[str]) -> str:
-    return join_names(pods[:_NAMED_PODS], len(pods[_NAMED_PODS:]))
+    return join_few(pods)

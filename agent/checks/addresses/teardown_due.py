@@ -92,7 +92,7 @@ def _should_be_gone(
 def _pod_of(
     reservation: Reservation, entry: ClassifiedReservation, index: SnapshotIndex
 ) -> Pod | None:
-    """Return the pod that the sandbox is of, which is no successor with the same name."""
+    """Return the pod that the sandbox is of, not a successor with the same name."""
     container = index.containers.get(entry.container_id)
     for pod in known_or(index.snapshot.pods, ()):
         if container is not None and container.pod_uid:

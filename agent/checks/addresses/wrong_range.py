@@ -9,7 +9,7 @@ addresses of an earlier range.
 Means: a network of the pods has a range outside of the node's pod CIDRs, family by family, or
 running pods have such addresses; or its ranges are ones that host-local refuses in ADD and in DEL
 (host bits, none at all, overlapping). Only bridge, ptp and flannel are judged: Calico, Cilium,
-macvlan and others have addresses of their own. Nothing is said of a Node without a pod CIDR, unless
+macvlan and others have addresses of their own. A Node without a pod CIDR is not judged, unless
 another file shows that the cluster has a network that is not used.
 Severity critical: pods wait, or have such addresses while the cluster's own network is configured
 in another place. Severity info: the range is wider than the pod CIDR, which is right on a cluster
@@ -24,7 +24,7 @@ from typing import Final
 
 from agent.checks.detector import Advice, Noun, Step
 from agent.checks.host_local_ranges import BRIDGING, IPNetwork, refusal, subnet_of
-from agent.checks.node_network import few, waiting
+from agent.checks.node_network import waiting
 from agent.model.assessment import (
     KUBENET,
     PRIMARY,
@@ -39,7 +39,7 @@ from agent.model.ranges import Range
 from agent.model.remedy import Remedy
 from agent.model.runtime import DOCKER, RuntimeNetwork
 from agent.model.snapshot import InsufficientData, known_or, require_available
-from agent.model.text import count_of
+from agent.model.text import count_of, join_few
 
 NAME = "wrong_range"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
@@ -466,7 +466,7 @@ def _pods(users: Sequence[ClassifiedReservation]) -> str:
     if not users:
         return ""
     names = sorted(f"{user.pod or user.container_id[:12]} {user.name}" for user in users)
-    return f"{count_of(len(names), 'address', 'addresses')} in use: {few(names)}"
+    return f"{count_of(len(names), 'address', 'addresses')} in use: {join_few(names)}"
 
 
 def _runs_api_server(assessment: Assessment) -> bool:

@@ -19,22 +19,25 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from agent.checks.cluster.volume_causes import (
     EVENTS_LIVE,
     FIXED,
     Cause,
+    Explanation,
     commands,
     describe_version,
     explain,
+    list_holders,
     possible_causes,
 )
 from agent.checks.detector import Advice, Noun, Step
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
+from agent.model.remedy import Remedy
 from agent.model.snapshot import InsufficientData, Node, Pod, Snapshot, known_or
-from agent.model.text import format_time
+from agent.model.text import format_time, join_few
 from agent.model.versions import is_since
 from agent.model.volumes import MIGRATED, Attachment, Attachments, Confidence
 
@@ -75,21 +78,21 @@ ADVICE: Final = Advice(
         Step("Kubernetes 1.26 and later (1.25.1, 1.24.5, 1.23.11, 1.22.14) restores the entry."),
     ),
     runbook="VolumeLost.md#nodeleakvolumelost",
-    in_messages=True,
+    in_findings=True,
 )
-
-_NAMED: Final = 3
-"""How many pods a message names. It counts the others."""
 
 _FIRST: Final = "first check that no other node has the volume; then"
+_RESTART_LEADER: Final = "restart the leader of the kube-controller-manager"
+_UNCORDON: Final = (
+    "uncordon when the volume has left volumesInUse and volumesAttached and its VolumeAttachment "
+    "is gone"
+)
 _RECREATE_POD: Final = (
-    f"{_FIRST} cordon the node, delete the waiting pods, and uncordon when the volume has left "
-    "volumesInUse and volumesAttached and its VolumeAttachment is gone; if that takes more than "
-    "ten minutes, restart the leader of the kube-controller-manager"
+    f"{_FIRST} cordon the node, delete the waiting pods, and {_UNCORDON}; if that takes more than "
+    f"ten minutes, {_RESTART_LEADER}"
 )
 _REATTACH: Final = (
-    f"{_FIRST} restart the leader of the kube-controller-manager, which attaches it again; tell "
-    "the owner of the storage"
+    f"{_FIRST} {_RESTART_LEADER}, which attaches it again; tell the owner of the storage"
 )
 _PROBLEMS: Final = {
     Confidence.MOUNTED: "{volume} is mounted{users} but missing from the node's volumesAttached, "
@@ -258,12 +261,12 @@ def _unconfirmed(
     if explanation is not None:
         confidence = explanation.confidence
         severity = Severity.INFO
-        reason = f"{explanation.text}; {explanation.remedy}"
+        reason = _Reason.of(explanation)
     elif not (attachment.attached or uids.isdisjoint(answers.failed_pods)):
         confidence = Confidence.FAILING
         severity = Severity.INFO
         causes = [Cause.ELSEWHERE, Cause.FAILING]
-        reason = _one_of(causes, attachment, users[0], snapshot)
+        reason = _one_of(causes, attachment, users, snapshot)
     else:
         oldest = max(_waiting_times(snapshot, users).values())
         were_read = answers.events_read
@@ -274,32 +277,109 @@ def _unconfirmed(
             causes = [Cause.FAILING, Cause.LOST]  # this version should not lose it
         if exact and causes == [Cause.LOST]:
             severity = Severity.CRITICAL
-        reason = _one_of(causes, attachment, users[0], snapshot)
+        reason = _one_of(causes, attachment, users, snapshot)
     problem = _NOT_LISTED.format(
         volume=attachment.volume, users=_describe_users(users, mounted=False, exact=exact)
     )
-    message = f"{confidence.value}: {problem}; {reason}{_not_requested(snapshot)}"
     found = _finding(snapshot, attachment.volume, confidence, users, exact=exact)
-    return replace(found, message=message, severity=severity)
+    lead, *pods = f"{confidence.value}: {problem}".split("; ")
+    less_certain = _not_requested(snapshot)
+    return replace(
+        found,
+        message="; ".join([lead, *pods, reason.text, *less_certain]),
+        severity=severity,
+        lead=lead,
+        details=(*pods, *reason.details, *less_certain),
+        steps=reason.steps,
+    )
 
 
-def _one_of(causes: Sequence[Cause], attachment: Attachment, pod: Pod, snapshot: Snapshot) -> str:
+class _Reason(NamedTuple):
+    """Why a volume is not attached, and what to do."""
+
+    text: str
+    """All of it in one sentence."""
+    details: tuple[str, ...]
+    steps: tuple[Remedy, ...]
+
+    @classmethod
+    def of(cls, explanation: Explanation) -> "_Reason":
+        remedies = explanation.remedies
+        texts = [f"{one.text}: {one.command}" if one.command else one.text for one in remedies]
+        steps = tuple(map(_as_step, remedies))
+        return cls("; ".join([explanation.text, *texts]), (explanation.text,), steps)
+
+
+def _as_step(remedy: Remedy) -> Remedy:
+    """Write a clause as a sentence of its own."""
+    text = f"{remedy.text[0].upper()}{remedy.text[1:]}"
+    return replace(remedy, text=f"{text}{':' if remedy.command else '.'}")
+
+
+def _one_of(
+    causes: Sequence[Cause], attachment: Attachment, users: Sequence[Pod], snapshot: Snapshot
+) -> _Reason:
     """Name the reasons that are possible, and how to tell them apart."""
     version = describe_version(snapshot.server_version)
     names = {cause: cause.value for cause in causes}
     if Cause.LOST in names:
         names[Cause.LOST] = f"{Cause.LOST.value} ({version})"
     if list(names) == [Cause.LOST]:
-        return f"{names[Cause.LOST]}; {_RECREATE_POD}"
-    namespace, _, name = pod.name.partition("/")
-    decide = "; ".join(commands(attachment, snapshot.node_name, namespace, name))
+        lost = names[Cause.LOST]
+        steps_of_lost = _recreate(attachment.volume, snapshot.node_name, users)
+        return _Reason(f"{lost}; {_RECREATE_POD}", (lost,), steps_of_lost)
+
+    namespace, _, name = users[0].name.partition("/")
+    which = commands(attachment, snapshot.node_name, namespace, name)
+    decide = f"{'; '.join(which)} (Events live for an hour)"
     if len(names) > 1:
         text = f"one of: {'; '.join(names.values())}; to tell them apart: {decide}"
+        details = tuple(f"possible: {name}" for name in names.values())
     else:
-        text = f"nothing else is possible but: {names[causes[0]]}; see {decide}"
+        (name,) = names.values()
+        text = f"nothing else is possible but: {name}; see {decide}"
+        details = (f"nothing else is possible but: {name}",)
+    see = f"See why {attachment.volume} is not attached (Events of pods live for an hour):"
+    steps = [Remedy(see, command) for command in which]
     if Cause.LOST in names and is_since(snapshot.server_version, FIXED) is False:
         text += f"; if its entry was lost, {_RECREATE_POD}"
-    return text
+        steps += _recreate(attachment.volume, snapshot.node_name, users, "if its entry was lost, ")
+    return _Reason(text, details, tuple(steps))
+
+
+def _check_others(volume: str, condition: str = "") -> Remedy:
+    text = f"{condition}check that no other node has {volume}:"
+    return Remedy(f"{text[0].upper()}{text[1:]}", list_holders(volume))
+
+
+def _recreate(
+    volume: str, node: str, pods: Iterable[Pod], condition: str = ""
+) -> tuple[Remedy, ...]:
+    """Return how to have the volume attached anew for waiting pods. `condition`: if it is one."""
+    again = f"Then cordon the node, and delete the pods that wait for {volume}:"
+    names = [pod.name.partition("/") for pod in pods]
+    return (
+        _check_others(volume, condition),
+        Remedy(again, f"kubectl cordon {node}"),
+        *(Remedy(again, f"kubectl delete pod -n {space} {name}") for space, _, name in names),
+        Remedy(
+            f"When {volume} has left volumesInUse and volumesAttached, and its VolumeAttachment is "
+            "gone:",
+            f"kubectl uncordon {node}",
+        ),
+        Remedy(f"If that takes more than ten minutes, {_RESTART_LEADER}."),
+    )
+
+
+def _reattach(volume: str) -> tuple[Remedy, ...]:
+    """Return how to have the volume of a running pod attached again."""
+    return (
+        _check_others(volume),
+        Remedy(
+            "Restart the leader of the kube-controller-manager, which attaches the volume again."
+        ),
+        Remedy("Tell the owner of the storage: the volume may have been detached under its pod."),
+    )
 
 
 def _waiting_times(snapshot: Snapshot, pods: Iterable[Pod]) -> dict[Pod, timedelta]:
@@ -363,11 +443,18 @@ def _finding(
     problem = _PROBLEMS.get(confidence, _NOT_LISTED).format(
         volume=volume, users=_describe_users(users, mounted=is_mounted, exact=exact)
     )
-    remedy = f"{_REATTACH if is_mounted else _RECREATE_POD}{_not_requested(snapshot)}"
+    lead, *described = f"{confidence.value}: {problem}".split("; ")
+    version = describe_version(snapshot.server_version)
+    less_certain = _not_requested(snapshot)
+    remedy = _REATTACH if is_mounted else _RECREATE_POD
     return Finding(
         NAME,
         f"volume {volume}",
-        f"{confidence.value}: {problem}; {describe_version(snapshot.server_version)}; {remedy}",
+        "; ".join([lead, *described, version, remedy, *less_certain]),
+        lead=lead,
+        details=(*described, version, *less_certain),
+        steps=_reattach(volume) if is_mounted else _recreate(volume, snapshot.node_name, users),
+        pods=tuple(pod.name for pod in users),
         severity=Severity.CRITICAL,
         pod=users[0].name if exact and len(users) == 1 else "",
         since=min(scheduled, default=None),
@@ -378,14 +465,12 @@ def _finding(
 
 def _describe_users(pods: Sequence[Pod], *, mounted: bool, exact: bool) -> str:
     described = []
-    for pod in pods[:_NAMED]:
+    for pod in pods:
         since = ""
         if pod.scheduled and pod.started is None:
             since = f" since {format_time(pod.scheduled)}"
         described.append(f"{pod.name}{since}")
-    names = ", ".join(described)
-    if len(pods) > _NAMED:
-        names += f" and {len(pods) - _NAMED} more"
+    names = join_few(described)
     if mounted:
         return f" (by {names})" if names else ""
     if exact:
@@ -393,6 +478,6 @@ def _describe_users(pods: Sequence[Pod], *, mounted: bool, exact: bool) -> str:
     return f"; it is unknown which pod needs it; waiting pods with a claim: {names}"
 
 
-def _not_requested(snapshot: Snapshot) -> str:
+def _not_requested(snapshot: Snapshot) -> list[str]:
     skipped = sorted(known_or(snapshot.attachments, Attachments()).not_requested)
-    return f"; nodeleak may not {', '.join(skipped)}, so this is less certain" if skipped else ""
+    return [f"nodeleak may not {', '.join(skipped)}, so this is less certain"] if skipped else []

@@ -5,6 +5,7 @@ one as unregistered (clusterstate, `getNotRegisteredNodes`). Its status has coun
 """
 
 import re
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -29,8 +30,18 @@ _NOTICED: Final = timedelta(minutes=1)
 class Doubt(NamedTuple):
     """Why the autoscaler may not recognize a provider ID."""
 
-    message: str
+    lead: str
+    details: tuple[str, ...]
     severity: Severity
+
+    @property
+    def message(self) -> str:
+        remedies = (
+            "compare it with the ID at the cloud provider",
+            "if they differ, pause the autoscaler or protect the instance",
+            "without an autoscaler, set --provider-id=ignored",
+        )
+        return "; ".join([self.lead, *self.details, *remedies])
 
 
 def scheme(provider_id: str) -> str | None:
@@ -70,12 +81,13 @@ def doubt_of_id(node: Node, deadlines: Deadlines, snapshot: Snapshot) -> Doubt |
         reason = "and the autoscaler misses the Node of an instance, which may be this one"
     else:
         return None
+    effect = (
+        "if it is not exactly the ID of the instance, the cluster-autoscaler may delete the "
+        f"instance from {due(node.created, deadlines)}"
+    )
     return Doubt(
-        f"unverified: the Node {node.name} has the provider ID {node.provider_id}, {reason}; if it "
-        "is not exactly the ID of the instance, the cluster-autoscaler may delete the instance "
-        f"from {due(node.created, deadlines)}{autoscaler_status(snapshot)}; compare it with the "
-        "ID at the cloud provider; if they differ, pause the autoscaler or protect the instance; "
-        "without an autoscaler, set --provider-id=ignored",
+        f"unverified: the Node {node.name} has the provider ID {node.provider_id}, {reason}",
+        (effect, *autoscaler_status(snapshot)),
         Severity.WARNING if is_likely else Severity.INFO,
     )
 
@@ -105,17 +117,18 @@ def due(created: datetime, deadlines: Deadlines) -> str:
     return f"about {at} on (--max-node-provision-time={format_age(deadlines.provision)})"
 
 
-def autoscaler_status(snapshot: Snapshot) -> str:
-    """Return what the autoscaler's status says, as the end of a sentence."""
+def autoscaler_status(snapshot: Snapshot) -> Iterator[str]:
+    """Yield what the autoscaler's status says; nothing if it was not read."""
     status = known_or(snapshot.autoscaler, None)
     if status is None:
-        return ""
+        return
     if status.why:
-        return f"; the autoscaler's status is unknown: {status.why}"
+        yield f"the autoscaler's status is unknown: {status.why}"
+        return
     counts = []
     if status.unregistered is not None:
         counts.append(f"{count_of(status.unregistered, 'node')} unregistered")
     if status.long_unregistered is not None:
         counts.append(f"{status.long_unregistered} for so long that it deletes them")
     at = f"of {format_time(status.told)}" if status.told else "says"
-    return f"; the autoscaler's status {at}: {', '.join(counts) or 'no counts'} (whole cluster)"
+    yield f"the autoscaler's status {at}: {', '.join(counts) or 'no counts'} (whole cluster)"

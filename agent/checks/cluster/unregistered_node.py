@@ -24,12 +24,12 @@ autoscaler runs, or which instance it misses.
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from agent.checks.cluster.provider_ids import autoscaler_status, doubt_of_id, due
 from agent.checks.cluster.registration import Deadlines, evidence_of_cloud, evidence_of_node
 from agent.checks.detector import Advice, Noun, Step
-from agent.checks.kubelet_service import restart_command
+from agent.checks.kubelet_service import RESTARTS, Distribution, distribution, restart_command
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.registration import (
@@ -59,39 +59,89 @@ NOUN: Final = Noun(
     critical_headline="this node is not registered correctly: the cluster-autoscaler may delete "
     "the instance",
 )
+_AT_RISK: Final = "at_risk"
+_DELETED: Final = "deleted"
+_NOT_REGISTERED: Final = "not_registered"
+_REMOVED: Final = "removed"
+_SCALE_DOWN: Final = "scale_down"
+_ID: Final = "id"
+_MISSING_ID: Final = "missing_id"
+_CHANGED_ID: Final = "changed_id"
+_WRONG_ID: Final = "wrong_id"
+_RESTART: Final = {each: f"restart_{each}" for each in Distribution}
 ADVICE: Final = Advice(
     steps=(
-        Step("If the Node was removed on purpose, stop the kubelet: nothing else is to be done."),
         Step(
-            "Otherwise pause the autoscaler, or protect the instance from deletion, before "
-            "anything else."
+            "First pause the autoscaler, or protect the instance from deletion.",
+            kind=_AT_RISK,
         ),
         Step(
-            "If the Node is gone, restart the kubelet (`systemctl restart kubelet`; with k3s and "
-            "RKE2, their service), which registers it again."
+            "If the Node was deleted on purpose, stop the kubelet. Nothing else is to be done.",
+            kind=_DELETED,
         ),
         Step(
-            "If the ID is missing, repair the cloud-controller-manager, or set it (`kubectl patch "
-            'node NODE -p \'{"spec":{"providerID":"…"}}\'`), which is possible once; the '
-            "kubelet's --provider-id has an effect only when it registers."
+            "Otherwise restart k3s, which registers the Node again:",
+            (RESTARTS[Distribution.K3S],),
+            kind=_RESTART[Distribution.K3S],
         ),
         Step(
-            "If the ID has changed, compare it with the machine's ID at the cloud provider: if it "
-            "is wrong, tell the owner of the cloud-controller-manager."
+            "Otherwise restart RKE2, which registers the Node again:",
+            (RESTARTS[Distribution.RKE2],),
+            kind=_RESTART[Distribution.RKE2],
         ),
         Step(
-            "If the ID has the wrong form (k3s and RKE2 set `k3s://NODE` and `rke2://NODE`), it "
-            "cannot be changed: disable their cloud controller (`disable-cloud-controller: true`), "
-            "run that of the cloud, delete the Node, and restart the kubelet at once."
+            "Otherwise restart the kubelet, which registers the Node again:",
+            (RESTARTS[Distribution.OTHER],),
+            kind=_RESTART[Distribution.OTHER],
         ),
-        Step("Once the Node is right, undo the pause or the protection."),
+        Step(
+            "If the kubelet has started since and did not register the Node, its log says why:",
+            ("journalctl -u kubelet -u 'k3s*' -u 'rke2*' | grep -i regist",),
+            kind=_NOT_REGISTERED,
+        ),
+        Step(
+            "If the Node was removed on purpose, stop the kubelet (with k3s and RKE2, their "
+            "service): it registers the Node when it starts.",
+            kind=_REMOVED,
+        ),
+        Step(
+            "The autoscaler removes a marked node by itself. To keep the node:",
+            (
+                "kubectl annotate node NODE cluster-autoscaler.kubernetes.io/scale-down-disabled=true",
+            ),
+            kind=_SCALE_DOWN,
+        ),
+        Step(
+            "If the ID is missing, repair the cloud-controller-manager. Or set the ID, which is "
+            "possible once (the kubelet's --provider-id has an effect only when it registers):",
+            ("""kubectl patch node NODE -p '{"spec":{"providerID":"ID"}}'""",),
+            kind=_MISSING_ID,
+        ),
+        Step(
+            "If the ID has changed, compare it with the machine's ID at the cloud provider. If it "
+            "is right, do nothing: the finding ends after an hour. If it is wrong, pause the "
+            "autoscaler, then tell the owner of the cloud-controller-manager.",
+            kind=_CHANGED_ID,
+        ),
+        Step(
+            "If the ID may be wrong, compare it with the machine's ID at the cloud provider. If "
+            "they differ, pause the autoscaler, or protect the instance.",
+            kind=_WRONG_ID,
+        ),
+        Step(
+            "An ID of the wrong form (k3s and RKE2 set `k3s://NODE` and `rke2://NODE`) cannot be "
+            "changed. Disable their cloud controller (`disable-cloud-controller: true`) and run "
+            "that of the cloud. Then delete the Node, and restart the kubelet at once.",
+            kind=_WRONG_ID,
+        ),
+        Step("Once the Node is right, undo the pause or the protection.", kind=_AT_RISK),
         Step(
             "On bare metal, or where nothing deletes instances, `--provider-id=ignored` disables "
-            "the checks of the ID."
+            "the checks of the ID.",
+            kind=_ID,
         ),
     ),
     runbook="NodeUnregistered.md#nodeleaknodeunregistered",
-    in_messages=True,
 )
 
 REGISTERS_WITHIN: Final = timedelta(seconds=60)
@@ -128,6 +178,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
                 f"the Node {node.name} {_MARKED[taint.key]}{since} (taint {taint.key})",
                 severity=Severity.INFO,
                 since=taint.at,
+                kinds=(_SCALE_DOWN,),
             )
     yield from _find_changed_id(node, registration, snapshot.taken_at)
     yield from _find_missing_id(node, registration, snapshot)
@@ -146,6 +197,7 @@ def _find_deleted(snapshot: Snapshot, registration: Registration) -> Iterator[Fi
     last = registration.last
     if last and last.name != name:
         last = None
+    kind = _RESTART[distribution(snapshot)]
     if last and last.at >= started:
         remedy = (
             f"restart the kubelet ({restart_command(snapshot)}), which registers the node only "
@@ -156,30 +208,51 @@ def _find_deleted(snapshot: Snapshot, registration: Registration) -> Iterator[Fi
     else:
         start = format_time(started)
         remedy = f"the kubelet has not registered it since its start at {start}: check its log"
+        kind = _NOT_REGISTERED
 
-    severity, message = _describe_deletion(snapshot, last, evidence, remedy)
+    deletion = _describe_deletion(snapshot, last, evidence, remedy)
+    is_info = deletion.severity is Severity.INFO
     yield Finding(
         NAME,
         f"Node {name}",
-        f"the Node {name} was {message}",
-        severity=severity,
+        f"the Node {name} was {deletion.message}",
+        severity=deletion.severity,
         since=last.at if last else started,
         urgent=True,  # its pods are deleted 40 s later, and the agent is among them
+        headline="" if is_info else f"the Node {name} was deleted: {deletion.effect}",
+        lead=f"the Node {name} was {deletion.lead}",
+        details=deletion.details,
+        kinds=(_REMOVED,) if is_info else (_AT_RISK, _DELETED, kind),
     )
+
+
+class _Deletion(NamedTuple):
+    """How severe it is that a Node was deleted, and how to describe it."""
+
+    severity: Severity
+    lead: str
+    details: tuple[str, ...]
+    remedy: str
+    effect: str = ""
+    """What follows, for the headline."""
+
+    @property
+    def message(self) -> str:
+        first, *others = self.details
+        joined = "; ".join([first, *others, self.remedy])
+        return f"{self.lead}{'; ' if self.severity is Severity.INFO else ': '}{joined}"
 
 
 def _describe_deletion(
     snapshot: Snapshot, last: LastSeen | None, evidence: str, remedy: str
-) -> tuple[Severity, str]:
-    """Return how severe it is that a Node was deleted, and the end of the message.
-
-    `evidence`: that it existed. `remedy`: what to do unless it was deleted on purpose.
-    """
+) -> _Deletion:
+    """`evidence`: that it existed. `remedy`: what to do unless it was deleted on purpose."""
     if last and last.removal in _PLANNED:
-        return Severity.INFO, (
-            f"removed on purpose: {_PLANNED[last.removal]} before it was deleted ({evidence}); its "
-            "kubelet is still running; to keep it removed, stop the kubelet, which registers the "
-            "node when it starts"
+        return _Deletion(
+            Severity.INFO,
+            f"removed on purpose: {_PLANNED[last.removal]} before it was deleted ({evidence})",
+            ("its kubelet is still running",),
+            "to keep it removed, stop the kubelet, which registers the node when it starts",
         )
 
     is_cordoned = last is not None and last.removal is Removal.CORDONED
@@ -190,21 +263,31 @@ def _describe_deletion(
             "is running"
         )
 
-    status = autoscaler_status(snapshot)
+    status = tuple(autoscaler_status(snapshot))
     deadlines = Deadlines(snapshot.registration.known().provision_time)
     remedy += ", unless the Node was deleted on purpose"
     if last and last.gone and snapshot.taken_at - last.gone >= deadlines.acted:
-        return Severity.WARNING, f"{deleted}: {evidence}; {_NOT_DELETED_SINCE}{status}; {remedy}"
+        details = (evidence, _NOT_DELETED_SINCE, *status)
+        return _Deletion(
+            Severity.WARNING, deleted, details, remedy, "restart its kubelet, or stop it"
+        )
 
     due = f"{format_age(deadlines.provision)} after it notices"
+    effect = "a cluster-autoscaler may delete the machine"
     if last:
-        due += f" (at {format_time(last.at + deadlines.provision)} or later)"
-    message = (
-        f"{deleted}: {evidence}; its pods are deleted after 40 s, and a cluster-autoscaler deletes "
-        f"the instance {due}{status}; {remedy}; until then, pause the autoscaler or protect the "
-        "instance"
+        at = format_time(last.at + deadlines.provision)
+        due += f" (at {at} or later)"
+        effect += f" from {at} on"
+    deletions = (
+        "its pods are deleted after 40 s, and a cluster-autoscaler deletes the instance " + due
     )
-    return Severity.WARNING if is_cordoned else Severity.CRITICAL, message
+    return _Deletion(
+        Severity.WARNING if is_cordoned else Severity.CRITICAL,
+        deleted,
+        (evidence, deletions, *status),
+        f"{remedy}; until then, pause the autoscaler or protect the instance",
+        effect,
+    )
 
 
 def _unknown_name(registration: Registration, name: str) -> str:
@@ -246,16 +329,22 @@ def _find_missing_id(
         if age >= deadlines.critical or _is_overdue(snapshot):
             severity = Severity.CRITICAL
 
-    message = (
+    lead = (
         f"the Node {node.name} has had no provider ID since it registered at "
-        f"{format_time(node.created)}, and needs one: {reason}; "
-        f"{effect}{autoscaler_status(snapshot)}; repair the cloud-controller-manager, or set "
-        f"spec.providerID of the Node (it can be set only once); {remedy}"
+        f"{format_time(node.created)}, and needs one"
+    )
+    details = (reason, effect, *autoscaler_status(snapshot))
+    repair = (
+        "repair the cloud-controller-manager, or set spec.providerID of the Node (it can be set "
+        "only once)"
     )
     yield Finding(
         NAME,
         f"provider ID of {node.name}",
-        message,
+        f"{lead}: {'; '.join([*details, repair, remedy])}",
+        lead=lead,
+        details=details,
+        kinds=(_AT_RISK, _MISSING_ID, _ID),
         severity=severity,
         since=node.created,
         headline=headline,
@@ -295,6 +384,9 @@ def _find_wrong_id(node: Node, registration: Registration, snapshot: Snapshot) -
             f"form of the provider ID of {node.name}",
             doubt.message,
             severity=doubt.severity,
+            lead=doubt.lead,
+            details=doubt.details,
+            kinds=(_WRONG_ID, _ID),
             since=node.created,
             identity=(doubt.severity.value,),
         )
@@ -312,17 +404,24 @@ def _find_changed_id(node: Node, registration: Registration, now: datetime) -> I
         return
     if not last.earlier_id or not node.provider_id or now - last.changed >= REPORTED_FOR:
         return
-    message = (
+    effect = (
+        "with a wrong ID, the cloud's controllers may delete the Node, and a cluster-autoscaler "
+        "the instance"
+    )
+    lead = (
         f"the Node {node.name} has the provider ID {node.provider_id}, and had {last.earlier_id} "
-        "before; compare it with the machine's ID at the cloud provider; if it is right, do "
-        "nothing: the finding ends after an hour; if it is wrong, first pause the autoscaler, then "
-        "tell the owner of the cloud-controller-manager: the cloud's controllers may delete the "
-        "Node, and a cluster-autoscaler the instance"
+        "before"
     )
     yield Finding(
         NAME,
         f"changed provider ID of {node.name}",
-        message,
+        f"{lead}; compare it with the machine's ID at the cloud provider; if it is right, do "
+        "nothing: the finding ends after an hour; if it is wrong, first pause the autoscaler, then "
+        "tell the owner of the cloud-controller-manager: the cloud's controllers may delete the "
+        "Node, and a cluster-autoscaler the instance",
+        lead=lead,
+        details=(effect,),
+        kinds=(_CHANGED_ID,),
         since=last.changed,
         identity=(node.provider_id,),
     )

@@ -11,6 +11,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from agent.model.remedy import Remedy
 from agent.model.text import join_names
 from agent.model.versions import is_since
 from agent.model.volumes import Attachment, Confidence, VolumeEvent
@@ -44,7 +45,7 @@ class Explanation(NamedTuple):
 
     confidence: Confidence
     text: str
-    remedy: str
+    remedies: tuple[Remedy, ...]
 
 
 def explain(attachment: Attachment, events: Collection[VolumeEvent]) -> Explanation | None:
@@ -67,7 +68,7 @@ def explain(attachment: Attachment, events: Collection[VolumeEvent]) -> Explanat
         return Explanation(
             Confidence.ELSEWHERE,
             f"{Cause.ELSEWHERE.value}, as an Event says: {messages[USED_ELSEWHERE]}",
-            "`kubectl get volumeattachments` shows that node: end the pod there",
+            (Remedy("`kubectl get volumeattachments` shows that node: end the pod there"),),
         )
     if ATTACH_FAILED in messages:
         return _failing("Event", messages[ATTACH_FAILED])
@@ -89,7 +90,7 @@ def _no_driver(attachment: Attachment) -> Explanation:
     return Explanation(
         Confidence.NO_DRIVER,
         f"its CSI driver{driver} is not registered on this node",
-        "look at the pod of the driver's DaemonSet on this node",
+        (Remedy("look at the pod of the driver's DaemonSet on this node"),),
     )
 
 
@@ -97,23 +98,27 @@ def _elsewhere(attachment: Attachment) -> Explanation:
     holders = attachment.holders or ()
     names = [holder.node if holder.ready else f"{holder.node} (not Ready)" for holder in holders]
     first = holders[0].node
-    remedy = f"end the pod that uses it on {first}"
+    remedies = [Remedy(f"end the pod that uses it on {first}")]
     if not holders[0].ready:
-        remedy += (
-            f"; if that machine is certainly off: kubectl taint node {first} "
-            "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
-        )
+        taint = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+        command = f"kubectl taint node {first} {taint}"
+        remedies.append(Remedy("if that machine is certainly off", command))
     text = f"{Cause.ELSEWHERE.value}: {join_names(names)}"
     if attachment.shared is None:
         text += " (unverified: its access mode may allow several nodes)"
-    return Explanation(Confidence.ELSEWHERE, text, remedy)
+    return Explanation(Confidence.ELSEWHERE, text, tuple(remedies))
 
 
 def _failing(source: str, words: str) -> Explanation:
     return Explanation(
         Confidence.FAILING,
         f"attaching or detaching it fails, as its {source} says: {words}",
-        "the cluster tries again: repair what it says, or see the log of the driver's controller",
+        (
+            Remedy(
+                "the cluster tries again: repair what it says, or see the log of the driver's "
+                "controller"
+            ),
+        ),
     )
 
 
@@ -123,8 +128,13 @@ def _detaching() -> Explanation:
         Confidence.FAILING,
         "its VolumeAttachment for this node is being deleted, and remains: the detach of an "
         "earlier use has not ended",
-        "see the log of the driver's controller (its container csi-attacher), which removes the "
-        "finalizer; do not remove it by hand while the volume may be attached",
+        (
+            Remedy(
+                "see the log of the driver's controller (its container csi-attacher), which "
+                "removes the finalizer"
+            ),
+            Remedy("do not remove it by hand while the volume may be attached"),
+        ),
     )
 
 
@@ -158,14 +168,20 @@ def _possible(attachment: Attachment, *, events_known: bool) -> Iterator[Cause]:
         yield Cause.LOST
 
 
+def list_holders(volume: str) -> str:
+    """Return the command that shows which nodes have a volume."""
+    if _CSI.fullmatch(volume):
+        return "kubectl get volumeattachments"
+    columns = "NODE:.metadata.name,ATTACHED:.status.volumesAttached[*].name"
+    return f"kubectl get nodes -o custom-columns='{columns}'"
+
+
 def commands(attachment: Attachment, node: str, namespace: str, pod: str) -> list[str]:
-    """Return what tells the reasons apart. `pod`: one that waits."""
+    """Return what tells the reasons apart. `pod`: one that waits; its Events live for an hour."""
+    where = [list_holders(attachment.volume)]
     if _CSI.fullmatch(attachment.volume):
-        where = ["kubectl get volumeattachments", f"kubectl get csinode {node} -o yaml"]
-    else:
-        columns = "NODE:.metadata.name,ATTACHED:.status.volumesAttached[*].name"
-        where = [f"kubectl get nodes -o custom-columns='{columns}'"]
-    return [*where, f"kubectl describe pod -n {namespace} {pod} (Events live for an hour)"]
+        where.append(f"kubectl get csinode {node} -o yaml")
+    return [*where, f"kubectl describe pod -n {namespace} {pod}"]
 
 
 def vendor_build(version: str) -> str | None:

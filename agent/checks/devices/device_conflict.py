@@ -57,7 +57,7 @@ ADVICE: Final = Advice(
         ),
         Step(
             "If the device is unhealthy, the log of its plugin's pod says why. A replacement gets "
-            "another device; the hardware is a matter of its owner.",
+            "another device; its owner has to look at the hardware.",
             kind=_UNHEALTHY,
         ),
         Step(

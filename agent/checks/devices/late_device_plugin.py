@@ -6,7 +6,7 @@ later takes its devices with it: the node's status has allocatable 0 at once, an
 5 minutes.
 
 What DRA (dynamic resource allocation) serves is not checked: then a pod has a claim, and the
-capacity of 0 that a device plugin left on the node is no fault. A pod whose claim cannot be
+capacity of 0 that a device plugin left on the node is not a fault. A pod whose claim cannot be
 prepared waits: see waiting_pods.
 
 Means: for a minute or more, the kubelet has had no healthy device of a resource that it should

@@ -51,7 +51,7 @@ from agent.model.rejections import (
 )
 from agent.model.remedy import Remedy
 from agent.model.snapshot import Known, Pod, Snapshot, known_or
-from agent.model.text import count_of, join_names
+from agent.model.text import count_of, join_few, join_names
 
 NAME = "rejected_pod"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
@@ -86,8 +86,6 @@ _LASTING: Final = timedelta(minutes=2)
 """Plugins that start with the node have registered by then."""
 _A_LOOP: Final = 3
 """Starts of the kubelet in ten minutes. A change of its configuration needs one."""
-_NAMED: Final = 3
-"""How many pods of a storm a message names."""
 
 
 class Judged(NamedTuple):
@@ -133,7 +131,7 @@ class _Context(NamedTuple):
 
     @property
     def restarts(self) -> int:
-        """How often the kubelet has started in the last ten minutes; 0 if that is no loop."""
+        """How often the kubelet has started in the last ten minutes; 0 if that is not a loop."""
         if self.view is None:
             return 0
         since = self.snapshot.taken_at - STORM_WITHIN
@@ -235,7 +233,7 @@ def _age(rejection: Rejection, snapshot: Snapshot) -> timedelta | None:
 
 
 def _words(pod: Pod, rejection: Rejection, context: _Context) -> str:
-    """Return what the kubelet says. That enough devices are free is no contradiction to it."""
+    """Return what the kubelet says. It may be right although enough devices are free."""
     words = f"the kubelet says {rejection.reason}: {rejection.message}"
     if rejection.reason == NODE_PORTS:
         return words + _port_holders(pod, context.snapshot)
@@ -297,7 +295,7 @@ def _finding_about_storm(storm: Sequence[Judged], context: _Context) -> Finding:
     typical = next(one for one in storm if one.alike == commonest)
     pod, course = typical.pod, typical.course
     subject = f"pods of {typical.case.owner}"
-    names = join_names([one.pod.pod for one in storm[:_NAMED]], max(0, len(storm) - _NAMED))
+    names = join_few([one.pod.pod for one in storm])
     headline = f"{len(storm)} {subject} were {_rejected(pod)}"
     details = [f"pods: {names}", f"the first of them: {pod.why}", pod.consequence]
     severity = Severity.WARNING

@@ -27,14 +27,16 @@ SEVERITIES: Final = (Severity.WARNING,)
 NOUN: Final = Noun("pod started without its device", "pods started without their devices")
 ADVICE: Final = Advice(
     steps=(
-        Step("Delete the pod, so that its replacement is admitted properly."),
+        Step(
+            "Delete the pod, so that its replacement gets a device:",
+            ("kubectl delete pod -n NAMESPACE POD",),
+        ),
         Step(
             "Kubelet 1.28 (1.27.6) and later checks the devices first; for older ones, taint the "
             "node until the resource is registered."
         ),
     ),
     runbook="Devices.md#nodeleakstartedwithoutdevice",
-    in_messages=True,
 )
 
 
@@ -78,16 +80,21 @@ def _too_early(pod: Pod, started: datetime, resource: str, view: DeviceView) -> 
         unknown_until = registration.at if registration.exact else bound
     if unknown_until is None or started + CONTAINER_START >= unknown_until:
         return
-    message = (
-        f"pod {pod.name} requests {resource} and was started without it at {format_time(started)}: "
-        f"the kubelet started at {format_time(run.start.at)}, and {resource} {registered}; "
-        "kubelets up to 1.24 start such a pod without an error, newer ones only if they never knew "
-        "the resource; delete the pod, so that its replacement gets a device"
+    lead = (
+        f"pod {pod.name} requests {resource} and was started without it at {format_time(started)}"
     )
+    why = f"the kubelet started at {format_time(run.start.at)}, and {resource} {registered}"
+    versions = (
+        "kubelets up to 1.24 start such a pod without an error, newer ones only if they never knew "
+        "the resource"
+    )
+    remedy = "delete the pod, so that its replacement gets a device"
     yield Finding(
         NAME,
         f"{resource} of pod {pod.name}",
-        message,
+        f"{lead}: {why}; {versions}; {remedy}",
+        lead=lead,
+        details=(why, versions),
         pod=pod.name,
         since=started,
         identity=(pod.uid,),

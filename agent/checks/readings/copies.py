@@ -25,7 +25,7 @@ _WORD: Final = r"bak|backup|old|orig|original|copy|saved?|prev|previous|before"
 _MARK: Final = re.compile(rf"(?:[\s._~+:-]|{_WORD}|\d|(?<=\d)[tz])+", re.IGNORECASE)
 """What people add to a name: separators, such words, and dates."""
 _IS_BACKUP: Final = re.compile(rf"{_WORD}|~|(?:\d\D?){{6}}", re.IGNORECASE)
-"""A number alone is no mark: `storage-1` may be a network. A date has six digits or more."""
+"""A number alone is not a mark: `storage-1` may be a network. A date has six digits or more."""
 
 _Content: TypeAlias = tuple[str, str, str]
 

@@ -320,7 +320,7 @@ def _user_of_devices(snapshot: Snapshot) -> str | None:
         if pod.wants or (pod.rejection and pod.rejection.for_device):
             return pod.name
     node = known_or(snapshot.node, None)
-    # The 0 of a plugin that was removed stays in the node's status for ever.
+    # The 0 of a plugin that was removed stays in the node's status forever.
     if node and any(devices.capacity for devices in node.devices):
         return f"node {node.name}"
     return None

@@ -47,7 +47,7 @@ from agent.model.snapshot import (
     known_or,
     require_available,
 )
-from agent.model.text import count_of, format_age
+from agent.model.text import FEW, count_of, format_age, join_few
 
 NAME = WAITING_PODS
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
@@ -61,10 +61,8 @@ ADVICE: Final = Advice(
 )
 
 LONG: Final = timedelta(minutes=5)
-_NAMED: Final = 15
-"""Pods that a message names. It counts the others."""
 _ABOUT: Final = {
-    Addresses.UNRELATED: "this is no matter of host-local's addresses",
+    Addresses.UNRELATED: "host-local's addresses are not the problem",
     Addresses.LEAKING: "addresses are not short, but retries may leave some reserved",
     Addresses.BOTH: "addresses are not short, but retries may leave some reserved",
     Addresses.HELD: "addresses are not short",
@@ -98,8 +96,7 @@ def _finding(assessment: Assessment, group: Group, number: int, *, starting: boo
     if starting:
         clauses.append("the node has just started")
     if len(names) > 1:
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        clauses.append(f"pods: {', '.join(names[:_NAMED])}{more}")
+        clauses.append(f"pods: {join_few(names)}")
     if group.unlisted:
         clauses.append(f"the Events of {count_of(group.unlisted, 'other')} were not listed")
     return Finding(
@@ -113,7 +110,7 @@ def _finding(assessment: Assessment, group: Group, number: int, *, starting: boo
         since=assessment.snapshot.taken_at - oldest.age,
         # Not the message: retries of one pod may fail in turn for what follows from each other.
         identity=(number,),
-        affected=tuple(wait.pod.uid for wait in group.waits[:_NAMED]),
+        affected=tuple(wait.pod.uid for wait in group.waits[:FEW]),
         headline=headline,
         details=tuple(clauses),
         told_by=_told_by(group.cause, group.failure, evidence, assessment.snapshot),
@@ -136,7 +133,7 @@ def _reason(group: Group, snapshot: Snapshot) -> str:
             return "the runtime's network is not ready"
         if group.cause is WaitCause.VOLUME_PENDING:
             volumes = count_of(unattached_volumes(snapshot), "volume is", "volumes are")
-            return f"for a volume, which is another matter; {volumes} in use and not attached"
+            return f"for a volume, not for an address; {volumes} in use and not attached"
         if _lacks_kubelet(snapshot):
             return "no kubelet runs on this node"
         unread = events_unread(snapshot)
@@ -161,7 +158,7 @@ def _lacks_kubelet(snapshot: Snapshot) -> bool:
 
 def _speaker(group: Group, failure: SandboxFailure) -> str:
     if group.cause is WaitCause.VOLUME_PENDING:
-        return f"for a volume, which is another matter; the kubelet says ({failure.reason})"
+        return f"for a volume, not for an address; the kubelet says ({failure.reason})"
     network = f" in network {failure.network}" if failure.network else ""
     if failure.plugin:
         operation = " in DEL" if failure.operation == "delete" else ""
@@ -184,7 +181,7 @@ def _told_by(
     evidence: Sequence[Evidence],
     snapshot: Snapshot,
 ) -> str:
-    """Return the detector that tells what stops these pods; empty: none does.
+    """Return the detector that reports what stops these pods; empty: none.
 
     What only fits may be another fault, unless nothing says what stops them, or an Event says that
     an attempt does not end, and a plugin hangs.
@@ -230,7 +227,7 @@ def _severity(assessment: Assessment, group: Group, evidence: Sequence[Evidence]
         return Severity.INFO
     proven = any(one.weight is Weight.PROOF for one in evidence)
     if group.failure and group.failure.exhausted and proven:
-        return Severity.INFO  # exhausted_range tells it
+        return Severity.INFO  # exhausted_range reports it
     is_long = group.waits[0].age >= LONG
     several = len(group.waits) > 1
     if group.failure is None and not is_long and _last_start(assessment) < WAITS_AFTER:

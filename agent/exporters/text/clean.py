@@ -95,7 +95,7 @@ def _table(document: dict[str, Any], view: TableView, *, whole: bool) -> Iterato
     more = ""
     if len(shown) > _SCREENFUL:
         more = f"… and {count_of(len(shown) - _SCREENFUL, 'more row', 'more rows')}. "
-    yield f"{more}AGE is that of the oldest. All: -v, or after a release 'nodeleak journal'."
+    yield f"{more}RESERVED FOR is that of the oldest. All: -v, or after a release 'nodeleak journal'."
 
 
 def _dry_run(cleaning: Cleaning, document: dict[str, Any], view: TableView) -> Iterator[str]:
@@ -254,8 +254,13 @@ def _counts(cleaning: Cleaning, document: dict[str, Any]) -> Iterator[str]:
 
 
 @layout.as_text
-def restoration_text(restoration: Restoration, journal: Journal, *, dry_run: bool) -> Iterator[str]:
-    """Write the result of `restore`, with damage of the journal: the entry may be among it."""
+def restoration_text(
+    restoration: Restoration, journal: Journal, *, dry_run: bool, following: Entry | None = None
+) -> Iterator[str]:
+    """Write the result of `restore`, with damage of the journal: the entry may be among it.
+
+    `following`: what another `restore --last` restores.
+    """
     entry = restoration.entry
     pod = f" of pod {entry.pod}" if entry.pod else ""
     what = f"{', '.join(entry.ips)} for container {_short_id(entry)}{pod}, entry {entry.name}"
@@ -264,11 +269,16 @@ def restoration_text(restoration: Restoration, journal: Journal, *, dry_run: boo
     if restoration.failure is None:
         yield f"{'would restore' if dry_run else 'restored'}: {what}"
         if restoration.note:
-            yield f"warning: {restoration.note}"
+            yield from layout.fill(f"warning: {restoration.note}", rest="  ")
     else:
         verdict = "would not restore" if dry_run else "not restored"
-        yield f"{verdict}: {what}: {restoration.failure}"
-    yield from (f"warning: journal: {damage}" for damage in journal.damage)
+        yield from layout.fill(f"{verdict}: {what}: {restoration.failure}", rest="  ")
+    if following:
+        last = f"{', '.join(following.ips)}, entry {following.name}"
+        text = f"The same command again restores an earlier release: {last}."
+        yield from layout.fill(text, rest="  ")
+    damaged = (f"warning: journal: {damage}" for damage in journal.damage)
+    yield from layout.fill_each(damaged, indent="")
 
 
 @layout.as_text
@@ -286,7 +296,8 @@ def journal_table(journal: Journal, *, missing_in: str | None) -> Iterator[str]:
         yield "No releases."
     if journal.damage:
         yield ""
-        yield from (f"damaged: {damage}" for damage in journal.damage)
+        damaged = (f"damaged: {damage}" for damage in journal.damage)
+        yield from layout.fill_each(damaged, indent="")
 
 
 def _short_id(entry: Entry) -> str:

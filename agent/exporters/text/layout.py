@@ -18,10 +18,12 @@ if TYPE_CHECKING:  # `status` needs no detector
 _P = ParamSpec("_P")
 
 _MAX_WIDTH: Final = 100
-"""Longer lines of prose are hard to read. Tables are as wide as the terminal."""
+"""Longer lines of prose are hard to read, also in a file. Tables are as wide as the terminal."""
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
-_UNBROKEN: Final = re.compile(r"`[^`]*`|\d{4}-\d\d-\d\d \d\d:")
-"""Commands and times, which stay on one line."""
+_UNBROKEN: Final = re.compile(
+    r"`[^`]*`|'(?:nodeleak|kubectl) [^']*'|\d{4}-\d\d-\d\d \d\d:|[^\s;]+=(?:'[^']*'|\"[^\"]*\")"
+)
+"""Commands, their quoted options, and times, which stay on one line."""
 
 _FLEXIBLE: Final = {"CAUSE", "POD", "RESOURCE", "SOCKET", "STATES", "WHY"}
 """Columns that are shortened on a narrow terminal."""
@@ -32,7 +34,7 @@ AddressRow: TypeAlias = dict[str, Any]
 """One of the `reservations` in the document of scan, or of the `addresses` in that of clean."""
 _HEADS: Final = {
     "ip": "ADDRESS",
-    "age_seconds": "AGE",
+    "age_seconds": "RESERVED FOR",
     "container_id": "CONTAINER",
     "entry": "JOURNAL ENTRY",
 }
@@ -56,16 +58,15 @@ def section(lines: Iterable[str], *head: str) -> Iterator[str]:
 
 
 def fill(text: str, columns: int | None = None, *, first: str = "", rest: str = "") -> list[str]:
-    """Break prose into lines that fit a terminal.
+    """Break prose into lines that fit a terminal; a command in it stays on one line.
 
-    `first`, `rest`: the indentation of the first line, and of the others.
+    `columns`: those of the terminal; None: the output goes elsewhere. `first`, `rest`: the
+    indentation of the first line, and of the others.
     """
-    if columns is None:
-        return [f"{first}{escape(text)}"]
     joined = _UNBROKEN.sub(lambda match: match[0].replace(" ", _NO_BREAK), escape(text))
     lines = textwrap.wrap(
         joined,
-        min(columns, _MAX_WIDTH),
+        min(columns or _MAX_WIDTH, _MAX_WIDTH),
         initial_indent=first,
         subsequent_indent=rest,
         break_long_words=False,
@@ -228,8 +229,8 @@ def address_table(
 
 
 def _cell(key: str, value: Any) -> str:
-    if key == "age_seconds":
-        return "" if value is None else format_age(timedelta(seconds=value))
+    if key == "age_seconds":  # negative: the clock was set, as the reason says
+        return "" if value is None or value < 0 else format_age(timedelta(seconds=value))
     return value or ("-" if key == "pod" else "")
 
 

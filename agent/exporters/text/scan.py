@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from agent.checks.registry import DETECTOR
 from agent.exporters import summary
 from agent.exporters.advice import advice
 from agent.exporters.json.scan import scan_document
@@ -163,8 +162,7 @@ def _findings(report: Report, view: TableView, *, verbose: bool) -> Iterator[str
             for detail in line.details:
                 yield from layout.fill(detail, view.columns, first="    - ", rest="      ")
         yield from _omitted(len(lines) - len(shown), f"  {detector}: ")
-        if not DETECTOR[detector].ADVICE.in_messages:
-            yield from layout.numbered_steps(advice(detector, report, view.release), view.columns)
+        yield from layout.numbered_steps(advice(detector, report, view.release), view.columns)
     yield from layout.command_list("For more:", layout.explain_commands(groups))
 
 
@@ -172,7 +170,8 @@ def _not_evaluated(report: Report, document: dict[str, Any], columns: int | None
     pods = report.assessment.snapshot.pods
     if isinstance(pods, NotRequested):
         yield ""
-        yield f"Checked without the API server ({pods.why}): only this node was read."
+        text = f"Checked without the API server ({pods.why}): only this node was read."
+        yield from layout.fill(text, columns, rest="  ")
         if skipped := [gap.detector for gap in report.gaps if gap.chosen]:
             yield from layout.fill(f"Skipped without it: {', '.join(skipped)}.", columns, rest="  ")
 
@@ -184,7 +183,10 @@ def _not_evaluated(report: Report, document: dict[str, Any], columns: int | None
         for gap in report.gaps
         if not gap.chosen
     ]
-    lines = layout.fill_each(layout.by_reason(failed), columns)
+    lines = [*layout.fill_each(layout.by_reason(failed), columns)]
+    if lines and not sources:  # else the sources have what to do
+        commands = layout.explain_commands(gap["source"] for gap in failed)
+        lines += layout.command_list("Do:", commands)
     yield from layout.section(lines, "Checks that could not run:")
 
 

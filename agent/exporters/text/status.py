@@ -9,6 +9,7 @@ from agent.exporters.text.layout import (
     as_text,
     command_list,
     explain_commands,
+    fill,
     fill_each,
     grid,
     section,
@@ -40,11 +41,11 @@ def status_line(document: dict[str, Any]) -> Iterator[str]:
 
 
 @as_text
-def status_table(document: dict[str, Any]) -> Iterator[str]:
+def status_table(document: dict[str, Any], columns: int | None = None) -> Iterator[str]:
     if document["state"] == NodeState.NO_REPORT:
-        yield _NO_STATUS.format(why=document["why"])
+        yield from fill(_NO_STATUS.format(why=document["why"]), columns, rest="  ")
         return
-    yield from _head(document)
+    yield from _head(document, columns)
     if document["networks"]:
         keys = ("usable", "free", "leaked", "unknown")
         rows = (
@@ -59,11 +60,12 @@ def status_table(document: dict[str, Any]) -> Iterator[str]:
             for row in document["findings"]
         )
         yield ""
-        yield from grid([["FINDING", "SEVERITY", "COUNT", "SINCE"], *rows])
+        yield from grid([["FINDING", "SEVERITY", "COUNT", "OLDEST SINCE"], *rows])
     texts = (f"{source['source']}: {source['why']}" for source in document["unavailable"])
-    yield from section(fill_each(texts), "Unavailable (nothing is concluded from these sources):")
+    missing = fill_each(texts, columns)
+    yield from section(missing, "Unavailable (nothing is concluded from these sources):")
     yield ""
-    yield from _cleanup(document["cleanup"])
+    yield from _cleanup(document["cleanup"], columns)
     # People copy these lines, and any process could have written the document.
     words = (finding["detector"] for finding in document["findings"])
     commands = explain_commands(word for word in words if word.isidentifier())
@@ -71,28 +73,29 @@ def status_table(document: dict[str, Any]) -> Iterator[str]:
     yield from command_list("For more:", ["nodeleak scan", *commands], indent="")
 
 
-def _head(document: dict[str, Any]) -> Iterator[str]:
+def _head(document: dict[str, Any], columns: int | None) -> Iterator[str]:
     report = document["report"]
     age = _duration(report["age_seconds"])
     when = f"checked {age} ago (every {_duration(report['interval_seconds'])})"
     yield f"Node {document['node']}, {when}, nodeleak {document['version']}"
     if document["state"] == NodeState.STALLED:
         yield f"Stalled: the daemon has stopped checking this node; this report is {age} old"
-    yield document["headline"]
+    yield from fill(document["headline"], columns, rest="  ")
 
 
 def _duration(seconds: float) -> str:
     return format_age(timedelta(seconds=min(seconds, _YEAR))) if seconds >= 1 else f"{seconds:.1f}s"
 
 
-def _cleanup(cleanup: dict[str, Any]) -> Iterator[str]:
+def _cleanup(cleanup: dict[str, Any], columns: int | None) -> Iterator[str]:
     networks = ", ".join(cleanup["networks"])
     possible = cleanup["release_possible"]
     # Without --cleanup-network, as where the agent only observes.
     if cleanup["mode"] == "off" and not cleanup["halted"] and possible is False and not networks:
-        yield _READ_ONLY
+        yield from fill(_READ_ONLY, columns, rest="  ")
         return
     mode = f"Cleanup by the daemon: {cleanup['mode']}."
-    yield f"{mode} Networks that may be cleaned: {networks or 'none'}."
+    may_be_cleaned = f"{mode} Networks that may be cleaned: {networks or 'none'}."
+    yield from fill(may_be_cleaned, columns, rest="  ")
     yield _POSSIBLE[possible]
-    yield from fill_each(cleanup["why_not"])
+    yield from fill_each(cleanup["why_not"], columns)

@@ -42,11 +42,13 @@ def timeline_table(
     skew = timeline["api_skew_seconds"] or 0
     if abs(skew) > _SMALL_SKEW:
         where = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the node's"
-        yield f"The API server's clock is {where}; its times above are converted."
+        text = f"The API server's clock is {where}; its times above are converted."
+        yield from fill(text, columns, rest="  ")
     if undated := timeline["undated_rejections"]:
         yield ""
         yield f"Rejected pods without a known time: {undated} (nodeleak scan lists them)."
-    yield from section(f"warning: {warning}" for warning in timeline["warnings"])
+    warnings = (f"warning: {warning}" for warning in timeline["warnings"])
+    yield from section(fill_each(warnings, columns, indent=""))
     missing = fill_each(by_reason(timeline["unavailable"]), columns)
     yield from section(missing, "Unavailable (events of these sources are missing above):")
 

@@ -19,7 +19,13 @@ from agent.exporters.json.status import NodeState
 from agent.exporters.range_map import LOOKS, by_severity, network_maps
 from agent.exporters.release_here import release_here
 from agent.exporters.rows import DEVICE_HEADS, WHEN_HALTED, device_rows, event_time
-from agent.exporters.summary import finding_lines, headline, incomplete, state_of
+from agent.exporters.summary import (
+    finding_lines,
+    headline,
+    incomplete,
+    is_critical,
+    state_of,
+)
 from agent.exporters.timeline import timeline_document
 from agent.model.finding import total
 from agent.model.ranges import IPAddress
@@ -52,7 +58,7 @@ _STATUS: Final = {
     NodeState.INCOMPLETE: "incomplete",
     NodeState.WAITING: "unconfirmed",
 }
-"""The color; otherwise that of a problem that has not lasted yet, or of a healthy node."""
+"""The look, unless something is critical; otherwise a problem that has not lasted, or healthy."""
 _STYLE: Final = files("agent.exporters.web").joinpath("templates/page.css").read_text()
 _STYLE_SHA256: Final = b64encode(sha256(_STYLE.encode()).digest()).decode()
 _HEADERS: Final = {
@@ -90,12 +96,11 @@ class Page:
 def _view(report: Report, releases: Releases, *, alive: bool) -> dict[str, Any]:
     document = scan_document(report)
     pods = report.assessment.snapshot.pods
-    healthy = "unconfirmed" if report.problems else "healthy"
     return {
         "document": document,
         "cleaning": report.cleaning,
         "timeline": timeline_document(report, *releases),
-        "status": _STATUS.get(state_of(report, alive=alive), healthy),
+        "status": _status(report, alive=alive),
         "partly": bool(report.unavailable) or not report.complete or not alive,
         "headline": headline(report, alive=alive),
         "details": list(_details(report, alive=alive)),
@@ -106,6 +111,14 @@ def _view(report: Report, releases: Releases, *, alive: bool) -> dict[str, Any]:
         "most": max(1, MAX_LISTED // max(1, len(report.networks))),
         "devices": _devices(report.assessment.snapshot),
     }
+
+
+def _status(report: Report, *, alive: bool) -> str:
+    """Return the look of the headline."""
+    state = state_of(report, alive=alive)
+    if state is NodeState.FINDINGS and is_critical(report):
+        return "critical"
+    return _STATUS.get(state, "unconfirmed" if report.problems else "healthy")
 
 
 def _details(report: Report, *, alive: bool) -> Iterator[str]:
@@ -189,6 +202,7 @@ def _template() -> "Template":
     environment.filters |= {
         "number": format_number,
         "age": _age,
+        "code": _code,
         "time": event_time,
         "labels": _row_labels,
         "summary": _summary,
@@ -209,6 +223,18 @@ def _template() -> "Template":
 def _printable(value: object) -> object:
     """Escape control characters in what the template prints; autoescape does the rest."""
     return escape(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
+def _code(text: str) -> str:
+    """Mark up what stands between backticks; a single one is part of a foreign message."""
+    from markupsafe import Markup  # noqa: PLC0415 (of Jinja)
+
+    parts = [Markup.escape(part) for part in escape(text).split("`")]
+    if len(parts) % 2 == 0:
+        return Markup.escape(escape(text))
+    for n in range(1, len(parts), 2):
+        parts[n] = Markup("<code>{}</code>").format(parts[n])
+    return Markup().join(parts)
 
 
 def _age(seconds: float | None) -> str:

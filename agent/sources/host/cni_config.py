@@ -146,9 +146,9 @@ def _read(name: str, handle: int, directory: Path) -> Configuration:
     # The keys of the list itself count as they are.
     network = tree.get("name")
     if not isinstance(network, str):
-        raise _Refused(f"its network has {'a name that is no text' if network else 'no name'}")
+        raise _Refused(f"its network has {'a name that is not text' if network else 'no name'}")
     if not isinstance(tree.get("cniVersion", ""), str):
-        raise _Refused("its cniVersion is no text")
+        raise _Refused("its cniVersion is not text")
     switches = {key: _is_true(tree, key) for key in _SWITCHES}
     inlined = tree.get("plugins")
     if "plugins" in tree and not (isinstance(inlined, list) and inlined):
@@ -223,7 +223,7 @@ def _parse(text: str) -> Any:
 
 
 def _refuse(constant: str) -> None:
-    raise _Refused(f"{constant} is no value of JSON")
+    raise _Refused(f"{constant} is not a JSON value")
 
 
 def _checked_plugin(tree: Any, which: str) -> Configuration:

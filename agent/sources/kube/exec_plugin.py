@@ -158,7 +158,7 @@ def _parse(command: str, version: str, output: bytes) -> Credential:
     try:
         tree = json.loads(output)
         if tree["apiVersion"] != version or tree["kind"] != "ExecCredential":
-            raise ValueError(f"it is no ExecCredential of {version}")  # noqa: TRY301
+            raise ValueError(f"it is not an ExecCredential of {version}")  # noqa: TRY301
         status = tree["status"]
         credential = Credential(
             token=str(status.get("token") or ""),
@@ -168,7 +168,7 @@ def _parse(command: str, version: str, output: bytes) -> Credential:
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         # The output may have a token in it: it is not shown.
-        text = f"its output is no ExecCredential ({type(error).__name__})"
+        text = f"its output is not an ExecCredential ({type(error).__name__})"
         raise PluginError(f"exec plugin {command}: {text}") from None
     if not credential.token and not (credential.certificate and credential.key):
         raise PluginError(f"exec plugin {command}: its output has no token and no certificate")

@@ -128,7 +128,7 @@ class Cri(Runtime):
         """Return False only if the runtime denies a sandbox and a container, and has no record."""
         if not _ID.fullmatch(container_id):
             shown = truncate(repr(container_id))
-            raise SourceError(f"{self.endpoint}: {shown} is no id of a container")
+            raise SourceError(f"{self.endpoint}: {shown} is not a container ID")
         with self._session() as session:
             if session.sandboxes([container_id]) or session.has_container(container_id):
                 return True

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from agent.exporters.advice import advice
-from agent.exporters.summary import finding_lines
+from agent.exporters.summary import FindingLine, finding_lines
 from agent.model.finding import LeakCause, TrackedFinding
 from agent.model.runtime import CONTAINERD, CRI_O, DOCKER, ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import (
@@ -84,7 +84,7 @@ def test_the_likely_cause_is_the_process_that_restarted_since() -> None:
         time = f"{NOW - began:%Y-%m-%d %H:%M:%S}Z"
         # A first scan cannot know whether an earlier restart did it.
         assert finding.message.endswith(
-            f"reserved at {time}" if cause is unknown else f" at {time} or earlier"
+            f"reserved at {time}" if cause is unknown else f"(the last one: {time})"
         )
     # A start soon after the reservation dates the leak.
     for later, since in (
@@ -125,7 +125,9 @@ def test_a_leak_is_dated_by_the_snapshot_that_last_found_its_owner() -> None:
         None,
         NOW + minute,
     )
-    assert tracked.finding.message.endswith("kubelet restart at 2026-03-26 19:50:00Z or earlier")
+    assert tracked.finding.message.endswith(
+        "a kubelet restart (the last one: 2026-03-26 19:50:00Z)"
+    )
     # It had an owner, and the kubelet has started since.
     owned = node(old, *owner)
     tracked = leak(owned, *(restarted(-minute / 2, later=later * minute) for later in (1, 2)))
@@ -162,7 +164,8 @@ def test_without_its_sources_the_check_has_insufficient_data_after_what_is_certa
     assert (gap.detector, gap.broken) == (DETECTOR, False)
     assert (
         gap.why
-        == "reservations: file kubenet/10.244.1.9 is newer than the node's clock, which was set"
+        == "reservations: file kubenet/10.244.1.9 is newer than the node's clock, which was set: "
+        "check it with `timedatectl`"
     )
     assert scanned(node(reservation("10.244.1.2", b.WEB_ID, age=timedelta(hours=-1)))).gaps == ()
 
@@ -203,6 +206,10 @@ def cause_of(snapshot: Snapshot) -> tuple[LeakCause, timedelta]:
     assert isinstance(finding.cause, LeakCause)
     assert finding.cause_at is not None
     return finding.cause, NOW - finding.cause_at
+
+
+def said(line: FindingLine) -> str:
+    return "; ".join([line.text, *line.details])
 
 
 def check(*cases: tuple[LeakCause, timedelta, Snapshot]) -> None:
@@ -262,7 +269,10 @@ def test_the_cause_without_a_result_in_the_cache_of_libcni() -> None:
     ).findings
     assert tracked.finding.cause is RESTART
     (finding,) = leaks(cri_node(LEAK, since=started(MADE - timedelta(minutes=5))))
-    assert "likely cause: restart of containerd at 2026-03-26 17:05:00Z" in finding.message
+    assert (
+        "likely cause: a restart of containerd (the last one: 2026-03-26 17:05:00Z)"
+        in finding.message
+    )
 
 
 def test_a_result_that_is_still_there_shows_that_no_del_was_completed() -> None:
@@ -287,9 +297,9 @@ def test_a_result_that_is_still_there_shows_that_no_del_was_completed() -> None:
     )
     lost = cri_node(LEAK, LEAK_TOO, RESULT, RESULT_TOO, since=WIPED)
     (line,) = finding_lines(scanned(lost))[DETECTOR]
-    assert line.text == (
-        "2 addresses in kubenet leaked, likely cause: containerd started at 2026-03-26 17:30:00Z without a record of "
-        "earlier sandboxes: 10.244.1.8, 10.244.1.9"
+    assert said(line) == (
+        "2 addresses in kubenet leaked: 10.244.1.8 (shop/till), 10.244.1.9 (shop/cart); likely cause: containerd "
+        "started at 2026-03-26 17:30:00Z without a record of earlier sandboxes"
     )
 
 
@@ -340,7 +350,7 @@ def test_a_network_is_replaced_though_old_pods_still_use_it_and_they_are_named()
         (SKIPPED, MADE, mixed(networks=NotRequested("networks", "--network"))),
     )
     (line,) = finding_lines(scanned(mixed()))[DETECTOR]
-    assert line.text.endswith(
+    assert said(line).endswith(
         "; delete the pods that still have an address of kubenet, too: shop/web"
     )
 
@@ -365,13 +375,14 @@ def test_one_start_explains_only_what_it_can() -> None:
         record for number, ago in enumerate(ages, 1) for record in generation(ago, number, *pods)
     ]
     report = scanned(cri_node(*leaks_of_all, since=started(3 * HOUR)))
-    causes = [line.text for line in finding_lines(report)[DETECTOR]]
+    causes = [said(line) for line in finding_lines(report)[DETECTOR]]
     assert len(causes) == 3
-    lost = "3 addresses in kubenet leaked, likely cause: the sandbox was lost before a newer one"
-    assert causes[0].startswith(f"{lost} of its pod was created at 2026-03-05 20:00:00Z")
-    assert causes[1].startswith(f"{lost} of its pod was created at 2026-03-24 20:00:00Z")
+    assert all(cause.startswith("3 addresses in kubenet leaked: ") for cause in causes)
+    lost = "; likely cause: the sandbox was lost before a newer one of its pod was created at"
+    assert f"{lost} 2026-03-05 20:00:00Z" in causes[0]
+    assert f"{lost} 2026-03-24 20:00:00Z" in causes[1]
     assert "containerd started at 2026-03-26 17:00:00Z without a record" in causes[2]
-    assert "10.244.1.60 to 10.244.1.62" in causes[2]
+    assert "10.244.1.60 (shop/a)" in causes[2]
     # The same with reboots: the last one lost only the last sandboxes.
     rebooted = started(HOUR, booted=HOUR)
     report = scanned(cri_node(*leaks_of_all, since=rebooted))
@@ -438,7 +449,9 @@ def test_a_leak_names_the_host_ports_that_are_still_forwarded_to_it() -> None:
         ) is bool(ports)
     several = cri_node(LEAK, LEAK_TOO, replace(RESULT, port_mappings=(HTTP,)), RESULT_TOO)
     (line,) = finding_lines(scanned(several))[DETECTOR]
-    assert line.text.startswith("2 addresses in kubenet leaked, ")
-    assert line.text.endswith(
-        ": 10.244.1.8, 10.244.1.9; iptables or nftables rules may still forward host port 8080/tcp to 10.244.1.9"
+    assert said(line).startswith(
+        "2 addresses in kubenet leaked: 10.244.1.8 (shop/till), 10.244.1.9 (shop/cart); "
+    )
+    assert said(line).endswith(
+        "; iptables or nftables rules may still forward host port 8080/tcp to 10.244.1.9"
     )

@@ -194,7 +194,7 @@ REFUSED: tuple[tuple[Any, str], ...] = (
         "two of its ranges overlap: 10.1.0.1-10.1.0.254 and 10.1.0.1-10.1.255.254",
     ),
     (((WrittenRange("10.1.0.0/24"),), ()), "one of its range sets is empty"),
-    (((WrittenRange("podcidr"),),), "podcidr is no subnet"),
+    (((WrittenRange("podcidr"),),), "podcidr is not a subnet"),
 )
 
 

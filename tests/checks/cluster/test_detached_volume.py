@@ -131,7 +131,7 @@ def test_without_a_known_claim_the_message_names_every_waiting_pod_with_one() ->
     )
     assert ", shop/b since" in finding.message
     assert "inline" not in finding.message
-    many = the(detached(*(waiting_pod(f"shop/db-{n}") for n in range(6)), words=[])).message
+    many = the(detached(*(waiting_pod(f"shop/db-{n}") for n in range(18)), words=[])).message
     assert "shop/db-0 since" in many
     assert " and 3 more;" in many
 

@@ -80,7 +80,7 @@ def test_a_storm_that_goes_on_says_first_how_to_keep_pods_away() -> None:
     assert (found.severity, found.pod_outcome) == (Severity.CRITICAL, AGAIN)
     assert "it may go on: 180 within 2m59s, the last pod was rejected 2m41s ago" in found.message
     assert found.headline.startswith("180 pods of ReplicaSet/web-6d5f in shop were rejected")
-    assert "pods: shop/web-0, shop/web-1, shop/web-2 and 177 more" in found.details
+    assert any("shop/web-14 and 165 more" in line for line in found.details)
     cordon, *_, delete, uncordon = commands(found)
     assert (cordon, uncordon) == ("kubectl cordon worker-1", "kubectl uncordon worker-1")
     assert "at your convenience" not in words(found)

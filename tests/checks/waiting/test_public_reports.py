@@ -148,7 +148,10 @@ REPORTED = {
         '= "transport: Error while dialing: dial unix /run/containerd/containerd.sock: connect: '
         'connection refused"',
         WaitCause.SANDBOX_FAILED,
-        ("the runtime cannot make the sandbox: connection error", "no matter of host-local's"),
+        (
+            "the runtime cannot make the sandbox: connection error",
+            "host-local's addresses are not the problem",
+        ),
         never=("CNI plugin",),
     ),
     "SELinux keeps host-local from its directory": Node(

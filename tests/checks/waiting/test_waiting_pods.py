@@ -70,7 +70,7 @@ def test_the_words_of_the_last_event_are_repeated_with_what_they_mean() -> None:
     assert finding.message == (
         "3 pods have waited for up to 30m: CNI plugin flannel fails in network cbr0: "
         "loadFlannelSubnetEnv failed: open /run/flannel/subnet.env: no such file or directory "
-        "(12 times, last 20s ago); this is no matter of host-local's addresses; "
+        "(12 times, last 20s ago); host-local's addresses are not the problem; "
         "pods: apps/late-0, apps/late-1, apps/late-2"
     )
     assert (finding.cause, finding.network) == (WaitCause.PLUGIN_FAILED, "cbr0")
@@ -173,7 +173,7 @@ def test_pods_that_wait_for_volumes_are_another_matter() -> None:
     snapshot = with_events(node(*some(3)), Event(words, "FailedMount"))
     finding = found(snapshot)
     assert (finding.severity, finding.cause) == (Severity.INFO, WaitCause.VOLUME_PENDING)
-    assert f"for a volume, which is another matter; the kubelet says (FailedMount): {words}" in (
+    assert f"for a volume, not for an address; the kubelet says (FailedMount): {words}" in (
         finding.message
     )
     # Without an Event, the Node says that a volume is late; if it does not, the pods may be.
@@ -443,9 +443,11 @@ def test_the_last_event_of_a_kubelet_that_has_stopped_is_not_what_stops_pods_now
 def test_each_thought_about_waiting_pods_is_a_line_of_its_own() -> None:
     lines = scan_table(scanned(with_events(node(*some(3)), Event(SUBNET_ENV)))).splitlines()
     start = next(n for n, line in enumerate(lines) if line.startswith("  waiting_pods: "))
-    assert lines[start].endswith("no such file or directory (12 times, last 20s ago)")
-    assert lines[start + 1 : start + 4] == [
-        "    - this is no matter of host-local's addresses",
+    details = next(n for n, line in enumerate(lines) if n > start and line.startswith("    - "))
+    head = " ".join(" ".join(lines[start:details]).split())
+    assert head.endswith("no such file or directory (12 times, last 20s ago)")
+    assert lines[details : details + 3] == [
+        "    - host-local's addresses are not the problem",
         "    - pods: apps/late-0, apps/late-1, apps/late-2",
         "  Do:",
     ]

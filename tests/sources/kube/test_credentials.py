@@ -154,7 +154,7 @@ def test_a_plugin_that_fails_makes_them_unavailable_with_what_it_says(plugin: Pl
     def prints(**changes: Any) -> str:
         return f"echo '{json.dumps({'apiVersion': V1, 'kind': 'ExecCredential'} | changes)}'"
 
-    no_credential = "its output is no ExecCredential"
+    no_credential = "its output is not an ExecCredential"
     for script, why in (
         ("echo 'Unable to\n log in' >&2; exit 254", "exit code 254: Unable to log in"),
         ("exit 1", "exit code 1"),

@@ -175,7 +175,7 @@ def test_many_ids_are_asked_in_batches_and_never_one_of_another_form(
     for asked in ("", "default-" + A, A[:12], A.upper(), A + "0", 'a"||id==b', A + "\n"):
         with serve(FakeRuntime(records={"k8s.io": [record(B)]}, sandboxes=[sandbox(A)])) as server:
             assert len(cri.containers([asked])) == 1
-            assert "is no id of a container" in error_of(lambda: cri.has(asked))  # noqa: B023 (called at once)
+            assert "is not a container ID" in error_of(lambda: cri.has(asked))  # noqa: B023 (called at once)
             assert len(server.calls) == 2
             assert [one.id for one in cri.containers([asked, B])] == [A, B]
 
@@ -235,7 +235,7 @@ def test_cri_o_tells_what_is_being_created_of_many_sandboxes_in_whatever_order_i
             32,
             64,
             70,
-        }:  # whoever waits for the first answer before the last request waits for ever
+        }:  # whoever waits for the first answer before the last request waits forever
             for one in reversed(asked[(len(asked) - 1) // 32 * 32 :]):
                 runtime.answer(one)
 
