@@ -29,10 +29,11 @@ from agent.checks.waiting.evidence import message_values
 from agent.checks.waiting_pods import overdue_pods
 from agent.model import catalog
 from agent.model.assessment import Assessment, ClassifiedReservation, State
-from agent.model.finding import Finding, Severity
+from agent.model.finding import WAITING_PODS, Finding, Severity
 from agent.model.ranges import runs
 from agent.model.remedy import Remedy
 from agent.model.snapshot import (
+    CREATION_REASONS,
     ENDED,
     FAILED_KILL,
     SANDBOX_OF_ANOTHER_CLIENT,
@@ -74,7 +75,7 @@ ADVICE: Final = Advice(
             "kubelet and the runtime with the sandbox's ID. The kubelet then releases the address:",
             commands=(
                 "kubectl get events -A --field-selector reason=FailedKillPod",
-                "journalctl -u kubelet -u containerd -u crio | grep ID",
+                "journalctl -u kubelet -u containerd -u crio -u 'k3s*' -u 'rke2*' | grep ID",
             ),
             kind=_FAILS,
         ),
@@ -190,10 +191,21 @@ def _pods(
         affected=tuple(pod.uid for pod in kills.pods[:_NAMED]),
         headline=headline,
         details=tuple(details),
+        told_by=_told_by(failure, snapshot),
         steps=tuple(_remedies(failure)),
         pods=tuple(names),
         kinds=(_FAILS,),
     )
+
+
+def _told_by(failure: SandboxFailure, snapshot: Snapshot) -> str:
+    """Return who tells what to do if the same cause keeps pods from starting; empty: nobody."""
+    causes = {
+        (other.plugin, other.entry)
+        for other in known_or(snapshot.sandbox_failures, ())
+        if other.reason in CREATION_REASONS and other.entry
+    }
+    return WAITING_PODS if (failure.plugin, failure.entry) in causes else ""
 
 
 def _remedies(failure: SandboxFailure) -> Iterator[Remedy]:

@@ -265,7 +265,7 @@ def _steps(group: Group, evidence: Sequence[Evidence]) -> Iterator[Remedy]:
     elif failure and group.cause is not WaitCause.VOLUME_PENDING:
         yield Remedy(
             "Look for what comes before and after this message in the runtime's log:",
-            "journalctl -u containerd -u crio -u k3s -u rke2-agent --since=-10min",
+            "journalctl -u containerd -u crio -u 'k3s*' -u 'rke2*' --since=-10min",
         )
     text = "See all that the kubelet says of the pod that has waited longest:"
     yield Remedy(text, f"kubectl describe pod -n {quote(namespace)} {quote(name)}")

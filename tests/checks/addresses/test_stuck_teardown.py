@@ -36,7 +36,8 @@ from tests.builders import (
     the_node,
     without,
 )
-from tests.checks.waiting.events import Event, with_events
+from tests.checks.waiting.events import CONTAINERD as CONTAINERD_SAYS
+from tests.checks.waiting.events import Event, waits, with_events
 
 DETECTOR = "stuck_teardown"
 LOST = reservation("10.244.1.9")
@@ -396,6 +397,18 @@ def test_pods_that_cannot_be_removed_are_told_without_an_address_of_host_local()
     assert stuck.details[-1] == "the Events of 2 others were not listed"
     assert stuck.pods == tuple(f"shop/gone-{n}" for n in range(4))
     assert any("calico-node" in step.text for step in advice(DETECTOR, report))
+
+
+def test_a_cause_that_also_keeps_pods_from_starting_is_told_by_the_pods_that_wait() -> None:
+    refused = REFUSED.partition(": plugin")[2].replace("(delete)", "(add)").replace('\\"', '"')
+    late = waits("shop/late")
+    snapshot = without_address(HOUR)
+    snapshot = replace(snapshot, pods=Known((*snapshot.pods.known(), late)))
+    both = Event(f"{CONTAINERD_SAYS}plugin{refused}"), Event(REFUSED, "FailedKillPod")
+    report = after(with_events(snapshot, *both))
+    assert found(report).told_by == "waiting_pods"
+    (step,) = advice(DETECTOR, report)
+    assert "waiting_pods" in step.text
 
 
 def test_pods_are_not_called_stuck_without_a_recent_word_of_the_kubelet() -> None:
