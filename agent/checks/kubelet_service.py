@@ -1,4 +1,4 @@
-"""How the kubelet of a node is started again. Pure.
+"""Whether the kubelet of a node runs, and how it is started again. Pure.
 
 k3s and RKE2 run it within a service of their own, of another name on servers than on agents. Their
 versions of Kubernetes say so.
@@ -38,3 +38,10 @@ def distribution(snapshot: Snapshot) -> Distribution:
 def restart_command(snapshot: Snapshot) -> str:
     """Return the command that restarts the kubelet of this node."""
     return RESTARTS[distribution(snapshot)]
+
+
+def lacks_kubelet(snapshot: Snapshot) -> bool:
+    """Return whether no kubelet was found, and the Node agrees: it may be part of a program."""
+    processes = known_or(snapshot.processes, None)
+    node = known_or(snapshot.node, None)
+    return bool(processes and processes.kubelet is None and node and not node.ready)

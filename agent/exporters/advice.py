@@ -179,27 +179,36 @@ def _find_out(report: Report, leaks: Sequence[Finding]) -> Step:
         )
     if {*causes} - RESTARTS - {LeakCause.EMPTY_FILE}:
         commands.append("kubectl get events -A --field-selector reason=FailedKillPod")
-        commands.append(f'journalctl {units} | grep -iE "failed \\(delete\\)|tear ?down" | tail')
+        commands.append(f"journalctl {units} | {_TEARDOWN} | tail")
+        if _runs_within(report, "k3s"):
+            commands.append(f"{_TEARDOWN} -h /var/lib/rancher/*/agent/*/*.log | tail")
     return Step(text, tuple(commands))
 
 
+_TEARDOWN: Final = 'grep -iE "failed \\(delete\\)|tear ?down"'
+"""What prints the lines of a log about teardowns that fail."""
 _DISTRIBUTIONS: Final = {
     "k3s": ("k3s*", "rke2*"),
     "microk8s": ("snap.microk8s.*",),
     "k0s": ("k0s*",),
 }
 """What the path of the runtime's socket contains where a distribution starts the runtime itself,
-and the units of its log."""
+and the units of its log. k3s and RKE2 write the log of containerd to a file, RKE2 that of the
+kubelet too."""
 
 
-def _units(report: Report) -> str:
-    """Return the options of journalctl for the logs of the kubelet and of the runtime."""
+def _runs_within(report: Report, distribution: str) -> bool:
     runtimes = known_or(report.assessment.snapshot.runtimes, ())
     processes = known_or(report.assessment.snapshot.processes, None)
     sockets = [runtime.endpoint for runtime in runtimes]
     sockets += [processes.runtime or ""] if processes else []
-    for part, units in _DISTRIBUTIONS.items():
-        if any(part in socket for socket in sockets):
+    return any(distribution in socket for socket in sockets)
+
+
+def _units(report: Report) -> str:
+    """Return the options of journalctl for the logs of the kubelet and of the runtime."""
+    for distribution, units in _DISTRIBUTIONS.items():
+        if _runs_within(report, distribution):
             return " ".join(f'-u "{unit}"' for unit in units)
     name = report.assessment.runtime.name
     return f"-u kubelet -u {'crio' if name == CRI_O else name}"

@@ -16,6 +16,7 @@ from typing import Final
 
 from agent.checks import node_network
 from agent.checks.detector import Advice, Noun, Step
+from agent.checks.kubelet_service import Distribution, distribution
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.remedy import Remedy
@@ -106,6 +107,11 @@ def _no_subnet(snapshot: Snapshot) -> Iterator[Finding]:
     if subnet_env := node_network.missing_subnet_env(snapshot):
         message = f"{subnet_env.path} {subnet_env.problem}: flannel gives no pod an address"
         step = "see why flannel's pod does not run here, and do not write the file by hand"
+        if distribution(snapshot) is Distribution.K3S:
+            step = (
+                "see why flannel, which is part of k3s, does not start: `journalctl -u 'k3s*' | "
+                "grep -i flannel`; do not write the file by hand"
+            )
         node = known_or(snapshot.node, None)
         if node is not None and not node.pod_cidrs:
             message += (

@@ -33,7 +33,7 @@ ADVICE: Final = Advice(
             "The message names it, if the account may list Events, and so does the runtime's log:",
             commands=(
                 (
-                    "journalctl -u containerd -u crio -u k3s -u rke2-agent | "
+                    "journalctl -u containerd -u crio -u 'k3s*' -u 'rke2*' | "
                     "grep -E 'failed .(add|delete)|failed to find plugin'"
                 ),
             ),

@@ -1,4 +1,4 @@
-"""The kubelet does not complete the teardown of a sandbox, and its address stays reserved.
+"""The kubelet does not complete the teardown of a sandbox: its address or its pod stays.
 
 The kubelet retries a teardown until it succeeds. It fails every time if the network plugin fails: a
 CNI configuration or plugin binary was removed, or kubenet has no pod CIDR. If libcni's cached
@@ -13,35 +13,46 @@ period included), whether the sandbox runs or not; when its pod has had a newer 
 as snapshots show that the sandbox does not run, or that only a checkpoint of it is left. A damaged
 cached result is a warning at once if the runtime cannot tear such a sandbox down. A container in
 another namespace of containerd, that of docker or nerdctl, may run: it stays info.
+Or a pod without such an address should have been gone for as long, and the kubelet says in an Event
+of the last minutes that it cannot remove it: pods that the same cause keeps are one finding.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
 from typing import Final
 
-from agent.checks.addresses.teardown_due import Due, Evidence, teardown_due
+from agent.checks.addresses.failed_kills import FailedKills, failed_kills, unlisted
+from agent.checks.addresses.teardown_due import Due, Evidence, running_for, teardown_due
 from agent.checks.detector import Advice, Noun, Step
 from agent.checks.runtime_versions import forgives_damaged_result
+from agent.checks.waiting.evidence import message_values
+from agent.checks.waiting_pods import overdue_pods
+from agent.model import catalog
 from agent.model.assessment import Assessment, ClassifiedReservation, State
-from agent.model.finding import Finding, Severity
+from agent.model.finding import WAITING_PODS, Finding, Severity
 from agent.model.ranges import runs
+from agent.model.remedy import Remedy
 from agent.model.snapshot import (
+    CREATION_REASONS,
     ENDED,
     FAILED_KILL,
     SANDBOX_OF_ANOTHER_CLIENT,
     SANDBOX_RECORDED,
     DamagedResult,
+    InsufficientData,
     Reservation,
     SandboxFailure,
+    Snapshot,
     known_or,
+    require_available,
 )
 from agent.model.text import LONGEST_LIST, count_of, format_time, join_names
 
 NAME = "stuck_teardown"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
 NOUN: Final = Noun(
-    "address of a sandbox whose teardown does not complete",
-    "addresses of sandboxes whose teardown does not complete",
+    "address or pod whose teardown does not complete",
+    "addresses or pods whose teardown does not complete",
 )
 _DAMAGED: Final = "damaged"
 _RUNS: Final = "runs"
@@ -64,7 +75,7 @@ ADVICE: Final = Advice(
             "kubelet and the runtime with the sandbox's ID. The kubelet then releases the address:",
             commands=(
                 "kubectl get events -A --field-selector reason=FailedKillPod",
-                "journalctl -u kubelet -u containerd -u crio | grep ID",
+                "journalctl -u kubelet -u containerd -u crio -u 'k3s*' -u 'rke2*' | grep ID",
             ),
             kind=_FAILS,
         ),
@@ -107,9 +118,25 @@ ADVICE: Final = Advice(
 _LATE: Final = timedelta(minutes=5)
 """A teardown takes up to 4 minutes, and is tried each minute."""
 _STUCK: Final = timedelta(minutes=15)
+_NAMED: Final = 15
+"""Pods that a message names. It counts the others."""
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
+    told: set[str] = set()
+    gap: InsufficientData | None = None
+    try:
+        for finding in _of_addresses(assessment):
+            told.add(finding.pod)
+            yield finding
+    except InsufficientData as missing:
+        gap = missing
+    yield from _of_pods(assessment, told)
+    if gap is not None:
+        raise gap
+
+
+def _of_addresses(assessment: Assessment) -> Iterator[Finding]:
     assessment.require_reservations()
     assessment.snapshot.containers.known()
     if assessment.runtime.keeps_checkpoints:
@@ -119,6 +146,76 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             due = teardown_due(reservation, entry, assessment)
             if due is not None:
                 yield from _late(reservation, entry, due, assessment)
+
+
+def _of_pods(assessment: Assessment, told: Collection[str]) -> Iterator[Finding]:
+    """Yield a finding for each reason that keeps pods. `told`: pods of which all is said."""
+    snapshot = assessment.snapshot
+    others = unlisted(snapshot, told)
+    for number, kills in enumerate(failed_kills(snapshot, told)):
+        lasted = min(_overdue(kills, snapshot), running_for(assessment))
+        if lasted >= _LATE:
+            severity = Severity.WARNING if lasted >= _STUCK else Severity.INFO
+            yield _pods(kills, number, severity, snapshot, others=0 if number else others)
+    if overdue_pods(snapshot):
+        require_available(snapshot.sandbox_failures)
+
+
+def _overdue(kills: FailedKills, snapshot: Snapshot) -> timedelta:
+    deletion = kills.pods[0].deletion
+    return snapshot.api_time - deletion if deletion else timedelta(0)
+
+
+def _pods(
+    kills: FailedKills, number: int, severity: Severity, snapshot: Snapshot, *, others: int
+) -> Finding:
+    failure = kills.failure
+    names = [pod.name for pod in kills.pods]
+    since = snapshot.taken_at - _overdue(kills, snapshot)
+    who = f"pod {names[0]}" if len(names) == 1 else f"{len(names)} pods"
+    headline = f"{who} should have been gone since {format_time(since)}: {_words(failure)}"
+    details = []
+    if len(names) > 1:
+        details.append(f"pods: {join_names(names[:_NAMED], len(names[_NAMED:]))}")
+    if others:
+        details.append(f"the Events of {count_of(others, 'other')} were not listed")
+    return Finding(
+        NAME,
+        "pods that cannot be removed",
+        "; ".join([headline, *details]),
+        severity=severity,
+        network=failure.network,
+        pod=names[0] if len(names) == 1 else "",
+        since=since,
+        identity=(number, severity),
+        affected=tuple(pod.uid for pod in kills.pods[:_NAMED]),
+        headline=headline,
+        details=tuple(details),
+        told_by=_told_by(failure, snapshot),
+        steps=tuple(_remedies(failure)),
+        pods=tuple(names),
+        kinds=(_FAILS,),
+    )
+
+
+def _told_by(failure: SandboxFailure, snapshot: Snapshot) -> str:
+    """Return who tells what to do if the same cause keeps pods from starting; empty: nobody."""
+    causes = {
+        (other.plugin, other.entry)
+        for other in known_or(snapshot.sandbox_failures, ())
+        if other.reason in CREATION_REASONS and other.entry
+    }
+    return WAITING_PODS if (failure.plugin, failure.entry) in causes else ""
+
+
+def _remedies(failure: SandboxFailure) -> Iterator[Remedy]:
+    """Yield what the catalog says of a message that it knows."""
+    values = message_values(failure)
+    for entry in catalog.entries():
+        if entry.key == failure.entry:
+            yield Remedy(f"What it means: {catalog.fill_in(entry.meaning, values)}")
+            for step in entry.steps:
+                yield Remedy(catalog.fill_in(step, values))
 
 
 def _late(
@@ -131,6 +228,8 @@ def _late(
     foreign = _state(entry, assessment) == SANDBOX_OF_ANOTHER_CLIENT
     severity = Severity.WARNING if is_stuck and not foreign else Severity.INFO
     reasons = (_owner(entry, due, assessment), *_reasons([entry], assessment))
+    kinds = tuple(_kinds(entry, due, assessment))
+    failure = _last_failure({entry.pod}, assessment)
     yield Finding(
         NAME,
         str(reservation.key),
@@ -141,7 +240,8 @@ def _late(
         since=due.since,
         identity=(entry.container_id, severity),
         group=(entry.pod, severity) if entry.pod else None,
-        kinds=tuple(_kinds(entry, due, assessment)),
+        steps=tuple(_remedies(failure)) if failure and _FAILS in kinds else (),
+        kinds=kinds,
     )
 
 
@@ -262,10 +362,14 @@ def _reasons(entries: Sequence[ClassifiedReservation], assessment: Assessment) -
             f"{cannot}, because {file}; {remove} below /var/lib/cni/results or /var/lib/cni/cache"
         )
     if failure := _last_failure({entry.pod for entry in entries}, assessment):
-        problem = failure.message
-        if failure.plugin:
-            problem = f"plugin {failure.plugin} fails: {failure.message}"
-        yield f"the runtime says: {problem}"
+        yield _words(failure)
+
+
+def _words(failure: SandboxFailure) -> str:
+    problem = failure.message
+    if failure.plugin:
+        problem = f"plugin {failure.plugin} fails: {failure.message}"
+    return f"the runtime says: {problem}"
 
 
 def _last_failure(pods: set[str], assessment: Assessment) -> SandboxFailure | None:

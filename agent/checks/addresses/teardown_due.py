@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 from typing import NamedTuple
 
+from agent.checks.kubelet_service import lacks_kubelet
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.index import SnapshotIndex
 from agent.model.snapshot import Container, Pod, Reservation, Snapshot, known_or
@@ -67,8 +68,13 @@ def _evidence(
 
 
 def running_for(assessment: Assessment) -> timedelta:
-    """Return for how long the kubelet and the runtime have run, as far as that is known."""
+    """Return for how long the kubelet and the runtime have run, as far as that is known.
+
+    While no kubelet runs, nobody tries: stopped_kubelet tells that.
+    """
     snapshot = assessment.snapshot
+    if lacks_kubelet(snapshot):
+        return timedelta(0)
     processes = known_or(snapshot.processes, None)
     if processes is None:
         return snapshot.uptime

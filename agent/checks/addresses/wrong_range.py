@@ -24,6 +24,7 @@ from typing import Final
 
 from agent.checks.detector import Advice, Noun, Step
 from agent.checks.host_local_ranges import BRIDGING, IPNetwork, refusal, subnet_of
+from agent.checks.kubelet_service import Distribution, distribution, restart_command
 from agent.checks.node_network import waiting
 from agent.model.assessment import (
     KUBENET,
@@ -263,8 +264,11 @@ def _steps(
     network: _PodNetwork, assessment: Assessment, *, shadowed: bool, sample: bool
 ) -> Iterator[Remedy]:
     """Yield what to do about a range outside of the pod CIDR."""
-    if not shadowed:
-        yield Remedy(_FLANNEL_EXCEPTION if network.plugin == _FLANNEL else _EXCEPTION)
+    within_k3s = distribution(assessment.snapshot) is Distribution.K3S
+    if not shadowed and network.plugin != _FLANNEL:
+        yield Remedy(_EXCEPTION)
+    elif not shadowed and not within_k3s:
+        yield Remedy(_FLANNEL_EXCEPTION)
     node = quote(assessment.snapshot.node_name)
     yield Remedy("Keep new pods away:", f"kubectl cordon {node}")
     if shadowed:
@@ -276,7 +280,10 @@ def _steps(
             yield Remedy(f"Delete the pods that {pods}: their teardown needs that file.")
         yield Remedy("Move that one file away then, and keep the others:", f"mv {file} /root/")
     elif network.plugin == _FLANNEL:
-        yield Remedy("Delete flannel's pod on this node: its successor writes subnet.env again.")
+        text = "Delete flannel's pod on this node: its successor writes subnet.env again."
+        k3s = "Restart k3s, which runs flannel itself: it writes subnet.env again:"
+        restart = restart_command(assessment.snapshot)
+        yield Remedy(k3s, restart) if within_k3s else Remedy(text)
         yield _DELETE
     elif sample:
         yield Remedy("Install the cluster's CNI, or see why its pod does not run on this node.")

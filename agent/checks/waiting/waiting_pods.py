@@ -22,6 +22,7 @@ from shlex import quote
 from typing import Final
 
 from agent.checks.detector import Advice, Noun, Step
+from agent.checks.kubelet_service import lacks_kubelet
 from agent.checks.node_network import is_young
 from agent.checks.waiting.causes import Group, events_unread, groups, unattached_volumes
 from agent.checks.waiting.evidence import (
@@ -134,7 +135,7 @@ def _reason(group: Group, snapshot: Snapshot) -> str:
         if group.cause is WaitCause.VOLUME_PENDING:
             volumes = count_of(unattached_volumes(snapshot), "volume is", "volumes are")
             return f"for a volume, not for an address; {volumes} in use and not attached"
-        if _lacks_kubelet(snapshot):
+        if lacks_kubelet(snapshot):
             return "no kubelet runs on this node"
         unread = events_unread(snapshot)
         return f"why is not known: {unread}" if unread else "no Event says why"
@@ -146,14 +147,7 @@ def _reason(group: Group, snapshot: Snapshot) -> str:
 def _is_past(failure: SandboxFailure, snapshot: Snapshot) -> bool:
     """Return whether an Event is of a kubelet that no longer runs."""
     is_old = failure.at is None or snapshot.api_time - failure.at > EVENT_AGE
-    return is_old and _lacks_kubelet(snapshot)
-
-
-def _lacks_kubelet(snapshot: Snapshot) -> bool:
-    """Return whether no kubelet was found, and the Node agrees: it may be part of a program."""
-    processes = known_or(snapshot.processes, None)
-    node = known_or(snapshot.node, None)
-    return bool(processes and processes.kubelet is None and node and not node.ready)
+    return is_old and lacks_kubelet(snapshot)
 
 
 def _speaker(group: Group, failure: SandboxFailure) -> str:
@@ -200,7 +194,7 @@ def _told_by(
 
 def _meaning(group: Group, snapshot: Snapshot) -> Iterator[str]:
     failure = group.failure
-    may_be_late = group.needs_volumes and not _lacks_kubelet(snapshot)
+    may_be_late = group.needs_volumes and not lacks_kubelet(snapshot)
     if may_be_late and group.cause is WaitCause.UNEXPLAINED:
         they = "they need" if len(group.waits) > 1 else "it needs"
         yield f"{they} volumes, and kubelets from 1.28 send no Event about those that are late"
@@ -268,7 +262,7 @@ def _steps(group: Group, evidence: Sequence[Evidence]) -> Iterator[Remedy]:
     elif failure and group.cause is not WaitCause.VOLUME_PENDING:
         yield Remedy(
             "Look for what comes before and after this message in the runtime's log:",
-            "journalctl -u containerd -u crio -u k3s -u rke2-agent --since=-10min",
+            "journalctl -u containerd -u crio -u 'k3s*' -u 'rke2*' --since=-10min",
         )
     text = "See all that the kubelet says of the pod that has waited longest:"
     yield Remedy(text, f"kubectl describe pod -n {quote(namespace)} {quote(name)}")

@@ -23,6 +23,7 @@ from tests.builders import (
     gap_of,
     processes,
     the_finding,
+    the_node,
     unavailable,
     waiting_pod,
     without,
@@ -227,6 +228,8 @@ def test_flannels_missing_file_is_told_while_its_network_has_no_range() -> None:
     )
     says(the_finding(BROKEN, _young(snapshot)), Severity.INFO, text)
     assert findings_of(BROKEN, a_node(files, READY, (CALICO,))) == []
+    k3s = replace(snapshot, node=Known(replace(the_node(snapshot), kubelet="v1.33.1+k3s1")))
+    says(the_finding(BROKEN, k3s), Severity.CRITICAL, text, "flannel, which is part of k3s")
 
 
 def test_nothing_is_advised_that_blocks_containerd_behind_a_hanging_plugin() -> None:

@@ -425,6 +425,17 @@ def test_a_teardown_that_was_not_completed_names_its_plugins_and_what_an_event_s
         command for step in advice(DETECTOR, scanned(snapshot)) for command in step.commands
     ]
     assert "kubectl get events -A --field-selector reason=FailedKillPod" in commands
+    assert "/var/lib/rancher" not in str(commands)
+
+
+def test_k3s_and_rke2_write_logs_that_the_journal_does_not_have() -> None:
+    rancher = ContainerRuntime(CONTAINERD, "1.7.7-k3s1", "/run/k3s/containerd/containerd.sock")
+    snapshot = replace(cri_node(LEAK, RESULT), runtimes=Known((rancher,)))
+    assert leaks(snapshot)[0].cause is SKIPPED
+    steps = advice(DETECTOR, scanned(snapshot))
+    commands = "\n".join(command for step in steps for command in step.commands)
+    assert "-h /var/lib/rancher/*/agent/*/*.log" in commands
+    assert 'journalctl -u "k3s*" -u "rke2*"' in commands
 
 
 HTTP, DNS = PortMapping(8080, "tcp"), PortMapping(53, "udp")

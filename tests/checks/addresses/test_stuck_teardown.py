@@ -36,6 +36,8 @@ from tests.builders import (
     the_node,
     without,
 )
+from tests.checks.waiting.events import CONTAINERD as CONTAINERD_SAYS
+from tests.checks.waiting.events import Event, waits, with_events
 
 DETECTOR = "stuck_teardown"
 LOST = reservation("10.244.1.9")
@@ -355,3 +357,88 @@ def test_sandboxes_of_one_pod_are_told_in_one_line_with_the_words_of_the_runtime
     (steps,) = [advice(DETECTOR, report)]
     assert steps[0].text.startswith("If libcni's cached result is damaged")
     assert not any("cri-dockerd" in step.text for step in steps)
+
+
+REFUSED = (
+    'error killing pod: failed to "KillPodSandbox" for "3c" with KillPodSandboxError: "rpc error: '
+    'code = Unknown desc = failed to destroy network for sandbox \\"4f\\": plugin type=\\"calico\\" '
+    "failed (delete): error getting ClusterInformation: connection is unauthorized: Unauthorized"
+)
+
+
+def without_address(*deleted_ago: timedelta, **pod_changes: Any) -> Snapshot:
+    """Build a node whose pods should have been gone for so long, and have no reservation."""
+    pods = [
+        replace(
+            pod(f"shop/gone-{n}", "192.168.7.9", deleting=True, uid=f"uid of gone {n}"),
+            deletion=NOW - ago,
+            **pod_changes,
+        )
+        for n, ago in enumerate(deleted_ago)
+    ]
+    return replace(on_cri(*pods), reservations=node().reservations)
+
+
+def killing(snapshot: Snapshot, message: str = REFUSED, ago: timedelta = MINUTE) -> Snapshot:
+    return with_events(snapshot, Event(message, "FailedKillPod", ago))
+
+
+def test_pods_that_cannot_be_removed_are_told_without_an_address_of_host_local() -> None:
+    for ago, expected in (
+        (4 * MINUTE, []),
+        (6 * MINUTE, [Severity.INFO]),
+        (16 * MINUTE, [Severity.WARNING]),
+    ):
+        assert at_once(killing(without_address(ago))) == expected, ago
+    report = after(killing(without_address(HOUR, HOUR, HOUR, HOUR, HOUR, HOUR)))
+    stuck = found(report)
+    assert "4 pods should have been gone since" in stuck.headline
+    assert "plugin calico fails: error getting ClusterInformation" in stuck.headline
+    assert stuck.details[-1] == "the Events of 2 others were not listed"
+    assert stuck.pods == tuple(f"shop/gone-{n}" for n in range(4))
+    assert any("calico-node" in step.text for step in advice(DETECTOR, report))
+
+
+def test_a_cause_that_also_keeps_pods_from_starting_is_told_by_the_pods_that_wait() -> None:
+    refused = REFUSED.partition(": plugin")[2].replace("(delete)", "(add)").replace('\\"', '"')
+    late = waits("shop/late")
+    snapshot = without_address(HOUR)
+    snapshot = replace(snapshot, pods=Known((*snapshot.pods.known(), late)))
+    both = Event(f"{CONTAINERD_SAYS}plugin{refused}"), Event(REFUSED, "FailedKillPod")
+    report = after(with_events(snapshot, *both))
+    assert found(report).told_by == "waiting_pods"
+    (step,) = advice(DETECTOR, report)
+    assert "waiting_pods" in step.text
+
+
+def test_pods_are_not_called_stuck_without_a_recent_word_of_the_kubelet() -> None:
+    other = Event("Readiness probe failed", "Unhealthy")
+    for why, snapshot in {
+        "no Event": without_address(HOUR),
+        "another Event": with_events(without_address(HOUR), other),
+        "it has stopped failing": killing(without_address(HOUR), ago=10 * MINUTE),
+        "a static pod": killing(without_address(HOUR, static=True)),
+    }.items():
+        assert at_once(snapshot) == [], why
+
+
+def test_a_pod_with_an_address_is_told_once_and_its_message_is_explained() -> None:
+    assert at_once(killing(deleted(HOUR))) == [Severity.WARNING]
+    report = after(killing(deleted(HOUR)))
+    assert "plugin calico fails" in found(report).message
+    assert any("calico-node" in step.text for step in advice(DETECTOR, report))
+
+
+def test_no_teardown_is_called_stuck_while_no_kubelet_runs() -> None:
+    late = killing(deleted(HOUR))
+    stopped = replace(late, processes=Known(replace(late.processes.known(), kubelet=None)))
+    down = replace(the_node(late), ready=False, not_ready="Kubelet stopped posting node status.")
+    assert at_once(replace(stopped, node=Known(down))) == []
+    unknown_program = replace(stopped, node=Known(replace(down, ready=True)))
+    assert at_once(unknown_program) == [Severity.WARNING]
+
+
+def test_events_that_cannot_be_read_may_hide_pods_that_cannot_be_removed() -> None:
+    unread = without(without_address(HOUR), "sandbox_failures")
+    assert gap_of(DETECTOR, unread).startswith("sandbox_failures")
+    assert not after(without(on_cri(), "sandbox_failures")).gaps

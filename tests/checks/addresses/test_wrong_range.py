@@ -5,7 +5,7 @@ from typing import Any
 
 from agent.model.finding import Finding, Severity
 from agent.model.runtime import CRI_O, DOCKER, RuntimeNetwork, WrittenRange
-from agent.model.snapshot import Snapshot
+from agent.model.snapshot import Known, Snapshot
 from tests.builders import (
     findings_and_gap,
     findings_of,
@@ -111,6 +111,21 @@ def test_the_sample_bridge_alone_is_a_warning_where_the_node_has_a_pod_cidr() ->
 
 def _worker(*cidrs: str) -> Any:
     return pod_node([], cidrs=cidrs).node.known()
+
+
+def test_k3s_runs_flannel_itself_so_that_no_pod_of_it_can_be_deleted() -> None:
+    flannel = network("cbr0", "flannel", "10.244.3.0/24")
+    files = cni_files(
+        accepted("10-flannel.conflist", flannel), subnet_env=flannel_env("10.244.3.0/24")
+    )
+    snapshot = pod_node([flannel], cni_files=files)
+    present = snapshot.node.known()
+    assert present is not None
+    for kubelet, command in (("v1.33.1+k3s1", "k3s*.service"), ("v1.33.1+rke2r1", "")):
+        node = Known(replace(present, kubelet=kubelet))
+        steps = the_finding(WRONG, replace(snapshot, node=node)).steps
+        assert any(command in (step.command or "") for step in steps if "subnet.env" in step.text)
+        assert any("flannel's pod" in step.text for step in steps) is not bool(command)
 
 
 def test_flannels_subnet_that_is_not_the_nodes_is_a_warning_with_both() -> None:

@@ -1,0 +1,55 @@
+"""Pods that should have been gone, and that an Event says cannot be removed, by what stops them.
+
+Such a pod may have no address of host-local: other networks fail in DEL too. Pure.
+"""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from agent.checks.waiting_pods import EVENT_AGE, overdue_pods, pods_to_list
+from agent.model.snapshot import FAILED_KILL, Pod, SandboxFailure, Snapshot, known_or
+
+
+class FailedKills(NamedTuple):
+    """Pods that cannot be removed for the same reason."""
+
+    failure: SandboxFailure
+    """The last Event of the pod that is overdue longest."""
+    pods: tuple[Pod, ...]  # those first that are overdue longest
+
+
+def failed_kills(snapshot: Snapshot, told: Collection[str]) -> list[FailedKills]:
+    """Return the pods that cannot be removed, one group for each reason. `told`: without these."""
+    failures = _recent_failures(snapshot)
+    by_reason: dict[tuple[str, ...], list[Pod]] = {}
+    for pod in _removable(snapshot, told):
+        if failure := failures.get(pod.name):
+            reason = failure.plugin, failure.network, failure.entry or failure.kind
+            by_reason.setdefault(reason, []).append(pod)
+    return [FailedKills(failures[pods[0].name], tuple(pods)) for pods in by_reason.values()]
+
+
+def unlisted(snapshot: Snapshot, told: Collection[str]) -> int:
+    """Return how many pods should have been gone, of which no Events were listed."""
+    listed = {pod.uid for pod in pods_to_list(snapshot)}
+    return sum(pod.uid not in listed and not pod.finalizers for pod in _removable(snapshot, told))
+
+
+def _removable(snapshot: Snapshot, told: Collection[str]) -> list[Pod]:
+    """Return the pods that the kubelet should have removed.
+
+    It runs a static pod on while the API server deletes its mirror.
+    """
+    return [pod for pod in overdue_pods(snapshot) if not pod.static and pod.name not in told]
+
+
+def _recent_failures(snapshot: Snapshot) -> dict[str, SandboxFailure]:
+    """Return the last Event of each pod by which the kubelet still fails to remove it."""
+    oldest = snapshot.api_time - EVENT_AGE
+    failures: dict[str, SandboxFailure] = {}
+    for failure in known_or(snapshot.sandbox_failures, ()):
+        if failure.reason == FAILED_KILL and failure.at is not None and failure.at >= oldest:
+            earlier = failures.get(failure.pod)
+            if earlier is None or earlier.at is None or failure.at >= earlier.at:
+                failures[failure.pod] = failure
+    return failures
