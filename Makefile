@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 WORKERS := $(shell n=$$(($$(nproc) * 3)); echo $$((n < 8 ? n : 8)))
 PYTEST := $(BIN)/pytest -q --numprocesses=$(WORKERS) --dist=worksteal
 # Of Debian. Tests that need one say so if it is missing, and fail where CI=true.
-TOOLS := binutils containerd containernetworking-plugins iproute2 iptables openssl prometheus prometheus-alertmanager python3-venv runc
+TOOLS := binutils containerd containernetworking-plugins fish iproute2 iptables openssl prometheus prometheus-alertmanager python3-venv runc zsh
 
 # The methods of Path, which ruff's list of forbidden functions cannot name. (Nor perf_counter, which tests may use.)
 REMOVES := '\.(unlink|rmdir|rename|hardlink_to|symlink_to)\(|\.replace\([^,()=]*\)|rmtree|shutil\.move'
