@@ -100,6 +100,9 @@ def test_a_release_has_one_version_and_is_refused_while_its_parts_disagree(tmp_p
     git(tmp_path, "commit", "-q", "--message=all")
     assert release(tmp_path, "check") == ""
 
+    assert run(str(tmp_path / "hack/release"), "version").strip() == NEW
+    assert "**Finds** leaked" in run(str(tmp_path / "hack/release"), "notes")
+
     overlay = tmp_path / "deploy/overlays/cluster-autoscaler/rbac.yaml"
     overlay.write_text(overlay.read_text().replace(f"version: {NEW}", "version: 9.8.6"))
     git(tmp_path, "commit", "-q", "--all", "--message=other")
@@ -109,6 +112,38 @@ def test_a_release_has_one_version_and_is_refused_while_its_parts_disagree(tmp_p
     assert f"the tag v{NEW} is another commit" in release(tmp_path, "check")
     for words in (("set", "1.0"), ("build", "python:3.11-slim"), ("publish",)):
         assert re.search("such as|usage: hack/release", release(tmp_path, *words))
+
+
+def named_repositories(checkout: Path) -> Counter[str]:
+    """Return every URL of this project that a file of a checkout has, apart from what follows it."""
+    names = run(
+        "git", "-C", str(checkout), "ls-files", "-z", "--cached", "--others", "--exclude-standard"
+    )
+    texts = [
+        (checkout / name).read_text(errors="ignore")
+        for name in filter(None, names.split("\0"))
+        if (checkout / name).is_file()
+    ]
+    return Counter(re.findall(r"https://[\w.-]+/[\w.-]+/nodeleak\b(?!@)", "\n".join(texts)))
+
+
+def test_every_link_to_the_project_follows_one_setting(tmp_path: Path) -> None:
+    needs(all(map(shutil.which, ("kubectl", "git"))), "kubectl and git")
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    set_ = settings["project"]["urls"]["Repository"]
+    fork, own = "https://git.example.com/you/nodeleak", {"https://git.example.com/you/nodeleak"}
+    before = named_repositories(ROOT)
+    assert {*before} <= {set_, *own}, "hack/release repository URL writes them all"
+    copy_checkout(tmp_path)
+    git(tmp_path, "add", "--all")
+    assert release(tmp_path, "repository", f"{fork}/") == ""
+    after = named_repositories(tmp_path)
+    assert (after[fork] - before[fork], after[set_]) == (before[set_], 0)
+    assert f'runbook_url: "{fork}/blob/' in (
+        tmp_path / "deploy/prometheus/rules.yaml"
+    ).read_text().replace("runbook_url: https", 'runbook_url: "https')
+    run(sys.executable, str(tmp_path / "hack/manifests"), "--check")
+    assert "expected a URL such as" in release(tmp_path, "repository", "git.example.com")
 
 
 def pinned(name: str) -> dict[str, str]:
