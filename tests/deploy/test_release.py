@@ -10,6 +10,7 @@ import tomllib
 from collections import Counter
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -153,7 +154,12 @@ def pinned(name: str) -> dict[str, str]:
 
 
 def test_the_image_has_the_tested_python_and_installs_the_tested_versions_by_their_hashes() -> None:
-    for lock in ("requirements.txt", "requirements-build.txt", "requirements-single-file.txt"):
+    for lock in (
+        "requirements.txt",
+        "requirements-build.txt",
+        "requirements-single-file.txt",
+        "requirements-unused.txt",
+    ):
         assert pinned(lock).items() <= pinned("constraints.txt").items(), "run hack/lock again"
         pins = [
             entry for entry in re.split(r"\n(?=\S)", (ROOT / lock).read_text()) if "==" in entry
@@ -171,6 +177,53 @@ def test_the_image_has_the_tested_python_and_installs_the_tested_versions_by_the
     assert settings["tool"]["ruff"]["target-version"] == f"py{python.replace('.', '')}"
     for name in ("Dockerfile", "hack/image", "hack/release", "docs/release.md"):
         assert set(re.findall(r"\bpython:(\d[\d.]*)", (ROOT / name).read_text())) == {python}, name
+
+
+def test_an_environment_by_the_lock_files_has_what_each_package_says_it_requires() -> None:
+    """`pip check` would complain of others. The image has no pip, and goes without some."""
+    assert not pinned("requirements.txt").keys() & pinned("requirements-unused.txt").keys()
+    locked = pinned("requirements.txt") | pinned("requirements-unused.txt")
+    for name in pinned("requirements.txt"):
+        for text in requires(name) or ():
+            required, _, condition = text.partition(";")
+            if "extra" not in condition and "python_version" not in condition:
+                package = re.split(r"[^A-Za-z0-9._-]", required.strip())[0]
+                assert re.sub(r"[-_.]+", "-", package).lower() in locked, f"{name}: {text}"
+    assert "-r requirements-unused.txt" in (ROOT / "README.md").read_text()
+
+
+def test_the_plugin_alone_is_the_same_release_with_fewer_packages() -> None:
+    agent, plugin = (
+        tomllib.loads((ROOT / name).read_text())
+        for name in ("pyproject.toml", "plugin/pyproject.toml")
+    )
+    whole, alone = agent["project"], plugin["project"]
+    for key in ("version", "license", "requires-python"):
+        assert whole[key] == alone[key], key
+    assert alone["urls"]["Repository"] == whole["urls"]["Repository"]
+    assert {*alone["dependencies"]} < {*whole["dependencies"]}
+    scripts = {name: start for name, start in whole["scripts"].items() if "kubectl" in name}
+    assert alone["scripts"] == scripts
+    data = {*plugin["tool"]["setuptools"]["package-data"]["agent"]}
+    assert data <= {*agent["tool"]["setuptools"]["package-data"]["agent"]}
+
+
+@pytest.mark.e2e
+def test_the_plugin_alone_installs_what_it_imports(tmp_path: Path) -> None:
+    copy = tmp_path / "checkout"
+    copy.mkdir()
+    copy_checkout(copy)
+    run(sys.executable, "-m", "venv", str(tmp_path / "venv"))
+    programs = tmp_path / "venv/bin"
+    constraint = f"--constraint={ROOT / 'constraints.txt'}"
+    run(str(programs / "pip"), "install", "-q", constraint, str(copy / "plugin"))
+    assert "No broken requirements" in run(str(programs / "pip"), "check")
+    installed = run(str(programs / "pip"), "list", "--format=freeze").splitlines()
+    packages = {line.partition("==")[0].lower() for line in installed} - {"pip", "setuptools"}
+    expected = {"kubectl-nodeleak", "pyyaml", "requests", "certifi", "charset-normalizer", "idna"}
+    assert packages == {*expected, "urllib3"}
+    assert run(str(programs / "kubectl-nodeleak"), "version").startswith("nodeleak ")
+    assert run(str(programs / "kubectl_complete-nodeleak"), "jour").startswith("journal\t")
 
 
 def test_the_image_needs_all_that_it_installs_and_nothing_else() -> None:
