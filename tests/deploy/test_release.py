@@ -302,6 +302,12 @@ def test_krew_installs_the_plugin_which_needs_no_other_package(dist: Path, tmp_p
     with pytest.raises(AssertionError, match="checksum"):
         run(krew, "install", f"--manifest={changed}", archive, environment=environment)
     run(krew, "install", f"--manifest={dist / 'nodeleak.yaml'}", archive, environment=environment)
+    mac = environment | {
+        "KREW_ROOT": str(tmp_path / "mac"),
+        "KREW_OS": "darwin",
+        "KREW_ARCH": "arm64",
+    }
+    run(krew, "install", f"--manifest={dist / 'nodeleak.yaml'}", archive, environment=mac)
     assert run(
         str(shutil.which("kubectl")), "nodeleak", "--version", environment=environment
     ).startswith(f"nodeleak {NEW}")
