@@ -384,7 +384,7 @@ COUNTED: Final[Sequence[Metric[Sync] | Distribution]] = (
         "sync_duration_seconds",
         "Time of a sync: read the sources, run the checks, export the report.",
         lambda sync: [sync.seconds],
-        buckets=(0.1, 0.5, 1, 2.5, 5, 15),
+        buckets=(0.1, 0.5, 2, 10),
     ),
     Distribution(
         "sync_seconds",
