@@ -1,10 +1,12 @@
-# Two stages: the first has the build tools, the second only what runs. `hack/image` builds it without a registry.
+# Two stages: the first has the build tools, the second only what runs. `hack/image` builds it without a registry. For
+# nodes of both platforms in one image: docker buildx build --platform linux/amd64,linux/arm64 --tag NAME:TAG --push .
 #
 # PYTHON_IMAGE  a Debian-like image with the Python that the tests run with. For a build that can be repeated, name its
 #               digest: --build-arg PYTHON_IMAGE=python:3.11-slim@sha256:… (hack/release accepts nothing else)
 # BUILD_IMAGE   the same Python, with what your package index needs: a certificate authority, a pip.conf
 # COMMIT        the commit that `nodeleak --version` prints
-# VERSION       for the image's label
+# VERSION, CREATED, REPOSITORY, BASE_NAME, BASE_DIGEST   for the image's labels. Renovate and registries find the
+#               changelog by `source`, and scanners tell by base.digest whether the base image is out of date
 # SOURCE_DATE_EPOCH  the time of the files in the wheel, and with BuildKit of the image: hack/release sets it
 ARG PYTHON_IMAGE=python:3.11-slim
 ARG BUILD_IMAGE=${PYTHON_IMAGE}
@@ -36,11 +38,22 @@ RUN printf '%s\n' "${COMMIT}" > agent/commit \
 FROM ${PYTHON_IMAGE}
 ARG COMMIT=
 ARG VERSION=
+ARG CREATED=
+ARG REPOSITORY=
+ARG BASE_NAME=
+ARG BASE_DIGEST=
 LABEL org.opencontainers.image.title="nodeleak" \
       org.opencontainers.image.description="Finds and releases leaked CNI addresses on Kubernetes nodes" \
       org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.vendor="nodeleak" \
       org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${COMMIT}"
+      org.opencontainers.image.revision="${COMMIT}" \
+      org.opencontainers.image.created="${CREATED}" \
+      org.opencontainers.image.url="${REPOSITORY}" \
+      org.opencontainers.image.source="${REPOSITORY}" \
+      org.opencontainers.image.documentation="${REPOSITORY}/blob/v${VERSION}/README.md" \
+      org.opencontainers.image.base.name="${BASE_NAME}" \
+      org.opencontainers.image.base.digest="${BASE_DIGEST}"
 COPY --from=build /opt/nodeleak /opt/nodeleak
 # PATH: for `kubectl exec … nodeleak scan`. MALLOC_ARENA_MAX: Python's threads allocate one at a time, and a heap for each
 # of them costs a process 1 MiB. The other MALLOC_*: the C library's own initial values. Where they are set it does not

@@ -9,12 +9,12 @@ unexport PYTHONDONTWRITEBYTECODE
 WORKERS := $(shell n=$$(($$(nproc) * 3)); echo $$((n < 8 ? n : 8)))
 PYTEST := $(BIN)/pytest -q --numprocesses=$(WORKERS) --dist=worksteal
 # Of Debian. Tests that need one say so if it is missing, and fail where CI=true.
-TOOLS := binutils chromium containerd containernetworking-plugins iproute2 iptables openssl prometheus prometheus-alertmanager python3-venv runc
+TOOLS := binutils chromium containerd containernetworking-plugins fish iproute2 iptables openssl prometheus prometheus-alertmanager python3-venv runc zsh
 
 # The methods of Path, which ruff's list of forbidden functions cannot name. (Nor perf_counter, which tests may use.)
 REMOVES := '\.(unlink|rmdir|rename|hardlink_to|symlink_to)\(|\.replace\([^,()=]*\)|rmtree|shutil\.move'
 
-.PHONY: help demo t test check lint unit proof packages e2e stress fuzz bench clean
+.PHONY: help demo t test check lint unit proof packages e2e pythons arm64 stress fuzz bench clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -61,6 +61,14 @@ packages: ## install the programs of Debian that tests run (Debian 12 and root)
 
 e2e: $(READY) ## the real-node tests: build and start a real kubelet, docker and API server
 	@PATH="$(CURDIR)/$(BIN):$$PATH" hack/e2e
+
+# Not in `make test`: the packages of one version alone take longer to install than all that it would find.
+pythons: ## the unit tests with Python 3.12 to 3.14, of PATH or of Debian (root): T=checks, or all of them
+	@nice hack/other-python all $(if $(T),tests/$(T))
+
+# Not in `make test` either: an emulated test takes ten times as long.
+arm64: ## the unit tests of tests/model and tests/checks as arm64, emulated (root): T=checks/addresses
+	@nice hack/arm64 $(if $(T),tests/$(T))
 
 stress: $(READY) ## nodeleak cleans while real docker and host-local churn: FOR=60 seconds (python -m tests.stress --help)
 	@trap 'exit 130' INT; trap 'exit 143' TERM; \

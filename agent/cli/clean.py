@@ -11,12 +11,12 @@ from agent.app.sources import for_command
 from agent.cli.node import remembered_pods
 from agent.cli.output import (
     BLOCKED,
+    DOCUMENTS,
     DONE,
     FAILED,
     INTERRUPTED,
     OUTPUT,
     UNAVAILABLE,
-    as_json,
     progress,
     warn,
     write,
@@ -60,15 +60,15 @@ def _write_names(cleaning: Cleaning, view: TableView, _: argparse.Namespace) -> 
     warn(*by_reason(clean_document(cleaning)["unavailable"]))
 
 
-def _write_json(cleaning: Cleaning, view: TableView, _: argparse.Namespace) -> None:
-    write(as_json(clean_document(cleaning, view.release)))
+def _write_document(cleaning: Cleaning, view: TableView, arguments: argparse.Namespace) -> None:
+    write(DOCUMENTS[arguments.output](clean_document(cleaning, view.release)))
 
 
 _FORMATS: Final[Mapping[str, Callable[[Cleaning, TableView, argparse.Namespace], None]]] = {
     "table": _write_table,
     "wide": _write_table,
     "name": _write_names,
-    "json": _write_json,
+    **dict.fromkeys(DOCUMENTS, _write_document),
 }
 
 

@@ -5,7 +5,7 @@ import inspect
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Final
 
@@ -71,6 +71,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "word", nargs="?", metavar="WORD", help="what to explain; -: standard input"
     )
+
+
+def _every_word(_: Sequence[str]) -> list[str]:
+    return sorted({word for _kind, words in _kinds() for word in words})
+
+
+CANDIDATES: Final = {"word": _every_word}
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -2,12 +2,13 @@
 
 import argparse
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from agent.app.cleaning import read_journal
 from agent.cleanup.journal import Journal
-from agent.cli.output import DONE, as_json, write
+from agent.cli.output import DOCUMENTS, DONE, write
 from agent.cli.parser import add_output, config_of
 from agent.exporters.json.clean import journal_document
 from agent.exporters.text.clean import journal_table
@@ -30,9 +31,13 @@ def _as_table(journal: Journal, state_dir: Path) -> str:
     return journal_table(journal, missing_in=str(state_dir) if is_missing else None)
 
 
+def _as_document(as_text: Callable[[object], str], journal: Journal, _: Path) -> str:
+    return as_text(journal_document(journal))
+
+
 _FORMATS: Final[Mapping[str, Callable[[Journal, Path], str]]] = {
     "table": _as_table,
-    "json": lambda journal, _: as_json(journal_document(journal)),
+    **{name: partial(_as_document, as_text) for name, as_text in DOCUMENTS.items()},
 }
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, NoReturn
 
-from agent.cli.output import reflow, terminal_columns, width
+from agent.cli.candidates import COMPLETE
+from agent.cli.output import DOCUMENTS, DONE, reflow, terminal_columns, width, write
 from agent.config import (
     Config,
     Setting,
@@ -34,6 +35,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "record": "Write a snapshot of this node as JSON, to scan it elsewhere",
     "run": "Run the agent: check the node continuously, serve metrics",
     "version": "Print the version and, in an image, the commit",
+    "completion": "Print a script with which bash, zsh or fish completes commands",
 }
 """What each command does. It is a module of this package, which only that command imports.
 
@@ -75,12 +77,21 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """
     if list(arguments[:1]) == ["--version"]:
         arguments = ["version"]
+    if list(arguments[:1]) == [COMPLETE]:
+        return argparse.Namespace(execute=_complete, words=arguments[1:])
     command, *rest = with_command("nodeleak", arguments, COMMANDS)
     root = make_parser(command if command in COMMANDS else None, full="--help-all" in rest)
     parsed, unexpected = root.parse_known_args([command, *rest])
     if unexpected:
         raise _unexpected_argument(command, unexpected[0])
     return parsed
+
+
+def _complete(arguments: argparse.Namespace) -> int:
+    from agent.cli import completion
+
+    write(completion.candidates(arguments.words).lines())
+    return DONE
 
 
 def with_command(program: str, arguments: Sequence[str], known: Iterable[str]) -> list[str]:
@@ -262,8 +273,9 @@ def add_address_table(
 
 def view_of(arguments: argparse.Namespace) -> TableView:
     """Return how a table is shown. The next command has this one's options and environment."""
-    if arguments.sort_by and arguments.output == "json":
-        raise UsageError("--sort-by and -o json cannot be combined: remove one of them")
+    if arguments.sort_by and arguments.output in DOCUMENTS:
+        text = f"--sort-by and -o {arguments.output} cannot be combined: remove one of them"
+        raise UsageError(text)
     wide = arguments.output == "wide"
     return TableView(
         sort_by=arguments.sort_by or "ip",

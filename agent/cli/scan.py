@@ -11,7 +11,16 @@ from typing import Final
 from agent.cleanup.journal import Journal
 from agent.cleanup.journal_store import JournalStore
 from agent.cli.node import assess, record_node
-from agent.cli.output import DONE, FOUND, UNAVAILABLE, as_json, has_color, has_unicode, warn, write
+from agent.cli.output import (
+    DOCUMENTS,
+    DONE,
+    FOUND,
+    UNAVAILABLE,
+    has_color,
+    has_unicode,
+    warn,
+    write,
+)
 from agent.cli.parser import add_address_table, config_of, view_of
 from agent.config import Config, UsageError, age, invalid, option, settings_of
 from agent.exporters.json.scan import scan_document
@@ -62,15 +71,15 @@ def _write_names(report: Report, view: TableView, _: argparse.Namespace) -> None
         warn(missing)
 
 
-def _write_json(report: Report, _view: TableView, _arguments: argparse.Namespace) -> None:
-    write(as_json(scan_document(report)))
+def _write_document(report: Report, _: TableView, arguments: argparse.Namespace) -> None:
+    write(DOCUMENTS[arguments.output](scan_document(report)))
 
 
 _FORMATS: Final[Mapping[str, Callable[[Report, TableView, argparse.Namespace], None]]] = {
     "table": _write_table,
     "wide": _write_table,
     "name": _write_names,
-    "json": _write_json,
+    **dict.fromkeys(DOCUMENTS, _write_document),
 }
 
 

@@ -8,7 +8,16 @@ from threading import Event
 from typing import Any, Final, NamedTuple, NoReturn
 
 from agent.cli.daemon_client import DaemonClient
-from agent.cli.output import DONE, FOUND, NO_DAEMON, UNAVAILABLE, as_json, terminal_columns, write
+from agent.cli.output import (
+    DONE,
+    FOUND,
+    NO_DAEMON,
+    UNAVAILABLE,
+    as_json,
+    as_yaml,
+    terminal_columns,
+    write,
+)
 from agent.cli.parser import add_output, config_of
 from agent.exporters.json.status import NodeState, no_report
 from agent.exporters.text.status import status_line, status_table
@@ -53,6 +62,7 @@ def _as_table(document: dict[str, Any]) -> str:
 _FORMATS: Final[Mapping[str, _Format]] = {
     "table": _Format(_as_table, status_line, redraws=True),
     "json": _Format(as_json, lambda document: f"{json.dumps(document)}\n", redraws=False),
+    "yaml": _Format(as_yaml, as_yaml, redraws=False),
 }
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from agent.app import cleaning
 from agent.cli.node import assess, record_node
-from agent.cli.output import DONE, UNAVAILABLE, as_json, terminal_columns, write
+from agent.cli.output import DOCUMENTS, DONE, UNAVAILABLE, terminal_columns, write
 from agent.cli.parser import add_output, config_of, value
 from agent.config import duration
 from agent.exporters.text.timeline import timeline_table
@@ -36,9 +36,13 @@ def _as_table(timeline: dict[str, Any], arguments: argparse.Namespace) -> str:
     )
 
 
+def _as_document(timeline: dict[str, Any], arguments: argparse.Namespace) -> str:
+    return DOCUMENTS[arguments.output](timeline)
+
+
 _FORMATS: Final[Mapping[str, Callable[[dict[str, Any], argparse.Namespace], str]]] = {
     "table": _as_table,
-    "json": lambda timeline, _: as_json(timeline),
+    **dict.fromkeys(DOCUMENTS, _as_document),
 }
 
 

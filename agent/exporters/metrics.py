@@ -381,8 +381,14 @@ COUNTED: Final[Sequence[Metric[Sync] | Distribution]] = (
         ("source",),
     ),
     Distribution(
-        "sync_seconds",
+        "sync_duration_seconds",
         "Time of a sync: read the sources, run the checks, export the report.",
+        lambda sync: [sync.seconds],
+        buckets=(0.1, 0.5, 2, 10),
+    ),
+    Distribution(
+        "sync_seconds",
+        "Deprecated: nodeleak_sync_duration_seconds has the same count and sum.",
         lambda sync: [sync.seconds],
     ),
     Metric(

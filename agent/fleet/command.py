@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 from agent.cli import exit_code_of, version
+from agent.cli.candidates import COMPLETE
 from agent.cli.output import reflow
 from agent.cli.parser import COMMANDS as NODE_COMMANDS
 from agent.cli.parser import HELP_OPTIONS, Parser, options_of, see_help, value, with_command
@@ -64,6 +65,15 @@ Prints the manifest of a Job, and changes nothing. The Job has the image and the
 DaemonSet and runs 'nodeleak clean' on the node. With --apply, it mounts /var/lib/cni writable,
 so that the DaemonSet can stay read-only. With --run, the Job is created; the command waits for
 it, prints its log, and ends with its exit code."""
+_VERSION: Final = """\
+Asks no cluster. 'kubectl nodeleak status' prints the version of each agent."""
+_COMPLETION: Final = """\
+kubectl runs the program kubectl_complete-nodeleak of PATH for the words after 'kubectl nodeleak'. pip
+installs it. After krew:
+
+kubectl nodeleak completion > ~/.local/bin/kubectl_complete-nodeleak
+
+chmod +x ~/.local/bin/kubectl_complete-nodeleak"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,6 +84,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options, with `command`, `execute`, and `rest`: what follows `--`."""
     if list(arguments[:1]) == ["--version"]:
         return argparse.Namespace(execute=version.execute)
+    if list(arguments[:1]) == [COMPLETE]:
+        return argparse.Namespace(execute=_complete, words=arguments[1:])
     split = arguments.index("--") if "--" in arguments else len(arguments)
     own_arguments = with_command(_PROGRAM, arguments[:split], _COMMANDS)
     root = _make_parser(own_arguments[0])
@@ -81,12 +93,23 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parsed.rest = tuple(arguments[split + 1 :])
     for argument in unexpected:
         # argparse takes no names of nodes on both sides of an option.
-        if argument.startswith("-") or parsed.command == "clean-job":
+        if argument.startswith("-") or parsed.command in _WITHOUT_MORE_NODES:
             raise _unexpected_argument(parsed, argument)
         parsed.nodes.append(argument)
     if mistakes := list(_mistakes(parsed)):
         raise UsageError("\n".join(mistakes), see_help(f"{_PROGRAM} {parsed.command}"))
     return parsed
+
+
+def _complete(arguments: argparse.Namespace) -> int:
+    from agent.fleet import completion
+
+    return completion.print_candidates(arguments.words, _SUMMARIES, parser_of)
+
+
+def parser_of(command: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = _make_parser(command).get_default("parsers")[command]
+    return parser
 
 
 def _unexpected_argument(parsed: argparse.Namespace, argument: str) -> UsageError:
@@ -103,8 +126,8 @@ def _unexpected_argument(parsed: argparse.Namespace, argument: str) -> UsageErro
 
 
 def _mistakes(parsed: argparse.Namespace) -> Iterator[str]:
-    if parsed.command == "status" and parsed.rest:
-        yield "status takes no options after --"
+    if parsed.rest and not _COMMANDS[parsed.command].runs_on_nodes:
+        yield f"{parsed.command} takes no options after --"
     if parsed.prometheus_cluster and not (parsed.prometheus or parsed.prometheus_service):
         yield "--prometheus-cluster needs --prometheus or --prometheus-service"
     if any(argument.startswith(("-o", "--output")) for argument in parsed.rest):
@@ -164,6 +187,10 @@ def _add_clean(parser: argparse.ArgumentParser) -> None:
     add("--pause", type=pause, default="30s", metavar="TIME", help="between two waves (30s)")
 
 
+def _add_nothing(_: argparse.ArgumentParser) -> None:
+    pass
+
+
 def _add_clean_job(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("nodes", nargs=1, metavar="NODE", help="name of the node")
@@ -178,11 +205,14 @@ class _Command(NamedTuple):
     """Executes the command, with its arguments, and returns the exit code."""
     add_arguments: Callable[[argparse.ArgumentParser], None]
     timeout: str
+    """Of one node. Empty: the command asks no cluster, and has no options of one."""
     summary: str
     description: str = ""
     """Empty: the summary."""
     nodes: str = "NODE..."
     """How many, for the usage."""
+    runs_on_nodes: bool = True
+    """Whether it runs a command of nodeleak on each, whose options follow `--`."""
 
 
 _COMMANDS: Final[Mapping[str, _Command]] = {
@@ -194,6 +224,7 @@ _COMMANDS: Final[Mapping[str, _Command]] = {
         "Print which nodes have problems, the worst first",
         _STATUS,
         nodes="[NODE...]",
+        runs_on_nodes=False,
     ),
     "scan": _Command(
         "session",
@@ -231,6 +262,30 @@ _COMMANDS: Final[Mapping[str, _Command]] = {
         _CLEAN_JOB,
         nodes="NODE",
     ),
+    "version": _Command(
+        "offline",
+        "print_version",
+        _add_nothing,
+        "",
+        "Print the version of this program",
+        _VERSION,
+        nodes="",
+        runs_on_nodes=False,
+    ),
+    "completion": _Command(
+        "offline",
+        "print_completion",
+        _add_nothing,
+        "",
+        "Print the program with which kubectl completes commands",
+        _COMPLETION,
+        nodes="",
+        runs_on_nodes=False,
+    ),
+}
+_SUMMARIES: Final = {name: command.summary for name, command in _COMMANDS.items()}
+_WITHOUT_MORE_NODES: Final = {
+    name for name, command in _COMMANDS.items() if not command.nodes.rstrip("]").endswith("...")
 }
 
 
@@ -252,11 +307,11 @@ def _make_parser(chosen: str) -> argparse.ArgumentParser:
 
 
 def _add_command(parsers: Any, name: str, command: _Command) -> None:
-    on_node = f" [-- options of nodeleak {name.removesuffix('-job')}]"
+    on_node = f"[-- options of nodeleak {name.removesuffix('-job')}]" * command.runs_on_nodes
+    words = filter(None, (_PROGRAM, name, command.nodes, "[options]", on_node))
     parser = parsers.add_parser(
         name,
-        usage=f"{_PROGRAM} {name} {command.nodes} [options]"
-        + ("" if name == "status" else on_node),
+        usage=" ".join(words),
         help=command.summary,
         description=reflow(command.description or f"{command.summary}."),
     )
@@ -267,14 +322,15 @@ def _add_command(parsers: Any, name: str, command: _Command) -> None:
         apply=False,
         prometheus_cluster="",
     )
-    _add_common(parser, command.timeout)
+    parser.add_argument("-h", "--help", action="help", help="print this help")
+    if command.timeout:
+        _add_common(parser, command.timeout)
     command.add_arguments(parser)
 
 
 def _add_common(parser: argparse.ArgumentParser, timeout: str) -> None:
     add = parser.add_argument
     seconds = value(duration_between("1s", "1h"))
-    add("-h", "--help", action="help", help="print this help")
     text = "ask at most N at once (20)"
     add("--parallel", type=value(positive), default=20, metavar="N", help=text)
     text = f"how long one node may take ({timeout})"

@@ -60,6 +60,15 @@ class Kubectl:
             raise KubectlError(f"cannot {what}: kubectl ended with exit code {code}, see above")
         return output
 
+    def quiet(self, *command: str) -> str:
+        """Return what a command prints; nothing if it fails. Nobody is asked to log in."""
+        arguments = [*command, *self._options]
+        try:
+            code, output, _ = self._run(arguments, self._timeout, stderr=subprocess.DEVNULL)
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        return "" if code else output
+
     def _print(
         self, what: str, arguments: Sequence[str], *, may_log_in: bool = False, text: str = ""
     ) -> tuple[int, str]:

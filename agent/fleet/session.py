@@ -4,9 +4,10 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, NamedTuple
 
-from agent.cli.output import DONE, FOUND, UNAVAILABLE, as_json, show_progress, warn, write
+from agent.cli.output import DOCUMENTS, DONE, FOUND, UNAVAILABLE, show_progress, warn, write
 from agent.config import UsageError
 from agent.fleet import prometheus
 from agent.fleet.kubectl import Kubectl
@@ -40,18 +41,29 @@ class NodeFormat(NamedTuple):
     """Prints the entries of all nodes, after all have answered."""
 
 
-NODE_FORMATS: Final[Mapping[str, NodeFormat]] = {
-    "table": NodeFormat((), prints_each=True, write_all=lambda _command, _entries: None),
-    "json": NodeFormat(
+def _document(as_text: Callable[[object], str]) -> NodeFormat:
+    """Return how to print the documents of all nodes as one. Nodes of any version answer JSON."""
+    return NodeFormat(
         ("-o", "json"),
         prints_each=False,
-        write_all=lambda command, entries: write(as_json(merged(command, entries))),
-    ),
+        write_all=lambda command, entries: write(as_text(merged(command, entries))),
+    )
+
+
+NODE_FORMATS: Final[Mapping[str, NodeFormat]] = {
+    "table": NodeFormat((), prints_each=True, write_all=lambda _command, _entries: None),
+    **{name: _document(as_text) for name, as_text in DOCUMENTS.items()},
 }
+
+
+def _merged_status(as_text: Callable[[object], str], statuses: Sequence[NodeStatus]) -> str:
+    return as_text(merged("status", [each.entry for each in statuses]))
+
+
 STATUS_FORMATS: Final[Mapping[str, Callable[[Sequence[NodeStatus]], str]]] = {
     "table": lambda statuses: status_table(statuses, wide=False),
     "wide": lambda statuses: status_table(statuses, wide=True),
-    "json": lambda statuses: as_json(merged("status", [each.entry for each in statuses])),
+    **{name: partial(_merged_status, as_text) for name, as_text in DOCUMENTS.items()},
 }
 
 

@@ -43,10 +43,11 @@ def truncate(text: object, longest: int = 200) -> str:
 
 def format_time(at: datetime) -> str:
     """Write a time as messages do: UTC, to the second."""
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+    return rfc3339(at).replace("T", " ")
 
 
 def rfc3339(at: datetime, timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
+    """Write a time in UTC. The year has four digits: of `%Y`, that depends on Python's version."""
     return at.astimezone(UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 

@@ -17,6 +17,7 @@ COMMANDS = (
     "record",
     "run",
     "version",
+    "completion",
 )
 SCREEN = 44  # Lines
 

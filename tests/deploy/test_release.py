@@ -10,9 +10,11 @@ import tomllib
 from collections import Counter
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.deploy.helm import helm, program, template
 from tests.deploy.manifests import ROOT
@@ -100,6 +102,9 @@ def test_a_release_has_one_version_and_is_refused_while_its_parts_disagree(tmp_p
     git(tmp_path, "commit", "-q", "--message=all")
     assert release(tmp_path, "check") == ""
 
+    assert run(str(tmp_path / "hack/release"), "version").strip() == NEW
+    assert "**Finds** leaked" in run(str(tmp_path / "hack/release"), "notes")
+
     overlay = tmp_path / "deploy/overlays/cluster-autoscaler/rbac.yaml"
     overlay.write_text(overlay.read_text().replace(f"version: {NEW}", "version: 9.8.6"))
     git(tmp_path, "commit", "-q", "--all", "--message=other")
@@ -111,6 +116,38 @@ def test_a_release_has_one_version_and_is_refused_while_its_parts_disagree(tmp_p
         assert re.search("such as|usage: hack/release", release(tmp_path, *words))
 
 
+def named_repositories(checkout: Path) -> Counter[str]:
+    """Return every URL of this project that a file of a checkout has, apart from what follows it."""
+    names = run(
+        "git", "-C", str(checkout), "ls-files", "-z", "--cached", "--others", "--exclude-standard"
+    )
+    texts = [
+        (checkout / name).read_text(errors="ignore")
+        for name in filter(None, names.split("\0"))
+        if (checkout / name).is_file()
+    ]
+    return Counter(re.findall(r"https://[\w.-]+/[\w.-]+/nodeleak\b(?!@)", "\n".join(texts)))
+
+
+def test_every_link_to_the_project_follows_one_setting(tmp_path: Path) -> None:
+    needs(all(map(shutil.which, ("kubectl", "git"))), "kubectl and git")
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    set_ = settings["project"]["urls"]["Repository"]
+    fork, own = "https://git.example.com/you/nodeleak", {"https://git.example.com/you/nodeleak"}
+    before = named_repositories(ROOT)
+    assert {*before} <= {set_, *own}, "hack/release repository URL writes them all"
+    copy_checkout(tmp_path)
+    git(tmp_path, "add", "--all")
+    assert release(tmp_path, "repository", f"{fork}/") == ""
+    after = named_repositories(tmp_path)
+    assert (after[fork] - before[fork], after[set_]) == (before[set_], 0)
+    assert f'runbook_url: "{fork}/blob/' in (
+        tmp_path / "deploy/prometheus/rules.yaml"
+    ).read_text().replace("runbook_url: https", 'runbook_url: "https')
+    run(sys.executable, str(tmp_path / "hack/manifests"), "--check")
+    assert "expected a URL such as" in release(tmp_path, "repository", "git.example.com")
+
+
 def pinned(name: str) -> dict[str, str]:
     """Return the versions that a requirements file pins, by normalized name."""
     found = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", (ROOT / name).read_text(), re.MULTILINE)
@@ -118,7 +155,12 @@ def pinned(name: str) -> dict[str, str]:
 
 
 def test_the_image_has_the_tested_python_and_installs_the_tested_versions_by_their_hashes() -> None:
-    for lock in ("requirements.txt", "requirements-build.txt", "requirements-single-file.txt"):
+    for lock in (
+        "requirements.txt",
+        "requirements-build.txt",
+        "requirements-single-file.txt",
+        "requirements-unused.txt",
+    ):
         assert pinned(lock).items() <= pinned("constraints.txt").items(), "run hack/lock again"
         pins = [
             entry for entry in re.split(r"\n(?=\S)", (ROOT / lock).read_text()) if "==" in entry
@@ -136,6 +178,52 @@ def test_the_image_has_the_tested_python_and_installs_the_tested_versions_by_the
     assert settings["tool"]["ruff"]["target-version"] == f"py{python.replace('.', '')}"
     for name in ("Dockerfile", "hack/image", "hack/release", "docs/release.md"):
         assert set(re.findall(r"\bpython:(\d[\d.]*)", (ROOT / name).read_text())) == {python}, name
+
+
+def test_an_environment_by_the_lock_files_has_what_each_package_says_it_requires() -> None:
+    """`pip check` would complain of others. The image has no pip, and goes without some."""
+    assert not pinned("requirements.txt").keys() & pinned("requirements-unused.txt").keys()
+    locked = pinned("requirements.txt") | pinned("requirements-unused.txt")
+    for name in pinned("requirements.txt"):
+        for required in map(Requirement, requires(name) or ()):
+            if required.marker is None or required.marker.evaluate({"extra": ""}):
+                package = re.sub(r"[-_.]+", "-", required.name).lower()
+                assert package in locked, f"{name}: {required}"
+    assert "-r requirements-unused.txt" in (ROOT / "README.md").read_text()
+
+
+def test_the_plugin_alone_is_the_same_release_with_fewer_packages() -> None:
+    agent, plugin = (
+        tomllib.loads((ROOT / name).read_text())
+        for name in ("pyproject.toml", "plugin/pyproject.toml")
+    )
+    whole, alone = agent["project"], plugin["project"]
+    for key in ("version", "license", "requires-python"):
+        assert whole[key] == alone[key], key
+    assert alone["urls"]["Repository"] == whole["urls"]["Repository"]
+    assert {*alone["dependencies"]} < {*whole["dependencies"]}
+    scripts = {name: start for name, start in whole["scripts"].items() if "kubectl" in name}
+    assert alone["scripts"] == scripts
+    data = {*plugin["tool"]["setuptools"]["package-data"]["agent"]}
+    assert data <= {*agent["tool"]["setuptools"]["package-data"]["agent"]}
+
+
+@pytest.mark.e2e
+def test_the_plugin_alone_installs_what_it_imports(tmp_path: Path) -> None:
+    copy = tmp_path / "checkout"
+    copy.mkdir()
+    copy_checkout(copy)
+    run(sys.executable, "-m", "venv", str(tmp_path / "venv"))
+    programs = tmp_path / "venv/bin"
+    constraint = f"--constraint={ROOT / 'constraints.txt'}"
+    run(str(programs / "pip"), "install", "-q", constraint, str(copy / "plugin"))
+    assert "No broken requirements" in run(str(programs / "pip"), "check")
+    installed = run(str(programs / "pip"), "list", "--format=freeze").splitlines()
+    packages = {line.partition("==")[0].lower() for line in installed} - {"pip", "setuptools"}
+    expected = {"kubectl-nodeleak", "pyyaml", "requests", "certifi", "charset-normalizer", "idna"}
+    assert packages == {*expected, "urllib3"}
+    assert run(str(programs / "kubectl-nodeleak"), "version").startswith("nodeleak ")
+    assert run(str(programs / "kubectl_complete-nodeleak"), "jour").startswith("journal\t")
 
 
 def test_the_image_needs_all_that_it_installs_and_nothing_else() -> None:
@@ -214,6 +302,12 @@ def test_krew_installs_the_plugin_which_needs_no_other_package(dist: Path, tmp_p
     with pytest.raises(AssertionError, match="checksum"):
         run(krew, "install", f"--manifest={changed}", archive, environment=environment)
     run(krew, "install", f"--manifest={dist / 'nodeleak.yaml'}", archive, environment=environment)
+    mac = environment | {
+        "KREW_ROOT": str(tmp_path / "mac"),
+        "KREW_OS": "darwin",
+        "KREW_ARCH": "arm64",
+    }
+    run(krew, "install", f"--manifest={dist / 'nodeleak.yaml'}", archive, environment=mac)
     assert run(
         str(shutil.which("kubectl")), "nodeleak", "--version", environment=environment
     ).startswith(f"nodeleak {NEW}")

@@ -4,7 +4,17 @@ import pytest
 
 from tests.fleet.kubectl import FakeKubectl
 
-COMMANDS = ("status", "scan", "timeline", "journal", "clean", "restore", "clean-job")
+COMMANDS = (
+    "status",
+    "scan",
+    "timeline",
+    "journal",
+    "clean",
+    "restore",
+    "clean-job",
+    "version",
+    "completion",
+)
 
 
 def test_the_overview_lists_every_command_and_each_help_fits_a_screen(
@@ -14,7 +24,8 @@ def test_the_overview_lists_every_command_and_each_help_fits_a_screen(
         done = kubectl.run(*arguments)
         assert (done.code, all(f"\n  {name}  " in done.out for name in COMMANDS)) == (0, True)
         assert len(done.out.splitlines()) <= 45
-    assert kubectl.run("--version").out.startswith("nodeleak ")
+    assert kubectl.run("--version").out == kubectl.run("version").out
+    assert kubectl.run("version").out.startswith("nodeleak ")
     monkeypatch.setenv("COLUMNS", "100")
     for name in COMMANDS:
         done = kubectl.run(name, "--help")
@@ -45,6 +56,9 @@ def test_a_mistake_is_named_with_its_remedy(kubectl: FakeKubectl) -> None:
         "clean a -- --apply": "write --apply before --",
         "clean-job a -- --apply": "write --apply before --",
         "clean-job a b": 'unexpected argument "b"',
+        "version a": 'unexpected argument "a"',
+        "version -- -o json": "write -o before --",
+        "completion -- x": "completion takes no options after --",
         "clean-job": "the following arguments are required: NODE",
         "status --timeout 5": '--timeout: invalid value "5": expected a duration',
         "status --timeout 0s": "expected a duration from 1s to 1h",

@@ -5,6 +5,7 @@ import os
 import signal
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 from tests.fleet.kubectl import FakeKubectl, agent_pod, status
 from tests.wire import until
@@ -179,3 +180,14 @@ def test_a_closed_pipe_is_no_error_and_hides_none(kubectl: FakeKubectl) -> None:
         assert child.stderr is not None
         child.stderr.close()
     assert child.returncode == 3, "a node that was not read counts also if nobody reads the errors"
+
+
+def test_yaml_is_the_document_of_json_which_every_agent_can_answer(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", output=json.dumps(SCAN))
+    as_json, as_yaml = (kubectl.run("scan", "--all", "-o", name) for name in ("json", "yaml"))
+    assert yaml.safe_load(as_yaml.out) == json.loads(as_json.out)
+    kubectl.node("worker-1", output=json.dumps(status()))
+    as_json, as_yaml = (kubectl.run("status", "-o", name) for name in ("json", "yaml"))
+    assert yaml.safe_load(as_yaml.out) == json.loads(as_json.out)
+    asked = kubectl.calls("exec")
+    assert all(call[-2:] == ["-o", "json"] for call in asked)

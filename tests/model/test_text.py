@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.model.text import escape, rfc3339
+from agent.model.text import escape, format_time, rfc3339
 
 
 def test_only_unprintable_characters_are_escaped() -> None:
@@ -29,3 +29,7 @@ def test_times_are_utc_to_the_second() -> None:
         (datetime(2026, 3, 26, 20, 0, tzinfo=timezone(timedelta(hours=8))), "2026-03-26T12:00:00Z"),
     ):
         assert rfc3339(at) == text
+
+
+def test_a_year_has_four_digits_with_every_python() -> None:
+    assert format_time(datetime(1, 1, 1, tzinfo=UTC)) == "0001-01-01 00:00:00Z"

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from http.client import HTTPMessage
 from io import StringIO
 from ipaddress import ip_address
 from socketserver import TCPServer, ThreadingMixIn
@@ -257,6 +258,8 @@ class _Handler(WSGIRequestHandler):
         super().handle()
 
     def get_environ(self) -> Any:
+        # Of a request that has none, Python 3.14 makes a dict, which the method cannot use.
+        self.headers = self.headers or HTTPMessage()
         return super().get_environ() | {
             CLIENT_CERTIFICATE: self._has_certificate,
             PATIENCE: self.server.patience(self.connection),

@@ -47,6 +47,8 @@ _JSON_ERRORS: Final = {
     "Expecting ',' delimiter": "expected ',' between values",
     "Expecting ':' delimiter": "expected ':' after a key",
     "Expecting property name enclosed in double quotes": "expected a key in double quotes",
+    "Illegal trailing comma before end of object": "expected a key after the comma",
+    "Illegal trailing comma before end of array": "expected a value after the comma",
     "Extra data": "expected nothing after the end of the object",
     "Unterminated string starting at": "a text has no closing quote",
     "Invalid control character at": "a text has a line break or a control character",

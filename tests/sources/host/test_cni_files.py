@@ -80,7 +80,7 @@ def test_a_file_that_libcni_refuses_is_described_in_words_about_the_file(
         ("", "is empty"),
         ("\n \n", "has nothing but blank space"),
         ('{\n "name": "cbr0"\n "plugins": []}', "line 3, column 2: expected ',' between values"),
-        ('{"name": "cbr0",}', "line 1, column 17: expected a key in double quotes"),
+        ('{"name": "cbr0",x}', "line 1, column 17: expected a key in double quotes"),
         ('{"name" "cbr0"}', "line 1, column 9: expected ':' after a key"),
         ('{"name": cbr0}', "line 1, column 10: expected a value"),
         ('{"name": "cbr0"} {}', "line 1, column 18: expected nothing after the end of the object"),

@@ -1,0 +1,73 @@
+"""The console script `kubectl_complete-nodeleak`: what may follow `kubectl nodeleak`."""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from agent.cli import completion as on_node
+from agent.cli.candidates import COMPLETE, Candidates, Values, commands_with, next_words
+from agent.cli.output import DONE, write
+from agent.fleet.kubectl import Kubectl
+
+_TIMEOUT: Final = 3.0
+"""Seconds: somebody waits at a prompt."""
+
+
+def main() -> int:
+    from agent.fleet.command import main as kubectl_nodeleak
+
+    return kubectl_nodeleak([COMPLETE, *sys.argv[1:]])
+
+
+def print_candidates(
+    words: Sequence[str],
+    commands: Mapping[str, str],
+    parser_of: Callable[[str], argparse.ArgumentParser],
+) -> int:
+    """Print what may stand in place of the last of the words after the program."""
+    write(_candidates(words or [""], commands, parser_of).lines())
+    return DONE
+
+
+def _candidates(
+    words: Sequence[str],
+    commands: Mapping[str, str],
+    parser_of: Callable[[str], argparse.ArgumentParser],
+) -> Candidates:
+    command, *rest = words
+    if not rest:
+        return commands_with(command, commands)
+    if command not in commands:
+        return Candidates()
+    if "--" in rest[:-1]:
+        after = rest[rest.index("--") + 1 :]
+        return on_node.candidates([command.removesuffix("-job"), *after])
+    return next_words(parser_of(command), rest, _VALUES)
+
+
+def _list_of(*command: str) -> Callable[[Sequence[str]], list[str]]:
+    """Return how to list names with kubectl: none if it does not answer."""
+
+    def names(before: Sequence[str]) -> list[str]:
+        kubectl = Kubectl(*_cluster(before), timeout=_TIMEOUT)
+        return [line.rpartition("/")[2] for line in kubectl.quiet(*command).splitlines()]
+
+    return names
+
+
+def _cluster(before: Sequence[str]) -> list[str]:
+    """Return the options that name a cluster, wherever they stand."""
+    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    names = ("context", "kubeconfig")
+    for name in names:
+        reader.add_argument(f"--{name}", nargs="?")
+    given = vars(reader.parse_known_args(before)[0])
+    return [f"--{name}={given[name]}" for name in names if given[name]]
+
+
+_VALUES: Final[Values] = {
+    "nodes": _list_of("get", "nodes", "--output=name"),
+    "namespace": _list_of("get", "namespaces", "--output=name"),
+    "context": _list_of("config", "get-contexts", "--output=name"),
+}
