@@ -26,6 +26,7 @@ _T = TypeVar("_T")
 _Text: TypeAlias = str | list[str]
 
 ENV_PREFIX: Final = "NODELEAK_"
+OFF: Final = "off"
 
 
 class UsageError(Exception):
@@ -141,6 +142,12 @@ node_name = matching(
 network_name = matching(
     r"[a-zA-Z0-9][a-zA-Z0-9_.-]*",
     "a CNI network name: letters, digits, dots, dashes and underscores",
+    str,
+)
+_LABEL: Final = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+brake = matching(
+    rf"off|({_LABEL}/)?{_LABEL}(\.{_LABEL})*",
+    "the name of a ConfigMap, such as nodeleak-brake or kube-system/nodeleak-brake, or off",
     str,
 )
 filesystem = matching(
@@ -319,6 +326,11 @@ class Config:
         gateway, and at most three times within 14 s. off: send nothing. An address whose
         namespace only an open file descriptor holds is then released, although it still answers,
         and the next pod shares it""")
+    brake: str = _setting(OFF, brake, CLEANUP, "[NAMESPACE/]NAME|off", help="""
+        ConfigMap that is the brake: while it exists, nothing is released. It is read again right
+        before each release, and if it cannot be read, nothing is released either. Without a
+        namespace: that of the pod. deploy/ sets it to nodeleak-brake. off: no brake, as on a node
+        without credentials for it""")
     lock_timeout: timedelta = _setting(
         "5s", duration_between("0s", "1m"), CLEANUP, "DURATION", commands=_WRITING, help="""
         how long to wait for host-local's locks, or for another cleanup on this node to end""")
@@ -446,6 +458,12 @@ def _contradictions(command: str, values: Mapping[str, Any]) -> Iterator[str]:
         yield f"{where}: host-local reads every file below {networks_dir}: use another directory"
     if "tls_cert_file" in settings:
         yield from _incomplete_tls(values)
+    brake_name = values.get("brake", OFF)
+    if command in _CLEANING and brake_name != OFF and values.get("api") == OFF:
+        yield (
+            f"{option('brake')}={brake_name} needs the API server: remove {option('api')}=off, or "
+            f"set {option('brake')}=off ({variable('brake')}) to release without a brake"
+        )
     if values.get("node_condition") == "on" and values.get("api") == "off":
         condition = f"{option('node_condition')}=on"
         yield f"{condition} needs the API server: remove it, or remove {option('api')}=off"

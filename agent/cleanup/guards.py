@@ -26,6 +26,7 @@ from agent.checks.addresses import (
 from agent.checks.kubelet_runtime import kubelet_runtime
 from agent.cleanup.journal import Journal
 from agent.model.assessment import KUBENET, Assessment, State
+from agent.model.brake import Brake
 from agent.model.bug import bug_of
 from agent.model.clocks import PROCESS_START
 from agent.model.ranges import RangeSets
@@ -39,8 +40,10 @@ from agent.model.snapshot import (
     Known,
     NotRequested,
     PortMapping,
+    Reading,
     Reservation,
     Snapshot,
+    Unavailable,
     known_or,
     require_available,
 )
@@ -284,6 +287,22 @@ def _refusals(request: ReleaseRequest, context: GuardContext) -> Iterator[Refusa
 def not_halted(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """A released container that reappears means that an earlier release was wrong."""
     return Refusal(Reason.HALTED, context.halted) if context.halted else None
+
+
+def not_braked(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """Whoever set the brake wants no release anywhere, whatever the evidence."""
+    return refusal_of_brake(context.snapshot.brake)
+
+
+def refusal_of_brake(brake: Reading[Brake]) -> Refusal | None:
+    """Refuse unless the brake is known to be off, or no setting names one."""
+    match brake:
+        case NotRequested() | Known(value=Brake(on=False)):
+            return None
+        case Known():
+            return Refusal(Reason.BRAKE_ON, brake.value.description)
+        case Unavailable():
+            return Refusal(Reason.SOURCE_UNAVAILABLE, f"{brake.source}: {brake.why}")
 
 
 def sources_available(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
@@ -560,7 +579,7 @@ def journal_usable(_request: ReleaseRequest, context: GuardContext) -> Refusal |
 
 
 GUARDS: Final[tuple[Guard, ...]] = (
-    not_halted, sources_available, allowed_network,
+    not_halted, not_braked, sources_available, allowed_network,
     without_owner, no_plugin_at_work, confirmed, inside_range, whole_sandbox,
     ordered_runtime, trusted_runtime, settled, plausible_share,
     plugin_works, no_host_ports, journal_usable,

@@ -330,6 +330,11 @@ def _halted(sync: Sync) -> Samples:
     return {} if cleaning is None else {(): bool(cleaning.halted)}
 
 
+def _brake(sync: Sync) -> Samples:
+    brake = known_or(sync.report.assessment.snapshot.brake, None)
+    return {} if brake is None else {(): brake.on}
+
+
 def _source_seconds(sync: Sync) -> Samples:
     seconds: dict[str, float] = {}
     for source, took in sync.report.assessment.snapshot.timings:
@@ -552,6 +557,12 @@ OF_SYNC: Final[Sequence[Metric[Sync]]] = (
         "last_sync_timestamp_seconds",
         "When the last sync started.",
         lambda sync: {(): sync.report.assessment.snapshot.taken_at.timestamp()},
+    ),
+    Metric(
+        "brake",
+        "Whether the brake is on, which stops every release; absent if it is not known, or none is "
+        "set.",
+        _brake,
     ),
     Metric(
         "cleanup_halted",

@@ -32,11 +32,12 @@ examples:
   kubectl nodeleak clean --all                       dry run: what would be released
   kubectl nodeleak clean --all --apply               release it: asks once, then wave by wave
   kubectl nodeleak clean-job worker-7 --apply --run  release on one node, DaemonSet unchanged
+  kubectl nodeleak brake on --reason 'incident 42'   stop every release in the cluster, at once
   kubectl nodeleak timeline worker-7 -- --since 1h   options after -- are those of nodeleak timeline
 
 exit codes:
   0  every node was asked, and its command ended with 0
-  1  status --exit-code: there are critical findings or warnings
+  1  status --exit-code: there are critical findings or warnings. brake: it is on
   2  wrong usage
   3  incomplete: some node has no agent or gave no answer, or its data are incomplete
   4  clean --apply stopped: a node gave an unexpected result
@@ -44,7 +45,8 @@ exit codes:
   Otherwise the highest exit code of the nodes.
   4 and 5 of clean --apply come before 3, and 3 before all others.
 
-Rights: 'list' nodes and pods, 'get' pods, 'create' and 'get' pods/exec
+Rights: 'list' nodes and pods, 'get' pods, 'create' and 'get' pods/exec. brake: 'list'
+daemonsets; 'get', 'create', 'patch' and 'delete' of the ConfigMap nodeleak-brake
 (docs/kubectl.md has a ClusterRole).
 Run 'kubectl nodeleak COMMAND --help' for the options of a command.
 """
@@ -66,6 +68,13 @@ so that the DaemonSet can stay read-only. With --run, the Job is created; the co
 it, prints its log, and ends with its exit code."""
 
 
+_BRAKE: Final = """\
+Without an argument, it prints whether the brake is on, and ends with 1 if it is. 'on' makes the
+ConfigMap that the agents read, and 'off' deletes it. While it exists, no agent and no
+'nodeleak clean --apply' in a pod releases anything, on any node; nor do they if they cannot read
+it. It takes effect within seconds."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     return exit_code_of(parse_arguments, arguments)
 
@@ -81,7 +90,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parsed.rest = tuple(arguments[split + 1 :])
     for argument in unexpected:
         # argparse takes no names of nodes on both sides of an option.
-        if argument.startswith("-") or parsed.command == "clean-job":
+        if argument.startswith("-") or parsed.command in {"clean-job", "brake"}:
             raise _unexpected_argument(parsed, argument)
         parsed.nodes.append(argument)
     if mistakes := list(_mistakes(parsed)):
@@ -103,8 +112,8 @@ def _unexpected_argument(parsed: argparse.Namespace, argument: str) -> UsageErro
 
 
 def _mistakes(parsed: argparse.Namespace) -> Iterator[str]:
-    if parsed.command == "status" and parsed.rest:
-        yield "status takes no options after --"
+    if parsed.command in _OWN and parsed.rest:
+        yield f"{parsed.command} takes no options after --"
     if parsed.prometheus_cluster and not (parsed.prometheus or parsed.prometheus_service):
         yield "--prometheus-cluster needs --prometheus or --prometheus-service"
     if any(argument.startswith(("-o", "--output")) for argument in parsed.rest):
@@ -171,6 +180,12 @@ def _add_clean_job(parser: argparse.ArgumentParser) -> None:
     add("--run", action="store_true", help="create the Job, wait for it and print its log")
 
 
+def _add_brake(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("state", nargs="?", choices=("on", "off"), metavar="on|off", help="set it, or end it")
+    add("--reason", metavar="TEXT", help="why it is set, for everybody who sees it; with on")
+
+
 class _Command(NamedTuple):
     module: str
     """Of this package. Only that of the given command is imported."""
@@ -231,7 +246,18 @@ _COMMANDS: Final[Mapping[str, _Command]] = {
         _CLEAN_JOB,
         nodes="NODE",
     ),
+    "brake": _Command(
+        "brake",
+        "show_or_set_brake",
+        _add_brake,
+        "20s",
+        "Stop every release in the cluster, end that, or print whether it is so",
+        _BRAKE,
+        nodes="[on|off]",
+    ),
 }
+_OWN: Final = {"status", "brake"}
+"""Those that run no command of the same name on the nodes with options of its own."""
 
 
 def _make_parser(chosen: str) -> argparse.ArgumentParser:
@@ -255,8 +281,7 @@ def _add_command(parsers: Any, name: str, command: _Command) -> None:
     on_node = f" [-- options of nodeleak {name.removesuffix('-job')}]"
     parser = parsers.add_parser(
         name,
-        usage=f"{_PROGRAM} {name} {command.nodes} [options]"
-        + ("" if name == "status" else on_node),
+        usage=f"{_PROGRAM} {name} {command.nodes} [options]" + ("" if name in _OWN else on_node),
         help=command.summary,
         description=reflow(command.description or f"{command.summary}."),
     )

@@ -22,9 +22,15 @@ class Reason(Word):
         No setting overrides it. Run `nodeleak clean`, or see the runbook NodeleakCleanupHalted, for
         what to do.""",
     )
+    BRAKE_ON = (
+        "brake_on",
+        """Somebody set the brake, which stops every release in the cluster.
+        No setting overrides it while --brake names it. `kubectl nodeleak brake` says since when
+        and why it is on, and `kubectl nodeleak brake off` ends it.""",
+    )
     SOURCE_UNAVAILABLE = (
         "source_unavailable",
-        """A source could not be read, and it could hold evidence of an owner.
+        """A source could not be read, and it could hold evidence of an owner, or the brake.
         No setting overrides it. `nodeleak clean` names the source; `nodeleak explain` it.""",
     )
     NETWORK_NOT_ALLOWED = (
@@ -285,6 +291,11 @@ class BlockedBy(Word):
         "halted",
         """A released container reappeared, so cleanup cannot be trusted on this node.
         Do: see the runbook NodeleakCleanupHalted.""",
+    )
+    BRAKE_ON = (
+        "brake_on",
+        """Somebody set the brake, which stops every release in the cluster.
+        Do: read its reason with `kubectl nodeleak brake`. `kubectl nodeleak brake off` ends it.""",
     )
     NO_CLEANUP_NETWORK = (
         "no_cleanup_network",

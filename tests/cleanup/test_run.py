@@ -12,8 +12,17 @@ import pytest
 from agent.cleanup import guards
 from agent.cleanup.journal import Journal
 from agent.cleanup.journal_store import MAX_ENTRIES, JournalStore
+from agent.model.brake import Brake
 from agent.model.release import Cleaning, ProbeResult, Reason, Refusal, Verdict
-from agent.model.snapshot import Address, Checkpoint, PluginProcess, Reservation
+from agent.model.snapshot import (
+    Address,
+    Checkpoint,
+    Known,
+    PluginProcess,
+    Reading,
+    Reservation,
+    Unavailable,
+)
 from agent.sources.source_error import SourceError
 from tests.builders import (
     NOW,
@@ -279,6 +288,31 @@ def test_what_was_restored_is_never_released_by_itself_however_many_releases_fol
     assert reasons_of(daemon.twice(LEAK)) == [[Reason.NOT_CONFIRMED]]
     daemon.cleaner.limits = replace(daemon.cleaner.limits, only=frozenset({THE_IP}))
     assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
+
+
+def test_the_brake_is_read_again_before_each_release_and_once_it_refuses_no_other_begins() -> None:
+    """Whatever the snapshot had of it."""
+    on = Known(Brake("kube-system/nodeleak-brake", on=True, reason="incident 42"))
+    unknown = Unavailable("brake", "the API server is away")
+    cases: tuple[tuple[Reading[Brake], Reason], ...] = (
+        (on, Reason.BRAKE_ON),
+        (unknown, Reason.SOURCE_UNAVAILABLE),
+    )
+    for brake, reason in cases:
+        for released in range(3):
+            daemon = Daemon()
+            daemon.sync(*leaks(3))
+            daemon.brakes = [*[daemon.brake] * released, brake]
+            cleaning = daemon.sync(*leaks(3))
+            expected: list[list[Reason]] = [*[[]] * released, *[[reason]] * (3 - released)]
+            assert reasons_of(cleaning) == expected
+            assert daemon.brake_readings == released + 1, "an API server that is away is asked once"
+            assert len(daemon.names) == 2 + 3 - released, "beside those of two pods"
+            assert not cleaning.failed
+            daemon.brake_readings = 0
+            assert {verdict for _, verdict in verdicts_of(daemon.sync(*leaks(3)))} == {
+                Verdict.RELEASED
+            }, "nothing is paused by it"
 
 
 def test_no_release_starts_long_after_its_snapshot() -> None:

@@ -18,6 +18,7 @@ from tests.deploy.manifests import (
     AGENTS,
     ALL,
     BASE_RULES,
+    BRAKE_RULES,
     DEPLOY,
     FILES,
     JOB,
@@ -92,6 +93,8 @@ def test_the_agent_accepts_its_settings_and_arguments() -> None:
     for name in AGENTS:
         given = environment(name)
         assert {"NODELEAK_NODE", "NODELEAK_DOCKER_HOST"} <= given.keys()
+        (role,) = of_kind(name, "Role")
+        assert role["rules"][0]["resourceNames"] == [given["NODELEAK_BRAKE"]], name
         load("run", {}, given)
         assert parse_arguments(container(name)["args"]).command == "run"
 
@@ -233,8 +236,11 @@ def test_the_account_has_only_these_rights() -> None:
         }
         allowed = expected.get(name, BASE_RULES if name in AGENTS else set())
         assert rules(name, "ClusterRole") == allowed, name
-        assert not of_kind(name, "Role"), name
-        for binding in of_kind(name, "ClusterRoleBinding"):
+        assert rules(name, "Role") == (BRAKE_RULES if name in AGENTS else set()), name
+        for role in of_kind(name, "Role"):
+            assert [rule["resourceNames"] for rule in role["rules"]] == [["nodeleak-brake"]], name
+            assert role["metadata"]["namespace"] == "kube-system", name
+        for binding in (*of_kind(name, "ClusterRoleBinding"), *of_kind(name, "RoleBinding")):
             account = {"kind": "ServiceAccount", "name": "nodeleak", "namespace": "kube-system"}
             assert binding["subjects"] == [account], name
     (role,) = of_kind("overlays/cluster-autoscaler", "ClusterRole")

@@ -30,6 +30,14 @@ with (home / "calls").open("a") as calls:
 if given[0] == "config":
     print("staging")
     sys.exit()
+if given[0] == "apply":
+    (home / "configmaps").write_text(sys.stdin.read())
+    print("configmap/nodeleak-brake")
+    sys.exit()
+if given[0] == "delete":
+    print("configmap/nodeleak-brake" if (home / "configmaps").read_text() else "")
+    (home / "configmaps").write_text("")
+    sys.exit()
 if given[0] == "create":
     (home / "created").write_text(sys.stdin.read())
     print("job.batch/nodeleak-clean-x1")

@@ -21,6 +21,7 @@ SHAPE: Final[dict[str, Any]] = {
         "release_possible": bool | None,
         "why_not": [str],
         "halted": str,
+        "brake": str | None,
     },
     "networks": [
         {

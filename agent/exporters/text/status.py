@@ -94,5 +94,7 @@ def _cleanup(cleanup: dict[str, Any]) -> Iterator[str]:
         return
     mode = f"Cleanup by the daemon: {cleanup['mode']}."
     yield f"{mode} Networks that may be cleaned: {networks or 'none'}."
+    if cleanup["brake"]:
+        yield f"Brake: {cleanup['brake']}."
     yield _POSSIBLE[possible]
     yield from fill_each(cleanup["why_not"])
