@@ -144,6 +144,12 @@ network_name = matching(
     "a CNI network name: letters, digits, dots, dashes and underscores",
     str,
 )
+node_label = matching(
+    r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+    r"=([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?",
+    "a label and its value, such as nodeleak.dev/cleanup=auto",
+    str,
+)
 _LABEL: Final = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 brake = matching(
     rf"off|({_LABEL}/)?{_LABEL}(\.{_LABEL})*",
@@ -301,6 +307,11 @@ class Config:
         auto, these are the networks that containerd, the CNI configuration or the kubelet names.
         Name a network only if all its sandboxes belong to this node's runtime. Repeat the option
         for more networks""")
+    cleanup_node_label: str = _setting(
+        "", lambda text: node_label(text) if text else "", CLEANUP, "KEY=VALUE", commands=_RUN,
+        help="""
+        with --cleanup=auto or dry-run, release only while the Node object has this label. Without
+        the label, or if the Node cannot be read, the daemon only observes. Empty: on every node""")
     settle: timedelta = _setting(
         f"{SETTLE // timedelta(minutes=1)}m",
         duration_between("0s", "1d"), CLEANUP, "DURATION", commands=_CLEANING, help="""
@@ -464,6 +475,9 @@ def _contradictions(command: str, values: Mapping[str, Any]) -> Iterator[str]:
             f"{option('brake')}={brake_name} needs the API server: remove {option('api')}=off, or "
             f"set {option('brake')}=off ({variable('brake')}) to release without a brake"
         )
+    if command in _RUN and values.get("cleanup_node_label") and values.get("api") == OFF:
+        label = f"{option('cleanup_node_label')}={values['cleanup_node_label']}"
+        yield f"{label} needs the API server: remove it, or remove {option('api')}=off"
     if values.get("node_condition") == "on" and values.get("api") == "off":
         condition = f"{option('node_condition')}=on"
         yield f"{condition} needs the API server: remove it, or remove {option('api')}=off"

@@ -84,7 +84,7 @@ def watched(config: Config) -> "tuple[ApiSources, list[Reflector[Any]]]":
     # the agent.
     with suppress(SourceError):
         server.first_connection().close()
-    node = own_node(config.node)
+    node = own_node(config.node, config.cleanup_node_label)
     stale_after = config.stale_after.total_seconds()
 
     def reflector(resource: Resource[_T]) -> Reflector[_T]:

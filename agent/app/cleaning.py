@@ -42,6 +42,7 @@ def cleaner_of_daemon(
         per_sync=(option("max_per_sync"), config.max_per_sync),
         per_hour=(option("max_per_hour"), config.max_per_hour),
         unattended=True,
+        node_label=config.cleanup_node_label,
     )
     return _cleaner(config, "run", sources, allowed, dry_run=dry_run, heartbeat=heartbeat)
 

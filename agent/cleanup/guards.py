@@ -314,6 +314,19 @@ def sources_available(_request: ReleaseRequest, context: GuardContext) -> Refusa
     return Refusal(Reason.SOURCE_UNAVAILABLE, why)
 
 
+def chosen_node(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """Only some nodes may be cleaned by the daemon. A Node that is not known is none of them."""
+    label = context.limits.node_label
+    if not label:
+        return None
+    node = context.snapshot.node.known()
+    if node is not None and label in node.labels:
+        return None
+    what = "the Node has no label" if node else "there is no Node with a label"
+    why = f"{what} {label} (--cleanup-node-label): the daemon only observes here"
+    return Refusal(Reason.NODE_NOT_CHOSEN, why)
+
+
 def allowed_network(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """The IDs of another network may belong to another runtime. They would all look leaked."""
     denied = [name for name in request.networks if name not in context.networks]
@@ -579,7 +592,7 @@ def journal_usable(_request: ReleaseRequest, context: GuardContext) -> Refusal |
 
 
 GUARDS: Final[tuple[Guard, ...]] = (
-    not_halted, not_braked, sources_available, allowed_network,
+    not_halted, not_braked, chosen_node, sources_available, allowed_network,
     without_owner, no_plugin_at_work, confirmed, inside_range, whole_sandbox,
     ordered_runtime, trusted_runtime, settled, plausible_share,
     plugin_works, no_host_ports, journal_usable,

@@ -450,6 +450,8 @@ class Node:
     runtime: str = ""
     """`nodeInfo.containerRuntimeVersion`, such as `docker://20.10.24`; empty: not set."""
     kubelet: str = ""  # `nodeInfo.kubeletVersion`, such as `v1.37.2`
+    labels: tuple[str, ...] = ()
+    """As `KEY=VALUE`, of those that a setting names: none if it lacks them."""
     has_machine: bool = False  # a Machine of Cluster API, or of Rancher, stands for it
 
 

@@ -272,6 +272,19 @@ def test_a_brake_that_is_off_or_not_set_refuses_nothing_and_one_that_is_not_know
         assert reasons(node(LEAK, brake=BRAKED), limits=limits) == [Reason.BRAKE_ON]
 
 
+def test_the_daemon_releases_only_where_the_node_has_the_label() -> None:
+    label = "nodeleak.dev/cleanup=auto"
+    limits = make_limits(node_label=label)
+    assert refusals(node(LEAK, node=[replace(b.WORKER, labels=(label,))]), limits=limits) == ()
+    assert reasons(node(LEAK), limits=limits) == [Reason.NODE_NOT_CHOSEN]
+    (refusal, *_) = refusals(node(LEAK, node=[]), limits=limits)
+    assert refusal.reason is Reason.NODE_NOT_CHOSEN
+    assert "there is no Node" in refusal.why
+    for unread in (b.unavailable("node"), NotRequested("node", "--api=off")):
+        found = reasons(node(LEAK, node=unread), limits=limits)
+        assert Reason.SOURCE_UNAVAILABLE in found, "whether it has the label is not known"
+
+
 def test_an_address_outside_the_usable_range_is_released_only_by_name() -> None:
     for ip in ("10.244.1.1", "10.244.1.255", "10.244.2.9", "10.244.1.0", "fd00::9"):
         odd = node(reservation(ip), addresses=[])

@@ -41,6 +41,7 @@ from tests.wire import needs, only_with, run
 VERSIONS = ("1.25", "1.29", "1.33", "1.37")
 """No schemas of older versions are available; tests/e2e applies the manifests to a 1.20.2 cluster."""
 DOCKER, CLEANUP_EXEC = "overlays/docker", "overlays/cleanup-exec"
+LABELED = "overlays/cleanup-labeled"
 
 
 def test_every_object_is_valid() -> None:
@@ -134,6 +135,7 @@ def test_only_the_cleanup_overlays_can_write_reservations_and_only_one_cleans_by
     state, cni = "/var/lib/nodeleak", "/var/lib/cni"
     more = {
         "overlays/cleanup": {cni},
+        LABELED: {cni},
         CLEANUP_EXEC: {cni},
         "overlays/data-dir": {cni, "/run/cni-ipam-state"},
     }
@@ -141,7 +143,12 @@ def test_only_the_cleanup_overlays_can_write_reservations_and_only_one_cleans_by
         name: {state, *more.get(name, ())} for name in AGENTS
     }
     cleaning = {name: environment(name).get("NODELEAK_CLEANUP") for name in AGENTS}
-    assert {name: mode for name, mode in cleaning.items() if mode} == {"overlays/cleanup": "auto"}
+    automatic = {"overlays/cleanup": "auto", LABELED: "auto"}
+    assert {name: mode for name, mode in cleaning.items() if mode} == automatic
+    labels = {name: environment(name).get("NODELEAK_CLEANUP_NODE_LABEL") for name in AGENTS}
+    assert {name: label for name, label in labels.items() if label} == {
+        LABELED: "nodeleak.dev/cleanup=auto"
+    }
 
 
 def test_the_agent_is_root_without_capabilities_on_every_node_even_a_broken_one() -> None:

@@ -107,6 +107,7 @@ COVERED: dict[str, tuple[Without, Without | None]] = {
         part(nodes.RETURNED, mutants.HaltReadOnce, guards=("not_halted",)),
     ),
     "not_braked": (guard("not_braked", nodes.BRAKED), None),
+    "chosen_node": (guard("chosen_node", nodes.UNRECOGNIZED), None),
     "sources_available": (guard("sources_available", nodes.UNAVAILABLE), None),
     "without_owner": (
         guard("without_owner", nodes.DOCKER),
