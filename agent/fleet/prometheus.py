@@ -21,7 +21,7 @@ from agent.model.text import rfc3339, truncate
 _PATH: Final = "/api/v1/query"
 _VALUES: Final = (
     "build_info|mode_info|last_sync_timestamp_seconds|range_addresses|range_free_addresses"
-    "|reservations|cleanup_halted|brake"
+    "|reservations|releasable_addresses|cleanup_halted|brake"
 )
 QUERIES: Final[Mapping[str, str]] = {
     "value": f'{{__name__=~"nodeleak_({_VALUES})",state=~"(leaked|unknown)?",CLUSTER}}',
@@ -330,6 +330,7 @@ def _networks(agent: AgentSeries) -> list[dict[str, Any]]:
         "free": counts("range_free_addresses"),
         "leaked": counts("reservations", "leaked"),
         "unknown": counts("reservations", "unknown"),
+        "releasable": counts("releasable_addresses"),
     }
     return [
         {"name": name, **{key: counts.get(name) for key, counts in numbers.items()}}

@@ -184,11 +184,18 @@ def _row(status: NodeStatus, network: Mapping[str, Any] | None) -> dict[str, str
         "NETWORK": network["name"] if network else "-",
         "FREE": f"{numbers['free']}/{numbers['usable']}" if network else "-",
         "LEAKED": numbers.get("leaked", "-"),
+        "RELEASABLE": _releasable(network),
         "UNKNOWN": numbers.get("unknown", "-"),
         "AGE": _age(status.document) if status.document else "-",
         "CLEANUP": _cleanup(status.document["cleanup"]) if status.document else "-",
         "FINDINGS": status.text or "none",
     }
+
+
+def _releasable(network: Mapping[str, Any] | None) -> str:
+    """Return a number; it is not counted where the agent may only observe."""
+    count = network and network["releasable"]
+    return "-" if count is None else format_number(count)
 
 
 def _cell(row: Mapping[str, str], head: str, *, wide: bool) -> str:

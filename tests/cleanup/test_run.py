@@ -620,3 +620,23 @@ def test_an_address_requested_by_name_without_anything_to_release_is_explained()
     assert [address.why for address in cleaning.not_releasable] == [
         "not known: cannot read network kubenet"
     ]
+
+
+def test_what_only_a_permission_keeps_from_a_release_is_counted_and_nothing_else() -> None:
+    brake = Brake("kube-system/nodeleak-brake", on=True)
+    records = [*leaks(3), Address(leaks(1)[0].ip, 1, "sh")]
+    assert Daemon().twice(*records, brake=brake).releasable() == {"kubenet": 2}
+    assert Daemon(budget=per_sync(1)).twice(*records).releasable() == {"kubenet": 1}
+    label = make_limits(node_label="pool=web")
+    assert Daemon(limits=label).twice(*records, brake=brake).releasable() == {"kubenet": 2}
+    assert Daemon().twice(*records).releasable() == {}, "it has released them"
+    trying = Daemon()
+    trying.cleaner = trying.new_cleaner(dry_run=True)
+    assert trying.twice(*records).releasable() == {"kubenet": 2}
+    for source in ("brake", "pods"):
+        unread = without(node(*records), source)
+        daemon = Daemon()
+        daemon.sync(*records)
+        assert daemon.clean((unread,), scanned(unread)).releasable() is None, "it is not known"
+    owners = Owners(refusals=dict.fromkeys((leaks(2)[1].ip,), Reason.ADDRESS_IN_USE))
+    assert Daemon(owners=owners).twice(*leaks(2)).releasable() == {}, "something answers"

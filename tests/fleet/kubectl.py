@@ -246,9 +246,19 @@ def status(node: str = "worker-1", **changes: Any) -> dict[str, Any]:
             "networks": [],
             "release_possible": False,
             "why_not": ["read-only mount"],
+            "brake": "off",
             "halted": "",
         },
-        "networks": [{"name": "cbr0", "usable": 253, "free": 12, "leaked": 0, "unknown": 0}],
+        "networks": [
+            {
+                "name": "cbr0",
+                "usable": 253,
+                "free": 12,
+                "leaked": 0,
+                "unknown": 0,
+                "releasable": None,
+            }
+        ],
         "findings": [],
         "unavailable": [],
     } | changes

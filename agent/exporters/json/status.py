@@ -30,6 +30,7 @@ SHAPE: Final[dict[str, Any]] = {
             "free": int | None,
             "leaked": int | None,
             "unknown": int | None,
+            "releasable": int | None,
         }
     ],
     "findings": [{"severity": str, "detector": str, "count": int, "oldest": str}],
