@@ -194,7 +194,7 @@ def _row(status: NodeStatus, network: Mapping[str, Any] | None) -> dict[str, str
 
 def _releasable(network: Mapping[str, Any] | None) -> str:
     """Return a number; it is not counted where the agent may only observe."""
-    count = network and network["releasable"]
+    count: int | None = network["releasable"] if network else None
     return "-" if count is None else format_number(count)
 
 

@@ -624,7 +624,7 @@ def test_an_address_requested_by_name_without_anything_to_release_is_explained()
 
 def test_what_only_a_permission_keeps_from_a_release_is_counted_and_nothing_else() -> None:
     brake = Brake("kube-system/nodeleak-brake", on=True)
-    records = [*leaks(3), Address(leaks(1)[0].ip, 1, "sh")]
+    records: list[Any] = [*leaks(3), Address(leaks(1)[0].ip, 1, "sh")]
     assert Daemon().twice(*records, brake=brake).releasable() == {"kubenet": 2}
     assert Daemon(budget=per_sync(1)).twice(*records).releasable() == {"kubenet": 1}
     label = make_limits(node_label="pool=web")

@@ -244,7 +244,9 @@ def test_the_pool_has_a_daemon_set_of_its_own_with_the_only_writable_mount() -> 
     for name, each in found.items():
         spec = each["spec"]["template"]["spec"]
         (agent,) = spec["containers"]
-        required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        required = spec["affinity"]["nodeAffinity"][
+            "requiredDuringSchedulingIgnoredDuringExecution"
+        ]
         ((terms[name],),) = (term["matchExpressions"] for term in required["nodeSelectorTerms"])
         environments[name] = {one["name"]: one.get("value") for one in agent["env"]}
         read_only[name] = {
