@@ -66,7 +66,7 @@ def for_command(config: Config) -> ApiSources:
     brake = None
     if name := _brake_name(config):
         listing = brake_object(name)
-        brake = BrakeSource(name, lambda: listed(listing).known(), loop.clock)
+        brake = BrakeSource(name, lambda: listed(listing).known(), _boot_clock)
     return server.sources(
         pods=lambda _: listed(pods_of(config.node)),
         node=lambda _: _with_name(config.node, listed(own_node(config.node))),
@@ -98,7 +98,7 @@ def watched(config: Config) -> "tuple[ApiSources, list[Reflector[Any]]]":
         listing = brake_object(name)
         watch = reflector(listing)
         reflectors.append(watch)
-        brake = BrakeSource(name, lambda: server.list_now(listing), loop.clock, watch.reading)
+        brake = BrakeSource(name, lambda: server.list_now(listing), _boot_clock, watch.reading)
     sources = server.sources(
         pods=lambda _: pods.reading(),
         node=lambda _: _with_name(config.node, nodes.reading()),
@@ -106,6 +106,11 @@ def watched(config: Config) -> "tuple[ApiSources, list[Reflector[Any]]]":
         brake=brake,
     )
     return sources, reflectors
+
+
+def _boot_clock() -> float:
+    """Return seconds that go on while the node is suspended, unlike those of `loop.clock`."""
+    return loop.uptime().total_seconds()
 
 
 def _brake_name(config: Config) -> str | None:

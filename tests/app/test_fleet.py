@@ -1,5 +1,6 @@
 """Ten daemons and one API server: a label, the brake, and an API server that is away."""
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,7 +16,7 @@ from tests.control_plane import free_ports
 from tests.fakes.engine import engine
 from tests.fakes.fleet import FakeFleet, leak, leaking
 from tests.fakes.host import Host, build, write_kubeconfig, write_store
-from tests.wire import until
+from tests.wire import run, until
 
 _AGENTS = 10
 _LIMIT = 600.0
@@ -49,6 +50,16 @@ class _Agent:
     def refused(self, reason: str) -> float:
         sample = f'nodeleak_releases_refused_total{{network="kubenet",reason="{reason}"}}'
         return self.value(sample) or 0.0
+
+    @property
+    def clean(self) -> list[str]:
+        """Return what a person runs in its pod."""
+        return [
+            *(sys.executable, "-m", "agent", "clean", "--apply", "--output=json"),
+            *(f"--node={self.name}", f"--kubeconfig={self.host.kubeconfig}", "--probe=off"),
+            *("--cleanup-network=auto", "--brake=kube-system/nodeleak-brake", "--api-timeout=60s"),
+            *self.host.options,
+        ]
 
     @property
     def command(self) -> list[str]:
@@ -109,6 +120,8 @@ def test_ten_agents_release_where_the_label_is_and_the_brake_is_known_to_be_off(
         _until(agents, "the brake refuses", _refuses("brake_on"))
         releasable = 'nodeleak_releasable_addresses{network="kubenet"}'
         _until(agents, "it counts", lambda agent: agent.value(releasable) == len(_LEAKED))
+        cleaned = json.loads(run(*chosen[0].clean, environment=processes.environment()))
+        assert {address["reason"] for address in cleaned["addresses"]} == {"brake_on"}
         assert all(agent.left == {*_LEAKED} for agent in agents)
 
         fleet.end_brake()

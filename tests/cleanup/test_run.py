@@ -13,7 +13,7 @@ from agent.cleanup import guards
 from agent.cleanup.journal import Journal
 from agent.cleanup.journal_store import MAX_ENTRIES, JournalStore
 from agent.model.brake import Brake
-from agent.model.release import Cleaning, ProbeResult, Reason, Refusal, Verdict
+from agent.model.release import BlockedBy, Cleaning, ProbeResult, Reason, Refusal, Verdict
 from agent.model.snapshot import (
     Address,
     Checkpoint,
@@ -313,6 +313,20 @@ def test_the_brake_is_read_again_before_each_release_and_once_it_refuses_no_othe
             assert {verdict for _, verdict in verdicts_of(daemon.sync(*leaks(3)))} == {
                 Verdict.RELEASED
             }, "nothing is paused by it"
+
+
+def test_a_dry_run_names_the_brake_and_how_to_end_it() -> None:
+    daemon = Daemon()
+    daemon.cleaner = daemon.new_cleaner(dry_run=True)
+    on = Brake("kube-system/nodeleak-brake", on=True, reason="incident 42", since=NOW)
+    blockers = {blocker.by: blocker for blocker in daemon.twice(LEAK, brake=on).blockers}
+    blocker = blockers[BlockedBy.BRAKE_ON]
+    assert blocker.network is None
+    assert "since 2026-03-26T20:00:00Z: incident 42" in blocker.why
+    assert "kubectl nodeleak brake off" in blocker.why
+    assert daemon.brake_readings == 0, "it releases nothing"
+    ended = daemon.twice(LEAK, brake=replace(on, on=False)).blockers
+    assert BlockedBy.BRAKE_ON not in {blocker.by for blocker in ended}
 
 
 def test_no_release_starts_long_after_its_snapshot() -> None:

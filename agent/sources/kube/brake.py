@@ -52,8 +52,8 @@ class BrakeSource(Source):
     ) -> None:
         """`brake`: its `namespace/name`. `request`: lists it, read through to etcd.
 
-        `clock`: seconds, never jumping. `watched`: what the daemon's watch says; None: a command
-        watches nothing.
+        `clock`: seconds since the boot, which go on while the node is suspended. `watched`: what
+        the daemon's watch says; None: a command watches nothing.
         """
         self._brake = brake
         self._request = request
