@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from agent.app import loop
-from agent.app.sources import ApiSources, no_brake
+from agent.app.api_sources import ApiSources, no_brake
 from agent.config import OFF, Config, UsageError, option, variable
 from agent.model.snapshot import Known, Node, NotRequested, Reading, Snapshot
 from agent.model.watches import Watch

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from prometheus_client import CollectorRegistry
 
 from agent.app import cleaning, commit, loop
+from agent.app.api_sources import NO_API, ApiSources
 from agent.app.port import documents, http_exporter
-from agent.app.sources import NO_API, ApiSources, displayed_name, node_sources
+from agent.app.sources import displayed_name, node_sources
 from agent.cleanup.journal_store import JournalStore
 from agent.config import Config
 from agent.exporters.bugs import BugReporter

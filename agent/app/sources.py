@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from agent.app import loop
+from agent.app.api_sources import NO_API, ApiSources, ReadBrake
 from agent.config import Config, UsageError, option, variable
-from agent.model.brake import Brake
 from agent.model.devices import DevicePlugins
 from agent.model.documents import StoredHistory
 from agent.model.runtime import DOCKER
-from agent.model.snapshot import Node, NotRequested, Reading
+from agent.model.snapshot import Node, NotRequested
 from agent.sources.deadline import Deadline
 from agent.sources.host.addresses import AddressesSource
 from agent.sources.host.checkpoints import CheckpointDirectories
@@ -76,24 +76,6 @@ class Readers:
             results=CniResults(config.cni_cache_dir, is_missing),
             checkpoints=CheckpointDirectories(config.checkpoint_dir),
         )
-
-
-ReadBrake: TypeAlias = Callable[[], Reading[Brake]]
-"""Reads the brake right before a release."""
-
-
-class ApiSources(NamedTuple):
-    """What the API server is asked."""
-
-    snapshot: Sources
-    brake: ReadBrake
-
-
-def no_brake() -> Reading[Brake]:
-    return NotRequested("brake", f"{option('brake')}=off")
-
-
-NO_API: Final = ApiSources((), no_brake)
 
 
 class NodeSources(NamedTuple):

@@ -4,7 +4,7 @@ import pytest
 
 from tests.fleet.kubectl import FakeKubectl
 
-COMMANDS = ("status", "scan", "timeline", "journal", "clean", "restore", "clean-job")
+COMMANDS = ("status", "scan", "timeline", "journal", "clean", "restore", "clean-job", "brake")
 
 
 def test_the_overview_lists_every_command_and_each_help_fits_a_screen(
