@@ -26,6 +26,7 @@ _T = TypeVar("_T")
 _Text: TypeAlias = str | list[str]
 
 ENV_PREFIX: Final = "NODELEAK_"
+OFF: Final = "off"
 
 
 class UsageError(Exception):
@@ -141,6 +142,18 @@ node_name = matching(
 network_name = matching(
     r"[a-zA-Z0-9][a-zA-Z0-9_.-]*",
     "a CNI network name: letters, digits, dots, dashes and underscores",
+    str,
+)
+node_label = matching(
+    r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+    r"=([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?",
+    "a label and its value, such as nodeleak.dev/cleanup=auto",
+    str,
+)
+_LABEL: Final = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+brake = matching(
+    rf"off|({_LABEL}/)?{_LABEL}(\.{_LABEL})*",
+    "the name of a ConfigMap, such as nodeleak-brake or kube-system/nodeleak-brake, or off",
     str,
 )
 filesystem = matching(
@@ -294,6 +307,11 @@ class Config:
         auto, these are the networks that containerd, the CNI configuration or the kubelet names.
         Name a network only if all its sandboxes belong to this node's runtime. Repeat the option
         for more networks""")
+    cleanup_node_label: str = _setting(
+        "", lambda text: node_label(text) if text else "", CLEANUP, "KEY=VALUE", commands=_RUN,
+        help="""
+        with --cleanup=auto or dry-run, release only while the Node object has this label. Without
+        the label, or if the Node cannot be read, the daemon only observes. Empty: on every node""")
     settle: timedelta = _setting(
         f"{SETTLE // timedelta(minutes=1)}m",
         duration_between("0s", "1d"), CLEANUP, "DURATION", commands=_CLEANING, help="""
@@ -319,6 +337,11 @@ class Config:
         gateway, and at most three times within 14 s. off: send nothing. An address whose
         namespace only an open file descriptor holds is then released, although it still answers,
         and the next pod shares it""")
+    brake: str = _setting(OFF, brake, CLEANUP, "[NAMESPACE/]NAME|off", help="""
+        ConfigMap that is the brake: while it exists, nothing is released. It is read again right
+        before each release, and if it cannot be read, nothing is released either. Without a
+        namespace: that of the pod. deploy/ sets it to nodeleak-brake. off: no brake, as on a node
+        without credentials for it""")
     lock_timeout: timedelta = _setting(
         "5s", duration_between("0s", "1m"), CLEANUP, "DURATION", commands=_WRITING, help="""
         how long to wait for host-local's locks, or for another cleanup on this node to end""")
@@ -446,6 +469,15 @@ def _contradictions(command: str, values: Mapping[str, Any]) -> Iterator[str]:
         yield f"{where}: host-local reads every file below {networks_dir}: use another directory"
     if "tls_cert_file" in settings:
         yield from _incomplete_tls(values)
+    brake_name = values.get("brake", OFF)
+    if command in _CLEANING and brake_name != OFF and values.get("api") == OFF:
+        yield (
+            f"{option('brake')}={brake_name} needs the API server: remove {option('api')}=off, or "
+            f"set {option('brake')}=off ({variable('brake')}) to release without a brake"
+        )
+    if command in _RUN and values.get("cleanup_node_label") and values.get("api") == OFF:
+        label = f"{option('cleanup_node_label')}={values['cleanup_node_label']}"
+        yield f"{label} needs the API server: remove it, or remove {option('api')}=off"
     if values.get("node_condition") == "on" and values.get("api") == "off":
         condition = f"{option('node_condition')}=on"
         yield f"{condition} needs the API server: remove it, or remove {option('api')}=off"

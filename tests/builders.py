@@ -15,6 +15,7 @@ from agent.cleanup import guards
 from agent.cleanup.guards import GuardContext, RuntimeHistory
 from agent.cleanup.journal import Journal
 from agent.model.assessment import Assessment, ClassifiedReservation, State
+from agent.model.brake import Brake
 from agent.model.devices import (
     Allocation,
     DevicePlugins,
@@ -71,7 +72,9 @@ BOOT_ID: Final = "11111111-2222-3333-4444-555555555555"
 WORKER_UID: Final = "00000000-0000-0000-0000-00000000c0de"
 INSTANCE: Final = "aws:///eu-central-1a/i-0123456789abcdef0"
 
-OF_THE_API_SERVER: Final = ("pods", "node", "registration", "autoscaler", "watches", "attachments")
+OF_THE_API_SERVER: Final = (
+    *("pods", "node", "registration", "autoscaler", "watches", "attachments", "brake"),
+)
 NON_ADDRESS_SOURCES: Final = (
     "device_plugins",
     "registration",
@@ -393,6 +396,7 @@ WORKER: Final = Node(
     controller_attach=True,
 )
 NO_DEVICES: Final = device_plugins()
+NO_BRAKE: Final = Brake("kube-system/nodeleak-brake", on=False)
 _HEALTHY: Final[dict[str, Any]] = {
     "reservations": (reservation("10.244.1.2", WEB_ID), reservation("10.244.1.3", DB_ID)),
     "checkpoints": CHECKPOINTS,
@@ -407,6 +411,7 @@ _HEALTHY: Final[dict[str, Any]] = {
     "pods": PODS,
     "node": (WORKER,),
     "processes": (processes(),),
+    "brake": NO_BRAKE,
     "device_plugins": NO_DEVICES,
     "registration": Registration(last=LastSeen("worker-1", WORKER_UID, INSTANCE, NOW)),
     "autoscaler": NotRequested("autoscaler", "the node is registered"),

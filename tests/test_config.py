@@ -169,6 +169,31 @@ def test_commands_and_settings_that_use_the_api_server_need_a_node_name() -> Non
     assert load("run", {"node": "n", "node_condition": "on"}, {}).node_condition == "on"
 
 
+def test_the_label_of_nodes_that_are_cleaned_is_a_label_and_needs_the_api_server() -> None:
+    label = "nodeleak.dev/cleanup=auto"
+    for text in (label, "pool=", "a.b/C_d=E.f"):
+        assert load("run", {"node": "n", "cleanup_node_label": text}, {}).cleanup_node_label == text
+    for text in ("pool", "a/b/c=d", "pool==x", "=x", "pool in (a)"):
+        (mistake,) = mistakes({"node": "n", "cleanup_node_label": text}, command="run")
+        assert "expected a label and its value, such as" in mistake
+    (mistake,) = mistakes({**OFF, "cleanup_node_label": label}, command="run")
+    assert mistake.startswith(f"--cleanup-node-label={label} needs the API server")
+
+
+def test_what_releases_does_not_start_with_a_brake_that_it_could_not_read() -> None:
+    given = {**OFF, "brake": "nodeleak-brake"}
+    for command in ("run", "clean"):
+        (mistake,) = mistakes(given, command=command)
+        assert mistake.startswith("--brake=nodeleak-brake needs the API server: remove --api=off")
+        assert "NODELEAK_BRAKE" in mistake
+    assert load("scan", given, {}).brake == "nodeleak-brake", "it releases nothing"
+    for name in ("off", "nodeleak-brake", "kube-system/nodeleak-brake", "a/b.c"):
+        assert load("clean", {"node": "n", "brake": name}, {}).brake == name
+    for name in ("A", "a/b/c", "a.b/c", "/a", "a/", "a b"):
+        (mistake,) = mistakes({"node": "n", "brake": name}, command="clean")
+        assert "expected the name of a ConfigMap" in mistake
+
+
 def test_a_mistaken_variable_of_any_command_is_reported_unless_it_is_of_others_or_of_a_service() -> (
     None
 ):

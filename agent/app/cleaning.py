@@ -28,7 +28,7 @@ from agent.sources.source_error import SourceError, describe_os_error
 
 
 def cleaner_of_daemon(
-    config: Config, readers: Readers, heartbeat: Callable[[], None]
+    config: Config, sources: NodeSources, heartbeat: Callable[[], None]
 ) -> Cleaner | None:
     """Return what cleans in each sync; None: nothing does. Only `auto` releases.
 
@@ -42,14 +42,15 @@ def cleaner_of_daemon(
         per_sync=(option("max_per_sync"), config.max_per_sync),
         per_hour=(option("max_per_hour"), config.max_per_hour),
         unattended=True,
+        node_label=config.cleanup_node_label,
     )
-    return _cleaner(config, "run", readers, allowed, dry_run=dry_run, heartbeat=heartbeat)
+    return _cleaner(config, "run", sources, allowed, dry_run=dry_run, heartbeat=heartbeat)
 
 
 def _cleaner(
     config: Config,
     actor: str,
-    readers: Readers,
+    sources: NodeSources,
     allowed: Limits,
     *,
     dry_run: bool,
@@ -60,7 +61,8 @@ def _cleaner(
         limits=allowed,
         actor=actor,
         store=JournalStore(config.state_dir),
-        recheck=recheck_of(config, readers),
+        recheck=recheck_of(config, sources.readers),
+        read_brake=sources.brake,
         files=node_files(config),
         now=loop.wall,
         uptime=loop.uptime,
@@ -181,7 +183,7 @@ def clean_once(
     """
     per_sync = None if limit is None else ("--max", limit)
     allowed = replace(limits(config, only, dry_run=dry_run), per_sync=per_sync)
-    cleaner = _cleaner(config, "clean", sources.readers, allowed, dry_run=dry_run)
+    cleaner = _cleaner(config, "clean", sources, allowed, dry_run=dry_run)
     cleaner.before_snapshot()
     snapshots = loop.take_snapshots(
         sources.snapshot, displayed_name(config), config.grace, config.confirm_after

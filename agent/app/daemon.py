@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from prometheus_client import CollectorRegistry
 
 from agent.app import cleaning, commit, loop
+from agent.app.api_sources import NO_API, ApiSources
 from agent.app.port import documents, http_exporter
 from agent.app.sources import displayed_name, node_sources
 from agent.cleanup.journal_store import JournalStore
@@ -24,7 +25,7 @@ from agent.kube_events.condition import ConditionExporter
 from agent.kube_events.delivery import DeliveryQueue
 from agent.kube_events.events import EventExporter
 from agent.model import bug
-from agent.sources.source import ReadBy, Sources
+from agent.sources.source import ReadBy
 from agent.state.directory import read_disk
 from agent.state.stores import DeviceHistoryStore, LastSeenExporter
 
@@ -87,7 +88,7 @@ def _run(parts: _Parts, http: HttpExporter) -> None:
         history=history.read,
         latest_node=lambda: node_watch.replica.latest if node_watch else None,
     )
-    cleaner = cleaning.cleaner_of_daemon(config, sources.readers, parts.heartbeat.beat)
+    cleaner = cleaning.cleaner_of_daemon(config, sources, parts.heartbeat.beat)
     queue = _delivery(parts)
     exporters: list[loop.Exporter] = [*_exporters(parts, watches), history, http]
     if queue and config.events == "on":
@@ -133,13 +134,13 @@ def _start_threads(
         threading.Thread(target=queue.run, name="delivery", daemon=True).start()
 
 
-def _api_server(config: Config) -> "tuple[Sources, list[Reflector[Any]]]":
-    """Return the sources of the API server, and the watches of the pods and the Node.
+def _api_server(config: Config) -> "tuple[ApiSources, list[Reflector[Any]]]":
+    """Return the sources of the API server, and the watches of pods, the Node and the brake.
 
     The watches have to run.
     """
     if config.api == "off":
-        return (), []
+        return NO_API, []
     from agent.app.api_server import watched
 
     return watched(config)
@@ -149,9 +150,9 @@ def _heartbeat(config: Config) -> loop.Heartbeat:
     """Return a heartbeat that allows for three intervals, and for every timeout of one sync."""
     limit = config.interval * 3 + config.docker_timeout * 4 + config.lock_timeout * 2
     if config.api == "on":
-        # Three sources send requests in a sync. Each begins its last one within the timeout, and a
-        # response may take three times as long.
-        limit += config.api_timeout * 3 * (1 + 3)
+        # Three sources send requests in a sync, and a release reads the brake. Each begins its last
+        # request within the timeout, and a response may take three times as long.
+        limit += config.api_timeout * 4 * (1 + 3)
     return loop.Heartbeat(limit)
 
 

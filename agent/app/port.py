@@ -160,5 +160,6 @@ class _Facts:
                 "networks": [],
                 "release_possible": None,
                 "why_not": [bug.reason],
+                "brake": None,
             }
             return CleanupFacts(status, Unavailable("journal", bug.reason), ())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from agent.app import loop
+from agent.app.api_sources import NO_API, ApiSources, ReadBrake
 from agent.config import Config, UsageError, option, variable
 from agent.model.devices import DevicePlugins
 from agent.model.documents import StoredHistory
@@ -38,7 +39,7 @@ from agent.sources.source_error import SourceError
 from agent.state.stores import DeviceHistoryStore
 
 API_SOURCES: Final = (
-    "pods", "node", "watches", "attachments", "sandbox_failures", "autoscaler",
+    "pods", "node", "watches", "brake", "attachments", "sandbox_failures", "autoscaler",
 )  # fmt: skip
 """Those that the API server answers: their rows are in `agent/app/api_server.py`."""
 
@@ -82,19 +83,20 @@ class NodeSources(NamedTuple):
 
     snapshot: Sources
     readers: Readers
+    brake: ReadBrake
 
 
 def node_sources(
     config: Config,
     *,
-    api: Sources,
+    api: ApiSources,
     state: Source,
     history: Callable[[], StoredHistory],
     latest_node: Callable[[], Node | None],
 ) -> NodeSources:
     """Wire every source of this node; raises UsageError.
 
-    `api`: those that the API server answers; none with --api=off. `history`: returns that of the
+    `api`: those that the API server answers; `NO_API` with --api=off. `history`: returns that of the
     device plugins. `latest_node`: returns the Node as the API server last sent it.
     """
     readers = Readers.of_node(config)
@@ -117,16 +119,16 @@ def node_sources(
         LinksSource(config.proc),
         _disks(config, readers.runtimes),
         state,
-        *api,
+        *api.snapshot,
     ]
-    if not api:
+    if not api.snapshot:
         sources += [Disabled(name, f"{option('api')}=off") for name in API_SOURCES]
-    return NodeSources(sources, readers)
+    return NodeSources(sources, readers, api.brake)
 
 
 def for_command(config: Config) -> NodeSources:
     """Wire what one command reads; raises UsageError."""
-    api: Sources = ()
+    api = NO_API
     if config.api == "on":
         from agent.app import api_server
 

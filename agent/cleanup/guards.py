@@ -26,6 +26,7 @@ from agent.checks.addresses import (
 from agent.checks.kubelet_runtime import kubelet_runtime
 from agent.cleanup.journal import Journal
 from agent.model.assessment import KUBENET, Assessment, State
+from agent.model.brake import Brake
 from agent.model.bug import bug_of
 from agent.model.clocks import PROCESS_START
 from agent.model.ranges import RangeSets
@@ -39,8 +40,10 @@ from agent.model.snapshot import (
     Known,
     NotRequested,
     PortMapping,
+    Reading,
     Reservation,
     Snapshot,
+    Unavailable,
     known_or,
     require_available,
 )
@@ -286,6 +289,22 @@ def not_halted(_request: ReleaseRequest, context: GuardContext) -> Refusal | Non
     return Refusal(Reason.HALTED, context.halted) if context.halted else None
 
 
+def not_braked(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """Whoever set the brake wants no release anywhere, whatever the evidence."""
+    return refusal_of_brake(context.snapshot.brake)
+
+
+def refusal_of_brake(brake: Reading[Brake]) -> Refusal | None:
+    """Refuse unless the brake is known to be off, or no setting names one."""
+    match brake:
+        case NotRequested() | Known(value=Brake(on=False)):
+            return None
+        case Known():
+            return Refusal(Reason.BRAKE_ON, brake.value.description)
+        case Unavailable():
+            return Refusal(Reason.SOURCE_UNAVAILABLE, f"{brake.source}: {brake.why}")
+
+
 def sources_available(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """One unavailable source is enough to release nothing."""
     unavailable = context.snapshot.unavailable_about_addresses()
@@ -293,6 +312,19 @@ def sources_available(_request: ReleaseRequest, context: GuardContext) -> Refusa
         return None
     why = "; ".join(f"{source.source}: {source.why}" for source in unavailable)
     return Refusal(Reason.SOURCE_UNAVAILABLE, why)
+
+
+def chosen_node(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """Only some nodes may be cleaned by the daemon. A Node that is not known is none of them."""
+    label = context.limits.node_label
+    if not label:
+        return None
+    node = context.snapshot.node.known()
+    if node is not None and label in node.labels:
+        return None
+    what = "the Node has no label" if node else "there is no Node with a label"
+    why = f"{what} {label} (--cleanup-node-label): the daemon only observes here"
+    return Refusal(Reason.NODE_NOT_CHOSEN, why)
 
 
 def allowed_network(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
@@ -560,7 +592,7 @@ def journal_usable(_request: ReleaseRequest, context: GuardContext) -> Refusal |
 
 
 GUARDS: Final[tuple[Guard, ...]] = (
-    not_halted, sources_available, allowed_network,
+    not_halted, not_braked, chosen_node, sources_available, allowed_network,
     without_owner, no_plugin_at_work, confirmed, inside_range, whole_sandbox,
     ordered_runtime, trusted_runtime, settled, plausible_share,
     plugin_works, no_host_ports, journal_usable,

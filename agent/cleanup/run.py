@@ -18,10 +18,11 @@ from agent.cleanup.restore import recover_all
 from agent.cleanup.signals import interrupted
 from agent.cleanup.summary import NoNetwork, find_blockers, summarize, unwritable_networks
 from agent.cleanup.unlink import NodeFiles, describe_error, release
+from agent.model.brake import Brake
 from agent.model.bug import Bug
 from agent.model.release import Cleaning, Limits, Outcome, Reason, Refusal, ReleaseRequest, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import Reservation, Snapshot, known_or
+from agent.model.snapshot import Reading, Reservation, Snapshot, known_or
 from agent.sources.source_error import SourceError
 
 PAUSE: Final = timedelta(minutes=10)
@@ -34,6 +35,8 @@ _PROBE_BATCH: Final = 100
 """Sandboxes per probe; stays far below the limit of the kernel's neighbor table (`gc_thresh3`)."""
 _PERSISTENT: Final = {Reason.ADDRESS_IN_USE, Reason.PROBE_UNANSWERED, Reason.ENTRY_TOO_LARGE}
 """Refusals after the guards that the next sync would most likely get again."""
+_OF_BRAKE: Final = {Reason.BRAKE_ON, Reason.SOURCE_UNAVAILABLE}
+"""Of a release that passed every guard: nothing else that is asked then refuses with these."""
 
 
 class _Pause(NamedTuple):
@@ -50,6 +53,8 @@ class Cleaner:
     actor: str  # who releases, `clean` or `run`
     store: JournalStore
     recheck: Recheck
+    read_brake: Callable[[], Reading[Brake]]
+    """Reads the brake as it is now, a few seconds ago at most."""
     files: NodeFiles
     now: Callable[[], datetime]
     uptime: Callable[[], timedelta]  # by the boot clock, as in `Snapshot.uptime`
@@ -274,6 +279,7 @@ class Cleaner:
                         or _outcome_if_active(request, active)
                         or _refusal_of_probe(request, probed)
                         or _outcome_if_still_locked(request, outcomes)
+                        or self._outcome_if_braked(request, outcomes)
                         or self._release(request, probed)
                     )
                     outcomes.append(outcome)
@@ -294,6 +300,19 @@ class Cleaner:
             actor=self.actor,
             at=self.now(),
         )
+
+    def _outcome_if_braked(
+        self, request: ReleaseRequest, outcomes: Sequence[Outcome]
+    ) -> Outcome | None:
+        """Read the brake again, and begin no release while it is on or not known.
+
+        `outcomes`: those of the batch so far. Once it has refused, it is not read again: an API
+        server that is away would be waited for each time.
+        """
+        earlier = outcomes[-1].refusals if outcomes else ()
+        refusal = next((each for each in earlier if each.reason in _OF_BRAKE), None)
+        refusal = refusal or guards.refusal_of_brake(self.read_brake())
+        return Outcome(request, Verdict.REFUSED, (refusal,)) if refusal else None
 
     def _outcome_if_too_late(self, request: ReleaseRequest, snapshot: Snapshot) -> Outcome | None:
         """Begin no release after a signal, or too long after the snapshot."""

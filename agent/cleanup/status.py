@@ -5,10 +5,11 @@ from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.journal_store import JournalStore
 from agent.cleanup.summary import NoNetwork, find_blockers
 from agent.cleanup.unlink import NodeFiles
+from agent.model.brake import Brake
 from agent.model.release import BlockedBy, Limits
 from agent.model.report import Report
 from agent.model.settings import AUTO
-from agent.model.snapshot import Unavailable
+from agent.model.snapshot import NotRequested, Reading, Unavailable
 from agent.sources.source_error import SourceError
 
 
@@ -47,7 +48,17 @@ def cleanup_status(
         "networks": networks,
         "release_possible": is_possible,
         "why_not": obstacles,
+        "brake": _brake(context.snapshot.brake),
     }
+
+
+def _brake(brake: Reading[Brake]) -> str | None:
+    """Return whether the brake is `on`, `off` or `unknown`; None: no setting names one."""
+    if isinstance(brake, NotRequested):
+        return None
+    if isinstance(brake, Unavailable):
+        return "unknown"
+    return "on" if brake.value.on else "off"
 
 
 def _context(report: Report, limits: Limits, store: JournalStore) -> GuardContext:

@@ -76,6 +76,10 @@ def find_blockers(
     """
     if halted:
         yield Blocker(BlockedBy.HALTED, f"cleanup halted: {halted}")
+    brake = context.snapshot.brake
+    if isinstance(brake, Known) and brake.value.on:
+        remedy = Remedy("'kubectl nodeleak brake off' ends it, for all nodes")
+        yield Blocker(BlockedBy.BRAKE_ON, brake.value.description, remedy)
     if blocker := no_network():
         yield blocker
     yield from unwritable_networks(context, files)

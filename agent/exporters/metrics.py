@@ -330,6 +330,19 @@ def _halted(sync: Sync) -> Samples:
     return {} if cleaning is None else {(): bool(cleaning.halted)}
 
 
+def _releasable(sync: Sync) -> Samples:
+    cleaning = sync.report.cleaning
+    counts = cleaning.releasable() if cleaning else None
+    if counts is None:
+        return {}
+    return {network: counts[network] for network in {*sync.suspected_networks, *counts}}
+
+
+def _brake(sync: Sync) -> Samples:
+    brake = known_or(sync.report.assessment.snapshot.brake, None)
+    return {} if brake is None else {(): brake.on}
+
+
 def _source_seconds(sync: Sync) -> Samples:
     seconds: dict[str, float] = {}
     for source, took in sync.report.assessment.snapshot.timings:
@@ -558,6 +571,19 @@ OF_SYNC: Final[Sequence[Metric[Sync]]] = (
         "last_sync_timestamp_seconds",
         "When the last sync started.",
         lambda sync: {(): sync.report.assessment.snapshot.taken_at.timestamp()},
+    ),
+    Metric(
+        "releasable_addresses",
+        "Leaked addresses that every guard would release now, apart from the brake, the label of "
+        "the Node and the limits.",
+        _releasable,
+        ("network",),
+    ),
+    Metric(
+        "brake",
+        "Whether the brake is on, which stops every release; absent if it is not known, or none is "
+        "set.",
+        _brake,
     ),
     Metric(
         "cleanup_halted",

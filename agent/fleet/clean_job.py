@@ -39,9 +39,11 @@ def print_or_run_job(arguments: argparse.Namespace) -> int:
     session = Session(arguments)
     (target,) = session.targets()
     daemon_sets = session.kubectl.items("daemonsets", *session.agents_in, f"--selector={LABELS}")
-    if len(daemon_sets) != 1:
-        namespaces = [each["metadata"]["namespace"] for each in daemon_sets]
-        found = ", ".join(namespaces) or "none"
+    namespaces = {each["metadata"]["namespace"] for each in daemon_sets}
+    # A pool may have a second one, with other limits. The first one has the settings of the fleet.
+    daemon_sets.sort(key=lambda each: str(each["metadata"].get("name")))
+    if len(namespaces) != 1:
+        found = ", ".join(sorted(namespaces)) or "none"
         raise UsageError(
             f"expected one DaemonSet with the labels {LABELS}, found: {found}",
             "choose one with --namespace",

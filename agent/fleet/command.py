@@ -33,11 +33,12 @@ examples:
   kubectl nodeleak clean --all                       dry run: what would be released
   kubectl nodeleak clean --all --apply               release it: asks once, then wave by wave
   kubectl nodeleak clean-job worker-7 --apply --run  release on one node, DaemonSet unchanged
+  kubectl nodeleak brake on --reason 'incident 42'   stop every release in the cluster, at once
   kubectl nodeleak timeline worker-7 -- --since 1h   options after -- are those of nodeleak timeline
 
 exit codes:
   0  every node was asked, and its command ended with 0
-  1  status --exit-code: there are critical findings or warnings
+  1  status --exit-code: there are critical findings or warnings. brake: it is on
   2  wrong usage
   3  incomplete: some node has no agent or gave no answer, or its data are incomplete
   4  clean --apply stopped: a node gave an unexpected result
@@ -45,7 +46,8 @@ exit codes:
   Otherwise the highest exit code of the nodes.
   4 and 5 of clean --apply come before 3, and 3 before all others.
 
-Rights: 'list' nodes and pods, 'get' pods, 'create' and 'get' pods/exec
+Rights: 'list' nodes and pods, 'get' pods, 'create' and 'get' pods/exec. brake: 'list'
+daemonsets; 'get', 'create', 'patch' and 'delete' of the ConfigMap nodeleak-brake
 (docs/kubectl.md has a ClusterRole).
 Run 'kubectl nodeleak COMMAND --help' for the options of a command.
 """
@@ -74,6 +76,13 @@ installs it. After krew:
 kubectl nodeleak completion > ~/.local/bin/kubectl_complete-nodeleak
 
 chmod +x ~/.local/bin/kubectl_complete-nodeleak"""
+
+
+_BRAKE: Final = """\
+Without an argument, it prints whether the brake is on, and ends with 1 if it is. 'on' makes the
+ConfigMap that the agents read, and 'off' deletes it. While it exists, no agent and no
+'nodeleak clean --apply' in a pod releases anything, on any node; nor do they if they cannot read
+it. It takes effect within seconds."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -198,6 +207,12 @@ def _add_clean_job(parser: argparse.ArgumentParser) -> None:
     add("--run", action="store_true", help="create the Job, wait for it and print its log")
 
 
+def _add_brake(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("state", nargs="?", choices=("on", "off"), metavar="on|off", help="set it, or end it")
+    add("--reason", metavar="TEXT", help="why it is set, for everybody who sees it; with on")
+
+
 class _Command(NamedTuple):
     module: str
     """Of this package. Only that of the given command is imported."""
@@ -261,6 +276,16 @@ _COMMANDS: Final[Mapping[str, _Command]] = {
         "Print or run a Job that cleans one node, made from the DaemonSet",
         _CLEAN_JOB,
         nodes="NODE",
+    ),
+    "brake": _Command(
+        "brake",
+        "show_or_set_brake",
+        _add_brake,
+        "20s",
+        "Stop every release in the cluster, end that, or print whether it is so",
+        _BRAKE,
+        nodes="[on|off]",
+        runs_on_nodes=False,
     ),
     "version": _Command(
         "offline",

@@ -21,7 +21,7 @@ from agent.model.text import rfc3339, truncate
 _PATH: Final = "/api/v1/query"
 _VALUES: Final = (
     "build_info|mode_info|last_sync_timestamp_seconds|range_addresses|range_free_addresses"
-    "|reservations|cleanup_halted"
+    "|reservations|releasable_addresses|cleanup_halted|brake"
 )
 QUERIES: Final[Mapping[str, str]] = {
     "value": f'{{__name__=~"nodeleak_({_VALUES})",state=~"(leaked|unknown)?",CLUSTER}}',
@@ -276,11 +276,21 @@ def document(agent: AgentSeries, node: str) -> dict[str, Any]:
             "release_possible": None,
             "why_not": [],
             "halted": "kubectl nodeleak scan says why" if is_halted else "",
+            "brake": _brake(agent),
         },
         "networks": _networks(agent),
         "findings": findings,
         "unavailable": unavailable,
     }
+
+
+def _brake(agent: AgentSeries) -> str | None:
+    if any(each.labels.get("source") == "brake" for each in agent.samples["unavailable"]):
+        return "unknown"
+    readings = [sample.value for sample in agent.samples["brake"]]
+    if not readings:
+        return None
+    return "on" if any(readings) else "off"
 
 
 def _findings(agent: AgentSeries) -> list[dict[str, Any]]:
@@ -320,6 +330,7 @@ def _networks(agent: AgentSeries) -> list[dict[str, Any]]:
         "free": counts("range_free_addresses"),
         "leaked": counts("reservations", "leaked"),
         "unknown": counts("reservations", "unknown"),
+        "releasable": counts("releasable_addresses"),
     }
     return [
         {"name": name, **{key: counts.get(name) for key, counts in numbers.items()}}

@@ -184,6 +184,7 @@ def _row(status: NodeStatus, network: Mapping[str, Any] | None) -> dict[str, str
         "NETWORK": network["name"] if network else "-",
         "FREE": f"{numbers['free']}/{numbers['usable']}" if network else "-",
         "LEAKED": numbers.get("leaked", "-"),
+        "RELEASABLE": _releasable(network),
         "UNKNOWN": numbers.get("unknown", "-"),
         "AGE": _age(status.document) if status.document else "-",
         "CLEANUP": _cleanup(status.document["cleanup"]) if status.document else "-",
@@ -191,8 +192,30 @@ def _row(status: NodeStatus, network: Mapping[str, Any] | None) -> dict[str, str
     }
 
 
+def _releasable(network: Mapping[str, Any] | None) -> str:
+    """Return a number; it is not counted where the agent may only observe."""
+    count: int | None = network["releasable"] if network else None
+    return "-" if count is None else format_number(count)
+
+
 def _cell(row: Mapping[str, str], head: str, *, wide: bool) -> str:
     return row[head] if wide and head in _UNLIMITED_COLUMNS else truncate(row[head], _MAX_CELL)
+
+
+def _brakes(documents: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what the agents say of the brake, unless it is off."""
+    brakes = Counter(document["cleanup"]["brake"] for document in documents)
+    total = format_number(brakes.total())
+    if brakes["on"]:
+        yield (
+            f"The brake is on for {format_number(brakes['on'])} of {total} agents, which release "
+            "nothing: 'kubectl nodeleak brake' says why"
+        )
+    if brakes["unknown"]:
+        yield (
+            f"{format_number(brakes['unknown'])} of {total} agents cannot read the brake, and "
+            "release nothing"
+        )
 
 
 def summary(statuses: Sequence[NodeStatus]) -> Iterator[str]:
@@ -203,6 +226,7 @@ def summary(statuses: Sequence[NodeStatus]) -> Iterator[str]:
     versions = Counter(
         truncate(status.document["version"], _MAX_CELL) for status in statuses if status.document
     )
+    yield from _brakes(status.document for status in statuses if status.document)
     if len(versions) > 1:
         listed = (f"{version} ({format_number(n)})" for version, n in sorted(versions.items()))
         yield f"The agents have different versions: {', '.join(listed)}"

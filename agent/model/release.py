@@ -22,9 +22,22 @@ class Reason(Word):
         No setting overrides it. Run `nodeleak clean`, or see the runbook NodeleakCleanupHalted, for
         what to do.""",
     )
+    BRAKE_ON = (
+        "brake_on",
+        """Somebody set the brake, which stops every release in the cluster.
+        No setting overrides it while --brake names it. `kubectl nodeleak brake` says since when
+        and why it is on, and `kubectl nodeleak brake off` ends it.""",
+    )
+    NODE_NOT_CHOSEN = (
+        "node_not_chosen",
+        """The Node lacks the label that --cleanup-node-label names, so the daemon only observes
+        here. A command by hand is not refused.
+        No setting overrides it. Label the Node: `kubectl label node NODE
+        nodeleak.dev/cleanup=auto`, or whatever the setting names.""",
+    )
     SOURCE_UNAVAILABLE = (
         "source_unavailable",
-        """A source could not be read, and it could hold evidence of an owner.
+        """A source could not be read, and it could hold evidence of an owner, or the brake.
         No setting overrides it. `nodeleak clean` names the source; `nodeleak explain` it.""",
     )
     NETWORK_NOT_ALLOWED = (
@@ -227,6 +240,8 @@ class Verdict(Word):
     )
 
 
+PERMISSIONS: Final = frozenset({Reason.BRAKE_ON, Reason.NODE_NOT_CHOSEN, Reason.OVER_BUDGET})
+"""Refusals that say nothing about the address: somebody does not want it released here and now."""
 CLEANER: Final = "cleaner"
 """The part (`Bug.part`) whose failure leaves a cleanup without outcomes."""
 RESULTS: Final = tuple(verdict for verdict in Verdict if verdict is not Verdict.IN_DOUBT)
@@ -285,6 +300,11 @@ class BlockedBy(Word):
         "halted",
         """A released container reappeared, so cleanup cannot be trusted on this node.
         Do: see the runbook NodeleakCleanupHalted.""",
+    )
+    BRAKE_ON = (
+        "brake_on",
+        """Somebody set the brake, which stops every release in the cluster.
+        Do: read its reason with `kubectl nodeleak brake`. `kubectl nodeleak brake off` ends it.""",
     )
     NO_CLEANUP_NETWORK = (
         "no_cleanup_network",
@@ -348,6 +368,7 @@ class Limits:
     per_sync: tuple[str, int] | None = None  # the setting, and how many addresses; None: any number
     per_hour: tuple[str, int] | None = None
     unattended: bool = False  # nobody watches: the daemon cleans
+    node_label: str = ""  # `KEY=VALUE` that the Node must have; empty: none
     release_host_ports: bool = False
     """Unattended, release also addresses to which host ports may still be forwarded."""
 
@@ -385,6 +406,22 @@ class Cleaning:
         return Counter(
             outcome.verdict for outcome in self.outcomes for _ in outcome.request.reservations
         )
+
+    def releasable(self) -> Counter[str] | None:
+        """Count the addresses by network that only a permission keeps from a release now.
+
+        Or that this cleanup would have released if it were none that only reports. None: it is not
+        known, as some data are unavailable.
+        """
+        if self.unavailable or self.broken:
+            return None
+        counts = Counter[str]()
+        for outcome in self.outcomes:
+            reasons = {refusal.reason for refusal in outcome.refusals}
+            is_permitted = outcome.verdict is Verdict.WOULD_RELEASE
+            if is_permitted or (reasons and reasons <= PERMISSIONS):
+                counts.update(leak.network for leak in outcome.request.reservations)
+        return counts
 
     def with_pods(self, pods: Mapping[str, str]) -> "Cleaning":
         """Name the pods of sandboxes that have none, for display. `pods`: by container ID."""

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeAlias, TypeGuard, TypeVar
 
+from agent.model.brake import Brake
 from agent.model.bug import Bug
 from agent.model.devices import DevicePlugins
 from agent.model.fields import NOT_RECORDED
@@ -449,6 +450,8 @@ class Node:
     runtime: str = ""
     """`nodeInfo.containerRuntimeVersion`, such as `docker://20.10.24`; empty: not set."""
     kubelet: str = ""  # `nodeInfo.kubeletVersion`, such as `v1.37.2`
+    labels: tuple[str, ...] = ()
+    """As `KEY=VALUE`, of those that a setting names: none if it lacks them."""
     has_machine: bool = False  # a Machine of Cluster API, or of Rancher, stands for it
 
 
@@ -491,7 +494,8 @@ class ProcessStartTimes:
 
 
 _ADDRESSES: Final = {"about_addresses": True}
-"""Of a source that has a say in addresses: if it is unavailable, nothing is released."""
+"""Of a source that has a say in the release of addresses: if it is unavailable, nothing is
+released."""
 _OTHER: Final = {"about_addresses": False}
 
 
@@ -527,6 +531,8 @@ class Snapshot:
     """Those of the kubelet's runtime."""
     mounted_namespaces: Reading[tuple[str, ...]] = _added("mounted_namespaces", _ADDRESSES)
     """Where they are mounted."""
+    brake: Reading[Brake] = _added("brake", _ADDRESSES)
+    """That of the whole cluster. A release reads it again."""
     device_plugins: Reading[DevicePlugins] = _added("device_plugins", _OTHER)
     registration: Reading[Registration] = _added("registration", _OTHER)
     autoscaler: Reading[Autoscaler] = _added("autoscaler", _OTHER)

@@ -70,7 +70,7 @@ def test_a_settled_daemon_has_a_connection_for_each_watch_and_keeps_them(
                 lambda: established(port) == settled,
                 f"{settled} are used again, not {established(port)}",
             )
-            assert all(isinstance(read(sources, name), Known) for name in ("pods", "node"))
+            assert all(isinstance(read(sources.snapshot, name), Known) for name in ("pods", "node"))
 
 
 @pytest.mark.parametrize("runtime", ["docker://19.3.15", "containerd://1.6.20~ds1"])

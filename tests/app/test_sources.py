@@ -256,8 +256,11 @@ def test_each_source_has_a_row_and_only_those_of_the_api_server_end_with_it(wire
     assert sorted(source.name for source in sources) == sorted(SOURCES)
     server = ApiServer(load("scan", {"node": "worker-1"}, {}))
     of_server = server.sources(
-        pods=lambda _: (), node=lambda _: None, watches=lambda: NotRequested("watches", "")
-    )
+        pods=lambda _: (),
+        node=lambda _: None,
+        watches=lambda: NotRequested("watches", ""),
+        brake=None,
+    ).snapshot
     without = {
         source.name: source.reason
         for source in sources

@@ -270,7 +270,7 @@ def test_nothing_is_released_or_forgotten_while_the_detector_of_leaks_is_broken(
 
 def test_an_unavailable_source_is_listed_and_the_report_is_incomplete_if_needed() -> None:
     not_needed = {
-        *("cni_results", "autoscaler", "mounts", "attachments", "state"),
+        *("cni_results", "autoscaler", "mounts", "attachments", "state", "brake"),
         "sandbox_failures",
         *("links", "disks"),
     }

@@ -26,7 +26,7 @@ from agent.cleanup.restore import RestoreError, recover_and_restore
 from agent.cleanup.run import Cleaner
 from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles, describe_error
 from agent.model.release import Limits, Outcome
-from agent.model.snapshot import Reservation, Snapshot
+from agent.model.snapshot import NotRequested, Reservation, Snapshot
 from agent.sources.host.reservations import read_reservations
 from tests.builders import GONE, NOW, UPTIME, make_limits, node, scanned
 from tests.cleanup.recheck import Owners
@@ -172,6 +172,7 @@ class Store:
             actor="clean",
             store=journal,
             recheck=recheck,
+            read_brake=lambda: NotRequested("brake", "--brake=off"),
             files=files,
             now=lambda: now,
             uptime=lambda: UPTIME,

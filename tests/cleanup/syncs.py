@@ -15,9 +15,10 @@ from agent.cleanup.journal import RESERVATION, Entry, FileImage, Journal
 from agent.cleanup.journal_store import Busy, JournalStore
 from agent.cleanup.run import Cleaner
 from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles
+from agent.model.brake import Brake
 from agent.model.release import Cleaning, Limits, Reason, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import Known, Reservation, Snapshot
+from agent.model.snapshot import Known, Reading, Reservation, Snapshot
 from agent.sources.source_error import SourceError
 from tests.builders import GRACE, NOW, UPTIME, make_limits, node
 from tests.cleanup.recheck import Owners
@@ -168,6 +169,11 @@ class Daemon:
             "recheck": recheck,
             "files": self.files,
         }
+        self.brake: Reading[Brake] = Known(Brake("kube-system/nodeleak-brake", on=False))
+        """As a release reads it; a snapshot has its own reading."""
+        self.brakes: list[Reading[Brake]] = []
+        """What it is in turn, before `brake`."""
+        self.brake_readings = 0
         self.now = NOW
         self.passed = timedelta(0)  # Since the snapshot
         self.set_by = timedelta(0)  # How far the wall clock was set since the snapshot
@@ -178,10 +184,15 @@ class Daemon:
         """Return a cleaner that has seen nothing yet."""
         return Cleaner(
             **self.session,
+            read_brake=self._read_brake,
             now=lambda: self.now + self.passed + self.set_by,
             uptime=lambda: UPTIME + (self.now - NOW) + self.passed,
             dry_run=dry_run,
         )
+
+    def _read_brake(self) -> Reading[Brake]:
+        self.brake_readings += 1
+        return self.brakes.pop(0) if self.brakes else self.brake
 
     def sync(self, *records: Any, meanwhile: Sequence[Entry] = (), **changes: Any) -> Cleaning:
         """Take a snapshot, 15 s later, and clean up."""

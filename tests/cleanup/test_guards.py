@@ -9,6 +9,7 @@ from agent.checks.addresses import leaked_share
 from agent.cleanup.guards import RuntimeHistory, decide, release_requests
 from agent.cleanup.journal import Journal
 from agent.model.assessment import State
+from agent.model.brake import Brake
 from agent.model.release import Limits, Reason, Refusal
 from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import (
@@ -90,9 +91,12 @@ PINNED = b.cni_result(THE_ID, "shop/gone", b.CIDR, namespace="/var/run/netns/cni
 NAMED = b.cni_result(THE_ID, "shop/gone", b.CIDR)
 FORWARDED = replace(NAMED, port_mappings=(PortMapping(8080, "tcp"),))
 HALTING = entry(LEAK, halted=NOW)
+BRAKED = Brake("kube-system/nodeleak-brake", on=True, reason="incident 42", since=NOW)
 TORN = "/x/torn.json: no entry"
 SITUATIONS: tuple[tuple[Reason, str, Snapshot, dict[str, Any]], ...] = (
     (Reason.HALTED, HALTING.reappearance, node(LEAK), {"journal": Journal((HALTING,))}),
+    (Reason.BRAKE_ON, "the brake kube-system/nodeleak-brake is on since 2026-03-26T20:00:00Z: incident 42",
+     node(LEAK, brake=BRAKED), {}),
     (Reason.SOURCE_UNAVAILABLE, "node: it gave no word", b.without(node(LEAK), "node"), {}),
     (Reason.TEARDOWN_PENDING, "its checkpoint remains", node(LEAK, Checkpoint(THE_ID, "shop/gone")), {}),
     *((Reason.ADDRESS_IN_USE, "process 77 (java) has", node(LEAK, Address(THE_IP, 77, "java"), *kept), {})
@@ -254,6 +258,31 @@ def test_a_sandbox_partly_in_a_network_that_is_not_allowed_is_refused_and_auto_a
             Reason.NETWORK_NOT_ALLOWED,
             "--cleanup-network=auto,kubenet",
         )
+
+
+def test_a_brake_that_is_off_or_not_set_refuses_nothing_and_one_that_is_not_known_everything() -> (
+    None
+):
+    off = Brake("kube-system/nodeleak-brake", on=False)
+    for brake in (off, NotRequested("brake", "--brake=off")):
+        assert refusals(node(LEAK, brake=brake)) == ()
+    for limits in (make_limits(), UNATTENDED, only(THE_IP), make_limits(max_share=1.0)):
+        unknown = b.without(node(LEAK), "brake")
+        assert set(reasons(unknown, limits=limits)) == {Reason.SOURCE_UNAVAILABLE}
+        assert reasons(node(LEAK, brake=BRAKED), limits=limits) == [Reason.BRAKE_ON]
+
+
+def test_the_daemon_releases_only_where_the_node_has_the_label() -> None:
+    label = "nodeleak.dev/cleanup=auto"
+    limits = make_limits(node_label=label)
+    assert refusals(node(LEAK, node=[replace(b.WORKER, labels=(label,))]), limits=limits) == ()
+    assert reasons(node(LEAK), limits=limits) == [Reason.NODE_NOT_CHOSEN]
+    (refusal, *_) = refusals(node(LEAK, node=[]), limits=limits)
+    assert refusal.reason is Reason.NODE_NOT_CHOSEN
+    assert "there is no Node" in refusal.why
+    for unread in (b.unavailable("node"), NotRequested("node", "--api=off")):
+        found = reasons(node(LEAK, node=unread), limits=limits)
+        assert Reason.SOURCE_UNAVAILABLE in found, "whether it has the label is not known"
 
 
 def test_an_address_outside_the_usable_range_is_released_only_by_name() -> None:

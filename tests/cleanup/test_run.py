@@ -12,8 +12,17 @@ import pytest
 from agent.cleanup import guards
 from agent.cleanup.journal import Journal
 from agent.cleanup.journal_store import MAX_ENTRIES, JournalStore
-from agent.model.release import Cleaning, ProbeResult, Reason, Refusal, Verdict
-from agent.model.snapshot import Address, Checkpoint, PluginProcess, Reservation
+from agent.model.brake import Brake
+from agent.model.release import BlockedBy, Cleaning, ProbeResult, Reason, Refusal, Verdict
+from agent.model.snapshot import (
+    Address,
+    Checkpoint,
+    Known,
+    PluginProcess,
+    Reading,
+    Reservation,
+    Unavailable,
+)
 from agent.sources.source_error import SourceError
 from tests.builders import (
     NOW,
@@ -279,6 +288,45 @@ def test_what_was_restored_is_never_released_by_itself_however_many_releases_fol
     assert reasons_of(daemon.twice(LEAK)) == [[Reason.NOT_CONFIRMED]]
     daemon.cleaner.limits = replace(daemon.cleaner.limits, only=frozenset({THE_IP}))
     assert verdicts_of(daemon.sync(LEAK)) == [(THE_IP, Verdict.RELEASED)]
+
+
+def test_the_brake_is_read_again_before_each_release_and_once_it_refuses_no_other_begins() -> None:
+    """Whatever the snapshot had of it."""
+    on = Known(Brake("kube-system/nodeleak-brake", on=True, reason="incident 42"))
+    unknown = Unavailable("brake", "the API server is away")
+    cases: tuple[tuple[Reading[Brake], Reason], ...] = (
+        (on, Reason.BRAKE_ON),
+        (unknown, Reason.SOURCE_UNAVAILABLE),
+    )
+    for brake, reason in cases:
+        for released in range(3):
+            daemon = Daemon()
+            daemon.sync(*leaks(3))
+            daemon.brakes = [*[daemon.brake] * released, brake]
+            cleaning = daemon.sync(*leaks(3))
+            expected: list[list[Reason]] = [*[[]] * released, *[[reason]] * (3 - released)]
+            assert reasons_of(cleaning) == expected
+            assert daemon.brake_readings == released + 1, "an API server that is away is asked once"
+            assert len(daemon.names) == 2 + 3 - released, "beside those of two pods"
+            assert not cleaning.failed
+            daemon.brake_readings = 0
+            assert {verdict for _, verdict in verdicts_of(daemon.sync(*leaks(3)))} == {
+                Verdict.RELEASED
+            }, "nothing is paused by it"
+
+
+def test_a_dry_run_names_the_brake_and_how_to_end_it() -> None:
+    daemon = Daemon()
+    daemon.cleaner = daemon.new_cleaner(dry_run=True)
+    on = Brake("kube-system/nodeleak-brake", on=True, reason="incident 42", since=NOW)
+    blockers = {blocker.by: blocker for blocker in daemon.twice(LEAK, brake=on).blockers}
+    blocker = blockers[BlockedBy.BRAKE_ON]
+    assert blocker.network is None
+    assert "since 2026-03-26T20:00:00Z: incident 42" in blocker.why
+    assert "kubectl nodeleak brake off" in blocker.why
+    assert daemon.brake_readings == 0, "it releases nothing"
+    ended = daemon.twice(LEAK, brake=replace(on, on=False)).blockers
+    assert BlockedBy.BRAKE_ON not in {blocker.by for blocker in ended}
 
 
 def test_no_release_starts_long_after_its_snapshot() -> None:
@@ -586,3 +634,23 @@ def test_an_address_requested_by_name_without_anything_to_release_is_explained()
     assert [address.why for address in cleaning.not_releasable] == [
         "not known: cannot read network kubenet"
     ]
+
+
+def test_what_only_a_permission_keeps_from_a_release_is_counted_and_nothing_else() -> None:
+    brake = Brake("kube-system/nodeleak-brake", on=True)
+    records: list[Any] = [*leaks(3), Address(leaks(1)[0].ip, 1, "sh")]
+    assert Daemon().twice(*records, brake=brake).releasable() == {"kubenet": 2}
+    assert Daemon(budget=per_sync(1)).twice(*records).releasable() == {"kubenet": 1}
+    label = make_limits(node_label="pool=web")
+    assert Daemon(limits=label).twice(*records, brake=brake).releasable() == {"kubenet": 2}
+    assert Daemon().twice(*records).releasable() == {}, "it has released them"
+    trying = Daemon()
+    trying.cleaner = trying.new_cleaner(dry_run=True)
+    assert trying.twice(*records).releasable() == {"kubenet": 2}
+    for source in ("brake", "pods"):
+        unread = without(node(*records), source)
+        daemon = Daemon()
+        daemon.sync(*records)
+        assert daemon.clean((unread,), scanned(unread)).releasable() is None, "it is not known"
+    owners = Owners(refusals=dict.fromkeys((leaks(2)[1].ip,), Reason.ADDRESS_IN_USE))
+    assert Daemon(owners=owners).twice(*leaks(2)).releasable() == {}, "something answers"

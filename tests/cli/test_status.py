@@ -71,6 +71,7 @@ def test_it_prints_what_the_daemon_found(node: SmallNode) -> None:
         "networks": ["kubenet"],
         "release_possible": True,
         "why_not": [],
+        "brake": None,
         "halted": "",
     }
 

@@ -25,6 +25,8 @@ BASE_RULES: Final = {
     *product([""], ["pods", "nodes"], ["list", "watch"]),
     *product([""], ["events"], ["create", "patch", "list"]),
 }
+BRAKE_RULES: Final = {*product([""], ["configmaps"], ["list", "watch"])}
+"""Of the Role, for one ConfigMap."""
 JOB: Final = "clean-one-node.yaml"
 ONE_NODE: Final = "one-node.yaml"
 FILES: Final = ("install.yaml", "install-cleanup.yaml", JOB, ONE_NODE)  # Applied without kustomize

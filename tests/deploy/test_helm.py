@@ -26,6 +26,10 @@ VALUES: Final[dict[str, dict[str, Any]]] = {
     "base": {},
     "overlays/admission-policy": {"admissionPolicy": True},
     "overlays/cleanup": {"cleanup": "auto"},
+    "overlays/cleanup-labeled": {
+        "cleanup": "auto",
+        "env": {"NODELEAK_CLEANUP_NODE_LABEL": "nodeleak.dev/cleanup=auto"},
+    },
     "overlays/cleanup-exec": {"cleanup": "exec"},
     "overlays/cluster-autoscaler": {"clusterAutoscaler": True},
     "overlays/data-dir": {"cleanup": "exec", "dataDir": "/run/cni-ipam-state"},
@@ -232,6 +236,7 @@ def test_values_that_mean_nothing_are_refused_and_the_linter_accepts_the_chart()
         ("tls.clientCa=true", "tls.clientCa needs tls.secretName"),
         ("tls.secret=x", "secret"),
         ("cleanup=auto,env.NODELEAK_CLEANUP=dry-run", "remove one"),
+        ("cleanup=auto,cleanupPool.enabled=true", "cleanupPool needs cleanup=off or exec"),
     ):
         refused = helm("template", "any-name", str(CHART), f"--set={setting}", codes=(1,))
         assert why in refused.stderr, setting
@@ -242,3 +247,44 @@ def test_values_that_mean_nothing_are_refused_and_the_linter_accepts_the_chart()
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert (chart["version"], chart["appVersion"]) == (version, version)
+
+
+def test_the_pool_has_a_daemon_set_of_its_own_with_the_only_writable_mount() -> None:
+    values = {
+        "env": {"NODELEAK_CLEANUP": "dry-run", "NODELEAK_SETTLE": "1h"},
+        "cleanupPool": {"enabled": True, "env": {"NODELEAK_MAX_PER_SYNC": "1"}},
+    }
+    found = {
+        each["metadata"]["name"]: each for each in template(values) if each["kind"] == "DaemonSet"
+    }
+    assert found.keys() == {"nodeleak", "nodeleak-cleanup"}
+    terms, environments, read_only = {}, {}, {}
+    for name, each in found.items():
+        spec = each["spec"]["template"]["spec"]
+        (agent,) = spec["containers"]
+        required = spec["affinity"]["nodeAffinity"][
+            "requiredDuringSchedulingIgnoredDuringExecution"
+        ]
+        ((terms[name],),) = (term["matchExpressions"] for term in required["nodeSelectorTerms"])
+        environments[name] = {one["name"]: one.get("value") for one in agent["env"]}
+        read_only[name] = {
+            mount["mountPath"]: mount.get("readOnly", False) for mount in agent["volumeMounts"]
+        }
+        labels = each["spec"]["template"]["metadata"]["labels"]
+        assert each["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    term = {"key": "nodeleak.dev/cleanup", "values": ["auto"]}
+    assert terms == {
+        "nodeleak": term | {"operator": "NotIn"},
+        "nodeleak-cleanup": term | {"operator": "In"},
+    }
+    assert read_only["nodeleak"]["/var/lib/cni"]
+    assert read_only["nodeleak-cleanup"] == read_only["nodeleak"] | {"/var/lib/cni": False}
+    modes = {name: env["NODELEAK_CLEANUP"] for name, env in environments.items()}
+    assert modes == {"nodeleak": "dry-run", "nodeleak-cleanup": "auto"}
+    assert environments["nodeleak-cleanup"]["NODELEAK_MAX_PER_SYNC"] == "1"
+    assert "NODELEAK_MAX_PER_SYNC" not in environments["nodeleak"]
+    settles = {env["NODELEAK_SETTLE"] for env in environments.values()}
+    assert settles == {"1h"}, "what is not about cleanup is the same"
+    without = [each for each in template({}) if each["kind"] == "DaemonSet"]
+    assert "affinity" not in without[0]["spec"]["template"]["spec"]
+    assert len(without) == 1

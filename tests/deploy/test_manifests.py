@@ -18,6 +18,7 @@ from tests.deploy.manifests import (
     AGENTS,
     ALL,
     BASE_RULES,
+    BRAKE_RULES,
     DEPLOY,
     FILES,
     JOB,
@@ -52,6 +53,7 @@ DROPPED = {
     },
 }
 """What overlays do not mount, and which setting says so to the agent."""
+LABELED = "overlays/cleanup-labeled"
 
 
 def test_every_object_is_valid() -> None:
@@ -105,6 +107,8 @@ def test_the_agent_accepts_its_settings_and_arguments() -> None:
     for name in AGENTS:
         given = environment(name)
         assert {"NODELEAK_NODE", "NODELEAK_DOCKER_HOST"} <= given.keys()
+        (role,) = of_kind(name, "Role")
+        assert role["rules"][0]["resourceNames"] == [given["NODELEAK_BRAKE"]], name
         load("run", {}, given)
         assert parse_arguments(container(name)["args"]).command == "run"
 
@@ -146,6 +150,7 @@ def test_only_the_cleanup_overlays_can_write_reservations_and_only_one_cleans_by
     state, cni = "/var/lib/nodeleak", "/var/lib/cni"
     more = {
         "overlays/cleanup": {cni},
+        LABELED: {cni},
         CLEANUP_EXEC: {cni},
         "overlays/data-dir": {cni, "/run/cni-ipam-state"},
     }
@@ -153,7 +158,12 @@ def test_only_the_cleanup_overlays_can_write_reservations_and_only_one_cleans_by
         name: {state, *more.get(name, ())} for name in AGENTS
     }
     cleaning = {name: environment(name).get("NODELEAK_CLEANUP") for name in AGENTS}
-    assert {name: mode for name, mode in cleaning.items() if mode} == {"overlays/cleanup": "auto"}
+    automatic = {"overlays/cleanup": "auto", LABELED: "auto"}
+    assert {name: mode for name, mode in cleaning.items() if mode} == automatic
+    labels = {name: environment(name).get("NODELEAK_CLEANUP_NODE_LABEL") for name in AGENTS}
+    assert {name: label for name, label in labels.items() if label} == {
+        LABELED: "nodeleak.dev/cleanup=auto"
+    }
 
 
 def test_the_agent_is_root_without_capabilities_on_every_node_even_a_broken_one() -> None:
@@ -273,8 +283,11 @@ def test_the_account_has_only_these_rights() -> None:
         }
         allowed = expected.get(name, BASE_RULES if name in AGENTS else set())
         assert rules(name, "ClusterRole") == allowed, name
-        assert not of_kind(name, "Role"), name
-        for binding in of_kind(name, "ClusterRoleBinding"):
+        assert rules(name, "Role") == (BRAKE_RULES if name in AGENTS else set()), name
+        for role in of_kind(name, "Role"):
+            assert [rule["resourceNames"] for rule in role["rules"]] == [["nodeleak-brake"]], name
+            assert role["metadata"]["namespace"] == "kube-system", name
+        for binding in (*of_kind(name, "ClusterRoleBinding"), *of_kind(name, "RoleBinding")):
             account = {"kind": "ServiceAccount", "name": "nodeleak", "namespace": "kube-system"}
             assert binding["subjects"] == [account], name
     (role,) = of_kind("overlays/cluster-autoscaler", "ClusterRole")

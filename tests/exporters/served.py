@@ -26,6 +26,7 @@ CLEANUP = {
     "networks": ["kubenet"],
     "release_possible": None,
     "why_not": ["it is not known"],
+    "brake": "off",
 }
 
 

@@ -69,6 +69,17 @@ def cleaned(done: Cleaning, mode: str = "clean") -> Daemon:
     return Daemon(mode=mode).sync(node(LOST), cleaning=done)
 
 
+def test_what_would_be_released_is_exported_where_it_is_known() -> None:
+    def releasable(done: Cleaning, mode: str = "clean") -> float | None:
+        return cleaned(done, mode).get("releasable_addresses", network="kubenet")
+
+    assert releasable(cleaning(refused(c.BUDGET)), "dry-run") == 1
+    assert releasable(cleaning(c.released())) == 0
+    unread = replace(cleaning(refused(c.BUDGET)), unavailable=(b.unavailable("pods"),))
+    assert releasable(unread) is None
+    assert Daemon().sync(node(LOST)).labels("releasable_addresses") == [], "it only observes"
+
+
 def test_the_oldest_confirmed_finding_of_a_detector_is_exported_and_none_without() -> None:
     def oldest(daemon: Daemon, detector: str = "leaked_reservation") -> float | None:
         return daemon.get("oldest_finding_timestamp_seconds", detector=detector)
@@ -172,7 +183,7 @@ def test_a_node_with_a_hundred_networks_has_few_series() -> None:
         leaks = (replace(LOST, network=name) for name in names[:10])
         daemon.syncs(4, node(*healthy, *leaks))
         assert len(daemon.labels("leaks_confirmed_total")) == 10 * len(LeakCause)
-        assert len(samples(daemon)) < 1000
+        assert len(samples(daemon)) < 1050
 
 
 def test_states_without_reservations_are_absent_but_for_those_that_are_compared() -> None:

@@ -18,9 +18,10 @@ GOOD: dict[str, Any] = {
     "headline": "Warning: 7 leaked pod addresses on worker-1",
     "report": {"taken_at": "2026-03-26T20:00:00Z", "age_seconds": 12.3, "interval_seconds": 60},
     "cleanup": {
-        "mode": "off", "networks": ["cbr0"], "release_possible": None, "why_not": ["read-only mount"], "halted": ""
+        "mode": "off", "networks": ["cbr0"], "release_possible": None, "why_not": ["read-only mount"], "halted": "",
+        "brake": None,
     },
-    "networks": [{"name": "cbr0", "usable": 253, "free": None, "leaked": 7, "unknown": 0}],
+    "networks": [{"name": "cbr0", "usable": 253, "free": None, "leaked": 7, "unknown": 0, "releasable": None}],
     "findings": [
         {"severity": "warning", "detector": "leaked_reservation", "count": 7, "oldest": "2026-03-26T20:00:00Z"}
     ],

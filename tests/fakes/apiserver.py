@@ -134,12 +134,13 @@ class _ApiHandler(Handler):
         self.wfile.flush()
 
     def _selected(self, resource: str, query: Mapping[str, str]) -> list[Tree]:
-        wanted = [term.split("=", 1) for term in query.get("fieldSelector", "").split(",") if term]
-        return [
-            item
-            for item in self.server.objects[resource]
-            if all(_field(item, path) == value for path, value in wanted)
-        ]
+        return [item for item in self.server.objects[resource] if matches(item, query)]
+
+
+def matches(item: Tree, query: Mapping[str, str]) -> bool:
+    """Whether an object is one of those that the query selects."""
+    wanted = [term.split("=", 1) for term in query.get("fieldSelector", "").split(",") if term]
+    return all(_field(item, path) == value for path, value in wanted)
 
 
 def _field(item: Tree, path: str) -> Any:

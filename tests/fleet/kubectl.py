@@ -30,6 +30,14 @@ with (home / "calls").open("a") as calls:
 if given[0] == "config":
     print("staging")
     sys.exit()
+if given[0] == "apply":
+    (home / "configmaps").write_text(sys.stdin.read())
+    print("configmap/nodeleak-brake")
+    sys.exit()
+if given[0] == "delete":
+    print("configmap/nodeleak-brake" if (home / "configmaps").read_text() else "")
+    (home / "configmaps").write_text("")
+    sys.exit()
 if given[0] == "create":
     (home / "created").write_text(sys.stdin.read())
     print("job.batch/nodeleak-clean-x1")
@@ -238,9 +246,19 @@ def status(node: str = "worker-1", **changes: Any) -> dict[str, Any]:
             "networks": [],
             "release_possible": False,
             "why_not": ["read-only mount"],
+            "brake": "off",
             "halted": "",
         },
-        "networks": [{"name": "cbr0", "usable": 253, "free": 12, "leaked": 0, "unknown": 0}],
+        "networks": [
+            {
+                "name": "cbr0",
+                "usable": 253,
+                "free": 12,
+                "leaked": 0,
+                "unknown": 0,
+                "releasable": None,
+            }
+        ],
         "findings": [],
         "unavailable": [],
     } | changes

@@ -12,6 +12,7 @@ COMMANDS = (
     "clean",
     "restore",
     "clean-job",
+    "brake",
     "version",
     "completion",
 )

@@ -87,20 +87,24 @@ def test_the_table_is_that_of_the_agents(cluster: FakeKubectl, prometheus: str) 
         "worker-4": "no report: the agent has not finished its first sync",
         "worker-5": "Prometheus has several agents of this node: nodeleak 10.0.0.55:9747, nodeleak 10.0.0.5:9747",
     }
-    unread = "worker-3 0.1.0 kubenet 251/253 0 AGE incomplete: containers unavailable: kubectl nodeleak scan says why"
+    unread = "worker-3 0.1.0 kubenet 251/253 0 - AGE incomplete: containers unavailable: kubectl nodeleak scan says why"
     assert [
         " ".join(re.sub(r" +\d+d ", " AGE ", line).split()) for line in done.out.splitlines()
     ] == [
-        *("8 nodes: 6 unknown, 1 warning, 1 ok", "", "NODE AGENT NETWORK FREE LEAKED AGE FINDINGS"),
-        unread,
-        f"worker-4 no report - - - - {why['worker-4']}",
-        f"worker-5 ambiguous - - - - {why['worker-5']}",
         *(
-            f"{node} no metrics - - - - {no_metrics} {node}"
+            "8 nodes: 6 unknown, 1 warning, 1 ok",
+            "",
+            "NODE AGENT NETWORK FREE LEAKED RELEASABLE AGE FINDINGS",
+        ),
+        unread,
+        f"worker-4 no report - - - - - {why['worker-4']}",
+        f"worker-5 ambiguous - - - - - {why['worker-5']}",
+        *(
+            f"{node} no metrics - - - - - {no_metrics} {node}"
             for node in ("worker-6", "worker-7", "worker-8")
         ),
-        "worker-2 0.1.0 kubenet 248/253 3 AGE warning: 3 leaked_reservation",
-        "worker-1 0.1.0 kubenet 251/253 0 AGE none",
+        "worker-2 0.1.0 kubenet 248/253 3 - AGE warning: 3 leaked_reservation",
+        "worker-1 0.1.0 kubenet 251/253 0 - AGE none",
     ]
     assert (done.code, done.err) == (3, "")
     assert cluster.calls("exec") == []
@@ -119,7 +123,14 @@ def test_as_json_a_node_has_the_document_of_its_agent(
     assert node["document"]["findings"] == [
         finding("warning", "leaked_reservation", 3) | {"oldest": None}
     ]
-    network = {"name": "kubenet", "usable": 253, "free": 248, "leaked": 3, "unknown": 0}
+    network = {
+        "name": "kubenet",
+        "usable": 253,
+        "free": 248,
+        "leaked": 3,
+        "unknown": 0,
+        "releasable": None,
+    }
     assert node["document"]["networks"] == [network]
     done = cluster.run("status", f"--prometheus={prometheus}", '--prometheus-cluster=a"b')
     assert done.out.splitlines()[0] == "8 nodes: 8 unknown", "other clusters are left out"

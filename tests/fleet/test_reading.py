@@ -21,7 +21,10 @@ def test_a_node_that_does_not_answer_in_time_delays_no_other(kubectl: FakeKubect
     done = kubectl.run("status", "--timeout=8s")
     assert done.code == 3
     for node in ("worker-1", "worker-2"):
-        assert f"{node}  no answer  -        -       -       -    no answer within 8 s" in done.out
+        assert (
+            f"{node}  no answer  -        -       -       -           -    no answer within 8 s"
+            in done.out
+        )
     assert "worker-3  0.1.0" in done.out
 
 

@@ -118,10 +118,10 @@ def test_a_status_needs_two_requests_for_each_node_and_two_lists(
     assert done.out == (
         "3 nodes: 1 critical, 2 ok\n"
         "\n"
-        "NODE      AGENT  NETWORK  FREE    LEAKED  AGE  FINDINGS\n"
-        "worker-3  0.1.0  cbr0     12/253  0       12s  critical: exhausted_range\n"
-        "worker-1  0.1.0  cbr0     12/253  0       12s  none\n"
-        "worker-2  0.1.0  cbr0     12/253  0       12s  none\n"
+        "NODE      AGENT  NETWORK  FREE    LEAKED  RELEASABLE  AGE  FINDINGS\n"
+        "worker-3  0.1.0  cbr0     12/253  0       -           12s  critical: exhausted_range\n"
+        "worker-1  0.1.0  cbr0     12/253  0       -           12s  none\n"
+        "worker-2  0.1.0  cbr0     12/253  0       -           12s  none\n"
     )
     assert (done.code, done.err) == (0, "")
     served.requests.clear()

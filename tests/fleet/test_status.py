@@ -23,7 +23,14 @@ def rows(done: Done) -> dict[str, dict[str, str]]:
 
 
 def network(name: str = "cbr0", **counts: int | None) -> dict[str, Any]:
-    return {"name": name, "usable": 253, "free": 12, "leaked": 0, "unknown": 0} | counts
+    return {
+        "name": name,
+        "usable": 253,
+        "free": 12,
+        "leaked": 0,
+        "unknown": 0,
+        "releasable": None,
+    } | counts
 
 
 def test_a_document_has_a_rank_and_a_text(kubectl: FakeKubectl) -> None:
@@ -195,7 +202,9 @@ def test_the_table_has_a_row_for_each_network_and_the_versions_and_json_the_docu
         {"schema": SCHEMA},
     )
     no_report |= {"state": "no_report", "why": "x"}
-    kubectl.node("worker-1", output=json.dumps(status(networks=[network(leaked=7), storage])))
+    kubectl.node(
+        "worker-1", output=json.dumps(status(networks=[network(leaked=7, releasable=5), storage]))
+    )
     kubectl.node("worker-2", pods=[])
     kubectl.node("worker-3", output=json.dumps(status(version="0.2.0")))
     kubectl.node("worker-4", code=69, output=json.dumps(no_report))
@@ -203,18 +212,18 @@ def test_the_table_has_a_row_for_each_network_and_the_versions_and_json_the_docu
         "4 nodes: 2 unknown, 2 ok\n"
         "The agents have different versions: 0.1.0 (1), 0.2.0 (1)\n"
         "\n"
-        "NODE      AGENT      NETWORK  FREE    LEAKED  AGE  FINDINGS\n"
-        "worker-2  missing    -        -       -       -    no agent pod on this node\n"
-        "worker-4  no report  -        -       -       -    no report: x\n"
-        "worker-1  0.1.0      cbr0     12/253  7       12s  none\n"
-        "worker-1  0.1.0      storage  ?/?     ?       12s  none\n"
-        "worker-3  0.2.0      cbr0     12/253  0       12s  none\n"
+        "NODE      AGENT      NETWORK  FREE    LEAKED  RELEASABLE  AGE  FINDINGS\n"
+        "worker-2  missing    -        -       -       -           -    no agent pod on this node\n"
+        "worker-4  no report  -        -       -       -           -    no report: x\n"
+        "worker-1  0.1.0      cbr0     12/253  7       5           12s  none\n"
+        "worker-1  0.1.0      storage  ?/?     ?       -           12s  none\n"
+        "worker-3  0.2.0      cbr0     12/253  0       -           12s  none\n"
     )
     done = kubectl.run("status", "-o", "json")
     assert (done.code, json.loads(done.out)) == (3, {"schema": "nodeleak.fleet/v1", "command": "status", "nodes": [
         {"node": "worker-2", "exit_code": None, "error": "no agent pod on this node"},
         {"node": "worker-4", "exit_code": 69, "document": no_report},
-        {"node": "worker-1", "exit_code": 0, "document": status(networks=[network(leaked=7), storage])},
+        {"node": "worker-1", "exit_code": 0, "document": status(networks=[network(leaked=7, releasable=5), storage])},
         {"node": "worker-3", "exit_code": 0, "document": status(version="0.2.0")},
     ]})  # fmt: skip
 

@@ -335,7 +335,7 @@ def _watch(source: str, answer: _Response) -> Opening:
             sources, reflectors = watched(load("run", read_node.options, {}))
             stop.clear()
             next(reflector for reflector in reflectors if reflector.source == source).run(stop)
-            _read(sources, source, "watches")
+            _read(sources.snapshot, source, "watches")
 
         with _api_server(read_node, answers) as content:
             yield _parse(content, read)

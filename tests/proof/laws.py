@@ -85,7 +85,22 @@ def obeyed(world: World) -> str:
     return f"{world.defied} was removed although cleanup had halted" if world.defied else ""
 
 
-LAWS: tuple[Law, ...] = (reserved, owned_once, answering, journaled, restored, kept, obeyed)
+def braked(world: World) -> str:
+    """Once the brake is set, no release begins: the one that has begun may end."""
+    count = len(world.overrun)
+    return f"{count} sandboxes were released after the brake was set" if count > 1 else ""
+
+
+LAWS: tuple[Law, ...] = (
+    reserved,
+    owned_once,
+    answering,
+    journaled,
+    restored,
+    kept,
+    obeyed,
+    braked,
+)
 IN_USE: tuple[Law, ...] = (
     in_use,
     owned_once,

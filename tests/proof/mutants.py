@@ -13,7 +13,7 @@ from typing import Any
 from agent.checks.addresses import leaked_share
 from agent.cleanup import guards
 from agent.cleanup.journal import Entry, FileImage, Journal
-from agent.model.snapshot import Address, Known, Unavailable
+from agent.model.snapshot import Address, Known, NotRequested, Unavailable
 from tests.proof.process import Answered, Assembly, InMemory, InMemoryJournal, Parts, Setup
 
 
@@ -74,6 +74,7 @@ RECORDS_NOT_RECHECKED = always(has_record=False)
 RECORDS_NOT_LISTED = always(records=())
 MOUNTS_NOT_RECHECKED = always(is_mounted=False)
 MOUNTS_NOT_LISTED = always(mounted_namespaces=())
+BRAKE_NOT_REREAD = always(reread_brake=NotRequested("brake", "it was read in the snapshot"))
 WITHOUT_LOCK = always(lock=True, unlock=None)
 
 

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, Final
 
 from agent.cleanup.journal import RESERVATION, Entry, FileImage, Journal
+from agent.model.brake import Brake
 from agent.model.clocks import Moment
 from agent.model.snapshot import (
     Address,
@@ -71,7 +72,7 @@ _RECHECK: Final = {
     "probe",
 }
 _MAY_BE_UNAVAILABLE: Final = _RECHECK | {
-    "checkpoints", "containers", "records", "named_namespaces", "processes", "addresses",
+    "checkpoints", "containers", "records", "named_namespaces", "processes", "addresses", "brake",
 }  # fmt: skip
 
 
@@ -193,6 +194,7 @@ _READINGS: Final[dict[str, Callable[..., Answer]]] = {
     "addresses": lambda world: _addresses(
         tuple(ip for sandbox in world.sandboxes for ip in sandbox.active)
     ),
+    "brake": lambda world: (Brake("kube-system/nodeleak-brake", on=True),) if world.brake else (),
     "pods": lambda world: _pods(
         tuple((box.pod, box.status) for box in world.sandboxes if box.status)
     ),
@@ -235,7 +237,8 @@ def remove(world: World, _who: str, network: str, name: str) -> Done:
     )
     lost = world.lost if noted else f"{file.ip} of {file.content[:2] or 'nobody'}"
     defied = file.ip if Journal(world.journal).halting_entries() else world.defied
-    return None, without(world, [file])._replace(lost=lost, defied=defied)
+    overrun = dict.fromkeys((*world.overrun, file.content)) if world.brake else ()
+    return None, without(world, [file])._replace(lost=lost, defied=defied, overrun=tuple(overrun))
 
 
 def put_back(world: World, _who: str, what: FileImage) -> Done:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from agent.cleanup.recheck import Recheck
 from agent.cleanup.restore import RestoreError, recover_and_restore
 from agent.cleanup.run import Cleaner
 from agent.cleanup.unlink import LockedNetwork, LockHeld, NodeFiles
+from agent.model.brake import MAX_AGE_SECONDS
 from agent.model.clocks import Moment
 from agent.model.ranges import subnet_range
 from agent.model.release import Limits, ProbeResult, Reason
@@ -30,6 +32,7 @@ from agent.model.report import Report
 from agent.model.runtime import DOCKER, ContainerRuntime
 from agent.model.snapshot import CniResult, Known, Node, NotRequested, Reservation, Snapshot
 from agent.sources.collector import take_snapshot
+from agent.sources.kube.brake import BrakeSource
 from agent.sources.source import ReadBy, Sources
 from tests.cleanup.recheck import recheck
 from tests.proof.operations import START, UPTIME, Answer, Question
@@ -110,6 +113,7 @@ class Setup:
     probe: bool = True  # Whether addresses are probed
     cached: bool = False
     """Whether libcni's cache may name a network namespace that is left: then it matters when it is read."""
+    brake: bool = False  # Whether a setting names a brake
     syncs: int = 0  # 0: `nodeleak clean`; otherwise the number of syncs of `nodeleak run`
 
 
@@ -124,6 +128,11 @@ class InMemory:
     def __init__(self, ask: Answered, setup: Setup) -> None:
         self._ask, self._setup = ask, setup
         self._reserved: set[str] = set()
+        # By this clock, each reading is too old for the next release.
+        clock = count(0, 2 * MAX_AGE_SECONDS)
+        self._brake = BrakeSource(
+            "kube-system/nodeleak-brake", lambda: ask("brake"), clock.__next__
+        )
 
     def sources(self) -> Sources:
         """Return the readers of what has a say in addresses; the model has nothing else."""
@@ -134,6 +143,7 @@ class InMemory:
         return [
             *(ReadBy(name, self._reader(name)) for name in names),
             ReadBy("runtimes", lambda _: (self._setup.runtime,)),
+            ReadBy("brake", lambda _: self.read_brake()),
         ]
 
     def _reader(self, name: str) -> Callable[[Snapshot], Any]:
@@ -183,6 +193,14 @@ class InMemory:
             if self._setup.api
             else NotRequested("node", "--api=off")
         )
+
+    def read_brake(self) -> Any:
+        if not self._setup.brake:
+            return NotRequested("brake", "--brake=off")
+        return self._brake.read_now()
+
+    def reread_brake(self) -> Any:
+        return self.read_brake()
 
     def has_container(self, container_id: str) -> Any:
         return self._ask("has_container", container_id) or (
@@ -369,6 +387,7 @@ def clean(ask: Answered, setup: Setup, assemble: Assembly) -> None:
         actor="run" if setup.syncs else "clean",
         store=journal,
         recheck=node.recheck(),
+        read_brake=node.reread_brake,
         files=node.files(),
         now=journal_time,
         uptime=uptime,

@@ -37,7 +37,7 @@ from tests.proof.laws import (
 )
 from tests.proof.operations import FAILURE, START, UNAVAILABILITY, image
 from tests.proof.process import Setup
-from tests.proof.world import LONG_AGO, File, Sandbox, World
+from tests.proof.world import LONG_AGO, File, Sandbox, World, spent
 
 ONE, TWO = "1" * 64, "2" * 64
 GONE = "9" * 64
@@ -421,6 +421,18 @@ def docker_remembers(world: World) -> Iterator[Move]:
     return (move for move in docker_forgets(world) if move[0] == "docker lists everything again")
 
 
+def brake_is_set(world: World) -> Iterator[Move]:
+    if world.may("the brake is set"):
+        yield "an operator sets the brake", spent(world, "the brake is set")._replace(brake=True)
+
+
+BRAKED = Scenario(
+    name="an operator sets the brake while three leaks are released, and a source is unavailable",
+    start=node(leaks=THREE_LEAKS, left=rarely("the brake is set", UNAVAILABILITY)),
+    setup=Setup(brake=True),
+    actors=(brake_is_set,),
+    check_recovery=False,
+)
 HALTED = Scenario(
     name="a released sandbox reappears while two cleaners are at work, and one of them halts",
     start=node(
@@ -568,6 +580,6 @@ DEEP = (
         start=cri_node(sandbox(ONE), sandbox(TWO), leaks=LEAK_4, left=rarely(KILL, DEADLINE)),
     ),
 )
-POLICY = (BY_NAME, CANDIDATE, BUDGETED, CONFIRMED)
+POLICY = (BRAKED, BY_NAME, CANDIDATE, BUDGETED, CONFIRMED)
 DOUBTED = (FAULTY_READING, FEW_WITNESSES, UNLISTED_WITNESS, FOREIGN_NETWORK)
 ASSUMED = (*DOUBTED, LOSING, CLAIMED, RETURNED, HALTED)

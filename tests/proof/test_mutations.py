@@ -97,6 +97,7 @@ DETECTED = {
     "the line that ends a restoration": part(nodes.RESTORING_DISK, mutants.RestoredAtOnce),
     "refusing what the journal shows in motion": part(nodes.RESTORING, mutants.ACTIVITY_IGNORED),
     "a halt that another cleaner records": part(nodes.HALTED, mutants.HaltReadOnce),
+    "reading the brake before each release": part(nodes.BRAKED, mutants.BRAKE_NOT_REREAD),
     "keeping every entry of a day": part(nodes.NEARLY_FULL, mutants.FORGETFUL),
 }
 
@@ -105,6 +106,8 @@ COVERED: dict[str, tuple[Without, Without | None]] = {
         guard("not_halted", nodes.RETURNED),
         part(nodes.RETURNED, mutants.HaltReadOnce, guards=("not_halted",)),
     ),
+    "not_braked": (guard("not_braked", nodes.BRAKED), None),
+    "chosen_node": (guard("chosen_node", nodes.UNRECOGNIZED), None),
     "sources_available": (guard("sources_available", nodes.UNAVAILABLE), None),
     "without_owner": (
         guard("without_owner", nodes.DOCKER),

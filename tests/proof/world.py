@@ -100,6 +100,8 @@ class World(NamedTuple):
     journal: tuple[Entry, ...] = ()
     lost: str = ""  # What a cleaner removed without a journal entry
     defied: str = ""  # What a cleaner removed while the journal had a halt that nobody has resumed
+    brake: bool = False  # Somebody set the brake
+    overrun: tuple[str, ...] = ()  # The sandboxes that a cleaner released from then on
     room: int = 1000  # How many entries can begin before the journal has to drop one
     dropped: str = ""  # The entry that it has dropped
     ready: bool = True  # The kubelet has its pod CIDR

@@ -170,6 +170,7 @@ def status_document(
     whether syncs go on.
     """
     snapshot = report.assessment.snapshot
+    releasable = report.cleaning.releasable() if report.cleaning else None
     return {
         "schema": SCHEMA,
         "version": version,
@@ -178,7 +179,9 @@ def status_document(
         "headline": headline(report, alive=alive),
         "cleanup": {**cleanup, "halted": (report.cleaning and report.cleaning.halted) or ""},
         "networks": [
-            _network_status(network) for network in report.networks if not network.not_in_use
+            _network_status(network, releasable)
+            for network in report.networks
+            if not network.not_in_use
         ],
         "findings": list(_finding_counts(report.sorted_findings)),
         "unavailable": unavailable_sources(report.unavailable),
@@ -190,7 +193,10 @@ def status_document(
     }
 
 
-def _network_status(network: NetworkSummary) -> dict[str, Any]:
+def _network_status(
+    network: NetworkSummary, releasable: Mapping[str, int] | None
+) -> dict[str, Any]:
+    """`releasable`: by network, 0 for others; None: not known, or nothing may be released here."""
     states = network.states or {}
     return {
         "name": network.name,
@@ -198,6 +204,7 @@ def _network_status(network: NetworkSummary) -> dict[str, Any]:
         "free": network.free,
         "leaked": states.get(State.LEAKED),
         "unknown": states.get(State.UNKNOWN),
+        "releasable": None if releasable is None else releasable.get(network.name, 0),
     }
 
 

@@ -21,6 +21,7 @@ SHAPE: Final[dict[str, Any]] = {
         "release_possible": bool | None,
         "why_not": [str],
         "halted": str,
+        "brake": str | None,
     },
     "networks": [
         {
@@ -29,6 +30,7 @@ SHAPE: Final[dict[str, Any]] = {
             "free": int | None,
             "leaked": int | None,
             "unknown": int | None,
+            "releasable": int | None,
         }
     ],
     "findings": [{"severity": str, "detector": str, "count": int, "oldest": str}],

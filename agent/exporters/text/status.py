@@ -97,5 +97,7 @@ def _cleanup(cleanup: dict[str, Any], columns: int | None) -> Iterator[str]:
     mode = f"Cleanup by the daemon: {cleanup['mode']}."
     may_be_cleaned = f"{mode} Networks that may be cleaned: {networks or 'none'}."
     yield from fill(may_be_cleaned, columns, rest="  ")
+    if cleanup["brake"]:
+        yield from fill(f"Brake: {cleanup['brake']}.", columns, rest="  ")
     yield _POSSIBLE[possible]
     yield from fill_each(cleanup["why_not"], columns)

@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED, Taint
@@ -26,14 +27,17 @@ _MACHINE: Final = "cluster.x-k8s.io/machine"
 _CONTROLLER_ATTACH: Final = "volumes.kubernetes.io/controller-managed-attach-detach"
 
 
-def own_node(name: str) -> Resource[Node]:
+def own_node(name: str, label: str = "") -> Resource[Node]:
+    """`label`: `KEY=VALUE`, of which the Node says whether it has it."""
     selector = ("fieldSelector", f"metadata.name={name}")
-    return Resource("node", NODES_PATH, (selector,), parse_node)
+    return Resource("node", NODES_PATH, (selector,), partial(parse_node, label=label))
 
 
-def parse_node(item: Object) -> Node:
+def parse_node(item: Object, label: str = "") -> Node:
     """Return a Node; raises KeyError, TypeError or AttributeError if it is none."""
     metadata = item["metadata"]
+    key, _, value = label.partition("=")
+    has_label = bool(label) and (metadata.get("labels") or {}).get(key) == value
     annotations = metadata.get("annotations") or {}
     spec = item.get("spec") or {}
     status = item.get("status") or {}
@@ -60,6 +64,7 @@ def parse_node(item: Object) -> Node:
         volumes_attached=_volumes_attached(status),
         runtime=str(info.get("containerRuntimeVersion") or ""),
         kubelet=str(info.get("kubeletVersion", "")),
+        labels=(label,) if has_label else (),
         has_machine=_MACHINE in annotations,
     )
 

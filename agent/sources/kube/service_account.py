@@ -49,6 +49,11 @@ def read_service_account(seconds: float) -> Credentials:
     )
 
 
+def read_namespace() -> str:
+    """Return the namespace of the pod; raises SourceError."""
+    return _read(DIRECTORY / "namespace").strip()
+
+
 def _read_token() -> str:
     return f"Bearer {_read(DIRECTORY / 'token')}"
 

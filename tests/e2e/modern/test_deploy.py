@@ -176,6 +176,39 @@ def test_the_daemon_releases_by_itself_with_the_overlay(
     assert agent.released() >= {(ip, "run") for ip in leaked}
 
 
+def test_the_brake_stops_the_daemon_and_a_person_until_it_ends(
+    node: ModernNode, agent: Deployment, plugin: Plugin
+) -> None:
+    def refused(**labels: str) -> float | None:
+        return agent.metrics().get("releases_refused_total", **labels)
+
+    healthy = node.pods(2)
+    agent.apply("overlays/cleanup", **HASTY)
+    eventually(lambda: agent.metrics().get("brake"), equal=0)
+    plugin("brake", "on", "--reason=e2e")
+    try:
+        plugin("brake", codes=[1])
+        eventually(lambda: agent.metrics().get("brake"), equal=1)
+        leaked = node.reserve(3)
+        eventually(lambda: agent.report().having("leaked"), equal=set(leaked))
+        braked = {"network": node.network, "reason": "brake_on"}
+        eventually(lambda: (refused(**braked) or 0) >= 3, equal=True)
+        reasons = {row["reason"] for row in agent.clean("--apply", *BOLD).document["addresses"]}
+        assert reasons == {"brake_on"}
+        assert node.reserved().keys() == {*healthy, *leaked}
+
+        # Without the right to read it, it is not known to be off.
+        agent.kubectl("delete", "rolebinding", "nodeleak")
+        agent.kubectl("delete", "configmap", "nodeleak-brake")
+        unread = {"network": node.network, "reason": "source_unavailable"}
+        eventually(lambda: (refused(**unread) or 0) >= 3, equal=True)
+        assert node.reserved().keys() == {*healthy, *leaked}
+        agent.apply("overlays/cleanup", **HASTY)
+    finally:
+        plugin("brake", "off")
+    eventually(lambda: node.reserved().keys(), equal=healthy.keys())
+
+
 @pytest.mark.usefixtures("policy")
 def test_in_its_own_namespace_it_needs_the_level_privileged(
     node: ModernNode, agent: Deployment, plugin: Plugin, tmp_path: Path

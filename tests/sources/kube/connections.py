@@ -75,4 +75,4 @@ def watching_in_memory(api: Api, clock: Callable[[], float]) -> Iterator[tuple[S
         patch.setattr(loop, "clock", clock)
         patch.setattr(api_server.ApiServer, "connect", lambda _: api)
         sources, (watch, _) = api_server.watched(_DAEMON)
-        yield sources, watch
+        yield sources.snapshot, watch

@@ -263,7 +263,8 @@ def release(fifo: Path) -> None:
 
 def watching(path: Path, **options: str) -> Any:
     given = {"node": "worker-1", "kubeconfig": str(path), "api_timeout": "200ms", **options}
-    return watched(load("run", given, {}))
+    sources, watches = watched(load("run", given, {}))
+    return sources.snapshot, watches
 
 
 def test_the_daemon_starts_without_credentials_and_goes_on_trying(plugin: Plugin) -> None:

@@ -42,7 +42,7 @@ def watch_of(config: Path, stale_after: str = "120s") -> Any:
     """Return what the daemon reads of the API server, and its watch of the pods."""
     given = {"node": "worker-1", "kubeconfig": str(config), "stale_after": stale_after}
     sources, watches = watched(load("run", given, {}))
-    return sources, watches[0]
+    return sources.snapshot, watches[0]
 
 
 def pods(version: int, *items: dict[str, Any]) -> Script:

@@ -7,6 +7,7 @@ from typing import Any
 
 from agent.model.registration import Taint
 from agent.model.snapshot import NodeDevices, PortMapping, Unavailable
+from agent.sources.kube.node_object import own_node
 from tests.sources.kube.connections import sources_of_command
 from tests.sources.kube.old_server import listed
 from tests.sources.reading import read
@@ -474,3 +475,15 @@ def test_a_node_has_its_volumes_and_conditions_and_who_attaches_volumes(nodes: O
         ({"metadata": {"annotations": annotations}}, expected)
         for annotations, expected in (({annotation: "true"}, True), ({annotation: "false"}, False), ({}, False))
     ])  # fmt: skip
+
+
+def test_a_node_says_whether_it_has_the_label_that_a_setting_names() -> None:
+    def labels_of(labels: Any, label: str = "pool=web") -> tuple[str, ...]:
+        item = {"metadata": {"name": "worker-1", "labels": labels}}
+        return own_node("worker-1", label).parse(item).labels
+
+    assert labels_of({"pool": "web", "a": "b"}) == ("pool=web",)
+    assert labels_of({"pool": ""}, "pool=") == ("pool=",)
+    for labels in (None, {}, {"pool": "db"}, {"pool": None}, {"Pool": "web"}, {"pool": "web="}):
+        assert labels_of(labels) == ()
+    assert labels_of({"": ""}, "") == ()

@@ -174,7 +174,8 @@ Entries of these lists have names, and a patch changes, adds or deletes the entr
 {{- with include "nodeleak.pullSecrets" $root | fromYamlArray }}{{ $_ := set $pod "imagePullSecrets" . }}{{ end }}
 {{- with $values.tolerations }}{{ $_ := set $pod "tolerations" . }}{{ end }}
 {{- with $values.priorityClassName }}{{ $_ := set $pod "priorityClassName" . }}{{ end }}
-{{- range $kind, $rules := $values.affinity }}{{ $_ := set $pod.affinity $kind $rules }}{{ end }}
+{{- range $kind, $rules := $values.affinity }}{{ $_ := set $pod.affinity $kind (deepCopy $rules) }}{{ end }}
+{{- include "nodeleak.choosePool" (list $root $pod) }}
 {{- range $name, $value := $values.nodeSelector }}{{ $_ := set $pod.nodeSelector $name $value }}{{ end }}
 
 {{- $_ := set $agent "image" (include "nodeleak.image" $root) }}

@@ -1,0 +1,85 @@
+"""Reads the brake: a ConfigMap that stops every release while it exists.
+
+It is listed, never requested by its name: an empty list says that there is none, while 404 can come
+from a proxy or a wrong address too.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from agent.model.brake import MAX_AGE_SECONDS, Brake
+from agent.model.snapshot import Known, Reading, Snapshot, Unavailable
+from agent.model.text import escape, truncate
+from agent.sources.kube.api import Resource
+from agent.sources.kube.fields import Object, moment
+from agent.sources.source import Source
+from agent.sources.source_error import SourceError
+
+_LONGEST_REASON: Final = 200
+
+
+def brake_object(brake: str) -> Resource[Brake]:
+    """Return the resource of the one object. `brake`: its `namespace/name`."""
+    namespace, _, name = brake.partition("/")
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    return Resource("brake", path, (("fieldSelector", f"metadata.name={name}"),), _parse)
+
+
+def _parse(item: Object) -> Brake:
+    """Return the brake that an object is: on, whatever is in it."""
+    metadata = item["metadata"]
+    data = item.get("data")
+    reason = data.get("reason") if isinstance(data, dict) else None
+    return Brake(
+        name=f"{metadata['namespace']}/{metadata['name']}",
+        on=True,
+        reason=escape(truncate(reason or "", _LONGEST_REASON)),
+        since=moment(metadata.get("creationTimestamp")),
+    )
+
+
+class BrakeSource(Source):
+    """The brake as a snapshot has it, and as a release reads it again. For one thread."""
+
+    name = "brake"
+
+    def __init__(
+        self,
+        brake: str,
+        request: Callable[[], Sequence[Brake]],
+        clock: Callable[[], float],
+        watched: Callable[[], Reading[Sequence[Brake]]] | None = None,
+    ) -> None:
+        """`brake`: its `namespace/name`. `request`: lists it, read through to etcd.
+
+        `clock`: seconds since the boot, which go on while the node is suspended. `watched`: what
+        the daemon's watch says; None: a command watches nothing.
+        """
+        self._brake = brake
+        self._request = request
+        self._clock = clock
+        self._watched = watched
+        self._last: Reading[Brake] | None = None
+        self._requested_at = 0.0
+
+    def read(self, _: Snapshot) -> Reading[Brake]:
+        """Return what a watch says, which may be as old as `--stale-after`, or else a request."""
+        if self._watched is None:
+            return self.read_now()
+        reading = self._watched()
+        return Known(self._of(reading.value)) if isinstance(reading, Known) else reading
+
+    def read_now(self) -> Reading[Brake]:
+        """Return a reading that is at most `MAX_AGE_SECONDS` old. A watch does not count."""
+        now = self._clock()
+        if self._last is None or now - self._requested_at > MAX_AGE_SECONDS:
+            self._requested_at = now  # it is as old as its request
+            try:
+                self._last = Known(self._of(self._request()))
+            except SourceError as error:
+                self._last = Unavailable(self.name, str(error))
+        return self._last
+
+    def _of(self, listed: Sequence[Brake]) -> Brake:
+        """Return the brake, which is on if it is listed."""
+        return listed[0] if listed else Brake(self._brake, on=False)
