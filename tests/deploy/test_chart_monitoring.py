@@ -160,7 +160,7 @@ def test_every_object_of_the_chart_is_valid_with_everything_switched_on() -> Non
         "volumeAttachments": True,
     }
     objects = template(values)
-    assert len({each["kind"] for each in objects}) == 9
+    assert len({each["kind"] for each in objects}) == 11
     for each in objects:
         if each["apiVersion"] != "monitoring.coreos.com/v1":
             kubernetes_validate.validate(each, "1.33", strict=True)

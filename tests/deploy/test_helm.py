@@ -258,25 +258,27 @@ def test_the_pool_has_a_daemon_set_of_its_own_with_the_only_writable_mount() -> 
         each["metadata"]["name"]: each for each in template(values) if each["kind"] == "DaemonSet"
     }
     assert found.keys() == {"nodeleak", "nodeleak-cleanup"}
-    terms, environments, read_only = {}, {}, {}
+    terms, others, environments, read_only = {}, {}, {}, {}
     for name, each in found.items():
         spec = each["spec"]["template"]["spec"]
         (agent,) = spec["containers"]
         required = spec["affinity"]["nodeAffinity"][
             "requiredDuringSchedulingIgnoredDuringExecution"
         ]
-        ((terms[name],),) = (term["matchExpressions"] for term in required["nodeSelectorTerms"])
+        (term,) = required["nodeSelectorTerms"]
+        *others[name], terms[name] = term["matchExpressions"]
         environments[name] = {one["name"]: one.get("value") for one in agent["env"]}
         read_only[name] = {
             mount["mountPath"]: mount.get("readOnly", False) for mount in agent["volumeMounts"]
         }
         labels = each["spec"]["template"]["metadata"]["labels"]
         assert each["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    term = {"key": "nodeleak.dev/cleanup", "values": ["auto"]}
+    label = {"key": "nodeleak.dev/cleanup", "values": ["auto"]}
     assert terms == {
-        "nodeleak": term | {"operator": "NotIn"},
-        "nodeleak-cleanup": term | {"operator": "In"},
+        "nodeleak": label | {"operator": "NotIn"},
+        "nodeleak-cleanup": label | {"operator": "In"},
     }
+    assert others["nodeleak"] == others["nodeleak-cleanup"] == _expressions(template({}))
     assert read_only["nodeleak"]["/var/lib/cni"]
     assert read_only["nodeleak-cleanup"] == read_only["nodeleak"] | {"/var/lib/cni": False}
     modes = {name: env["NODELEAK_CLEANUP"] for name, env in environments.items()}
@@ -285,6 +287,26 @@ def test_the_pool_has_a_daemon_set_of_its_own_with_the_only_writable_mount() -> 
     assert "NODELEAK_MAX_PER_SYNC" not in environments["nodeleak"]
     settles = {env["NODELEAK_SETTLE"] for env in environments.values()}
     assert settles == {"1h"}, "what is not about cleanup is the same"
-    without = [each for each in template({}) if each["kind"] == "DaemonSet"]
-    assert "affinity" not in without[0]["spec"]["template"]["spec"]
-    assert len(without) == 1
+
+
+def test_the_pool_is_added_to_an_affinity_of_ones_own() -> None:
+    rules = [{"key": "zone", "operator": "In", "values": ["a"]}]
+    required = {"nodeSelectorTerms": [{"matchExpressions": rules}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    for values in ({}, {"affinity": affinity}):
+        both = template(values | {"cleanupPool": {"enabled": True}})
+        for name, operator in {"nodeleak": "NotIn", "nodeleak-cleanup": "In"}.items():
+            *before, pool = _expressions(both, name)
+            assert before == _expressions(template(values))
+            assert (pool["key"], pool["operator"]) == ("nodeleak.dev/cleanup", operator)
+
+
+def _expressions(objects: list[dict[str, Any]], name: str = "nodeleak") -> list[dict[str, Any]]:
+    """Return what a DaemonSet requires of its nodes."""
+    (found,) = (
+        each for each in objects if each["kind"] == "DaemonSet" and each["metadata"]["name"] == name
+    )
+    affinity = found["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    expressions: list[dict[str, Any]] = term["matchExpressions"]
+    return expressions
