@@ -159,6 +159,7 @@ _PLANNED: Final = {
     Removal.SCALE_DOWN: f"the cluster-autoscaler marked it for removal (taint {TO_BE_DELETED})",
 }
 """Why the deletion of a Node was on purpose."""
+_SET_ID: Final = "repair the cloud-controller-manager, or set spec.providerID of the Node (it can be set only once)"
 _NOT_DELETED_SINCE: Final = "no cluster-autoscaler has deleted the instance since"
 
 
@@ -334,14 +335,10 @@ def _find_missing_id(
         f"{format_time(node.created)}, and needs one"
     )
     details = (reason, effect, *autoscaler_status(snapshot))
-    repair = (
-        "repair the cloud-controller-manager, or set spec.providerID of the Node (it can be set "
-        "only once)"
-    )
     yield Finding(
         NAME,
         f"provider ID of {node.name}",
-        f"{lead}: {'; '.join([*details, repair, remedy])}",
+        f"{lead}: {'; '.join([*details, _SET_ID, remedy])}",
         lead=lead,
         details=details,
         kinds=(_AT_RISK, _MISSING_ID, _ID),

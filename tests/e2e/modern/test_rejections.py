@@ -245,10 +245,9 @@ def test_after_a_restart_of_the_node_no_bug_of_the_kubelet_is_claimed(
     with ExitStack() as stack:
         plugin = stack.enter_context(_offered(node, tmp_path / "log", resource))
         names = [
-            _ask(node, resource, initContainers=[init]),
+            stack.enter_context(_pod_of_a_job(node, resource, initContainers=[init])),
             _ask(node, resource, containers=plain, initContainers=[sidecar]),
             stack.enter_context(_static_pod(node, resource)),
-            stack.enter_context(_pod_of_a_job(node, resource)),
         ]
         eventually(lambda: node.ready(names))
         plugin.kill()
@@ -262,13 +261,13 @@ def test_after_a_restart_of_the_node_no_bug_of_the_kubelet_is_claimed(
 
 
 @contextmanager
-def _pod_of_a_job(node: ModernNode, resource: str) -> Iterator[str]:
+def _pod_of_a_job(node: ModernNode, resource: str, **spec: object) -> Iterator[str]:
     """Let a Job run a pod, which it does not replace; yield the pod's name."""
     pod = pod_with(node.cluster, _name(), {resource: 1})
     name = pod["metadata"]["name"]
     template = {
         "metadata": {"labels": pod["metadata"]["labels"]},
-        "spec": pod["spec"] | {"restartPolicy": "Never"},
+        "spec": pod["spec"] | {"restartPolicy": "Never"} | spec,
     }
     node.cluster.apply(
         {
