@@ -1,14 +1,13 @@
 """nodeleak completion: scripts with which a shell completes the command line."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from string import Template
-from typing import Final
+from typing import Any, Final
 
 from agent.cli.candidates import COMPLETE, Candidates, commands_with, next_words
 from agent.cli.output import DONE, write
-from agent.cli.parser import COMMANDS, make_parser
 
 HELP: Final = """\
 The shell then asks nodeleak itself what may follow: commands, options, and words of 'explain'.
@@ -84,14 +83,20 @@ def execute(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def candidates(words: Sequence[str]) -> Candidates:
-    """Return what may follow on a command line of nodeleak; `words`: those after the program."""
+def candidates(
+    words: Sequence[str], commands: Mapping[str, str], make_parser: Callable[[str], Any]
+) -> Candidates:
+    """Return what may follow on a command line of nodeleak.
+
+    `words`: those after the program. `commands`: summaries by name. `make_parser`: that of
+    `agent.cli.parser`, which imports this module.
+    """
     command, *rest = words or [""]
     if not rest:
-        return commands_with(command, COMMANDS)
+        return commands_with(command, commands)
     if command == "help" and len(rest) == 1:
-        return commands_with(rest[0], COMMANDS)
-    if command not in COMMANDS:
+        return commands_with(rest[0], commands)
+    if command not in commands:
         return Candidates()
     parser = make_parser(command).get_default("parsers")[command]
     return next_words(

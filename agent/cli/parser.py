@@ -90,7 +90,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 def _complete(arguments: argparse.Namespace) -> int:
     from agent.cli import completion
 
-    write(completion.candidates(arguments.words).lines())
+    write(completion.candidates(arguments.words, COMMANDS, make_parser).lines())
     return DONE
 
 

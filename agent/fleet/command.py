@@ -1,6 +1,7 @@
 """The console script `kubectl-nodeleak`, which kubectl runs as `kubectl nodeleak`."""
 
 import argparse
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, NamedTuple
@@ -87,6 +88,11 @@ it. It takes effect within seconds."""
 
 def main(arguments: Sequence[str] | None = None) -> int:
     return exit_code_of(parse_arguments, arguments)
+
+
+def complete() -> int:
+    """Run as the console script `kubectl_complete-nodeleak`."""
+    return main([COMPLETE, *sys.argv[1:]])
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:

@@ -1,23 +1,17 @@
-"""The console script `kubectl_complete-nodeleak`: what may follow `kubectl nodeleak`."""
+"""What may follow `kubectl nodeleak` on a command line."""
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from agent.cli import completion as on_node
-from agent.cli.candidates import COMPLETE, Candidates, Values, commands_with, next_words
+from agent.cli.candidates import Candidates, Values, commands_with, next_words
 from agent.cli.output import DONE, write
+from agent.cli.parser import COMMANDS, make_parser
 from agent.fleet.kubectl import Kubectl
 
 _TIMEOUT: Final = 3.0
 """Seconds: somebody waits at a prompt."""
-
-
-def main() -> int:
-    from agent.fleet.command import main as kubectl_nodeleak
-
-    return kubectl_nodeleak([COMPLETE, *sys.argv[1:]])
 
 
 def print_candidates(
@@ -42,7 +36,8 @@ def _candidates(
         return Candidates()
     if "--" in rest[:-1]:
         after = rest[rest.index("--") + 1 :]
-        return on_node.candidates([command.removesuffix("-job"), *after])
+        words = [command.removesuffix("-job"), *after]
+        return on_node.candidates(words, COMMANDS, make_parser)
     return next_words(parser_of(command), rest, _VALUES)
 
 

@@ -23,7 +23,7 @@ from tests.sources.kube.connections import running
 from tests.sources.reading import read
 from tests.wire import established, kubeconfig, until
 
-MOST_SERIES = 90
+MOST_SERIES = 100
 CHECKPOINT = b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"nvidia.com/gpu":["GPU-a"]}},"Checksum":1}'
 
 

@@ -179,7 +179,7 @@ def test_a_node_with_a_hundred_networks_has_few_series() -> None:
         healthy: list[b.Thing] = [*ranges, *map(in_use, names)]
         daemon = Daemon(mode=mode).syncs(3, node(*healthy))
         assert len(daemon.labels("range_free_addresses")) == 100
-        assert len(samples(daemon)) < 600
+        assert len(samples(daemon)) < 620
         leaks = (replace(LOST, network=name) for name in names[:10])
         daemon.syncs(4, node(*healthy, *leaks))
         assert len(daemon.labels("leaks_confirmed_total")) == 10 * len(LeakCause)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tomllib
 
-from agent.fleet import completion
+from agent.fleet import command
 from tests.fleet.kubectl import ROOT, FakeKubectl
 
 
@@ -46,8 +46,8 @@ def test_names_come_from_the_cluster_and_a_cluster_that_fails_has_none(
 
 def test_krew_users_get_the_program_that_kubectl_runs(kubectl: FakeKubectl) -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts["kubectl_complete-nodeleak"] == "agent.fleet.completion:main"
-    assert callable(completion.main)
+    assert scripts["kubectl_complete-nodeleak"] == "agent.fleet.command:complete"
+    assert callable(command.complete)
     program = kubectl.home / "kubectl_complete-nodeleak"
     program.write_text(kubectl.run("completion").out)
     program.chmod(0o755)

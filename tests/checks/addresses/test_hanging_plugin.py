@@ -112,8 +112,8 @@ def test_a_fifo_in_the_directory_is_named_as_what_blocks_every_plugin() -> None:
     (alone,) = b.findings_of(DETECTOR, node(fifo))
     path = "/var/lib/cni/networks/kubenet/pipe"
     assert alone.message == (
-        f"{path} is a FIFO: host-local opens it in each ADD and DEL of kubenet, and waits for "
-        f"ever: remove it with `(exec 3<>{path}; rm {path})`"
+        f"{path} is a FIFO: host-local opens it in each ADD and DEL of kubenet, and waits "
+        f"forever: remove it with `(exec 3<>{path}; rm {path})`"
     )
     hanging = [replace(processes(), plugins=(plugin(70),))]
     blocked, waiting = b.findings_of(DETECTOR, node(fifo, processes=hanging))

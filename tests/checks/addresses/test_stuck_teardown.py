@@ -353,7 +353,9 @@ def test_sandboxes_of_one_pod_are_told_in_one_line_with_the_words_of_the_runtime
     assert line.severity is Severity.WARNING
     assert "25 addresses of 25 sandboxes of pod shop/cart" in line.text
     assert "10.244.1.20 to 10.244.1.44" in line.text
-    assert f"25 of libcni's cached results are damaged, such as kubenet-{ids[0]}-eth0" in line.text
+    assert f"25 of libcni's cached results are damaged, such as kubenet-{ids[0]}-eth0" in "; ".join(
+        line.details
+    )
     (steps,) = [advice(DETECTOR, report)]
     assert steps[0].text.startswith("If libcni's cached result is damaged")
     assert not any("cri-dockerd" in step.text for step in steps)
