@@ -134,7 +134,7 @@ def test_the_daemon_releases_the_leak_and_halts_when_a_released_container_reappe
 
         # A reservation without a record is that of a plugin that outlived its sandbox.
         shutil.copy2(tmp_path / back, STORE)
-        eventually(lambda: len(daemon.events("address.released")), equal=len(old) + 1)
+        eventually(lambda: _released_again(daemon, back, len(old) + 1))
         _lets_syncs_pass(daemon)
         assert daemon.metrics().get("cleanup_halted") == 0
 
@@ -170,6 +170,12 @@ def test_the_daemon_releases_the_leak_and_halts_when_a_released_container_reappe
         assert _held() == {leaked, *new}
         assert reserved_before[back][:12] in nodeleak.resume()
         eventually(_held, equal=set(new))
+
+
+def _released_again(daemon: Daemon, ip: str, times: int) -> None:
+    state = daemon.report().states.get(ip)
+    because = f"{ip}: file there: {(STORE / ip).exists()}; reported as {state}"
+    assert len(daemon.events("address.released")) == times, because
 
 
 def test_two_cleaners_beside_the_daemon_release_each_address_once(
