@@ -455,10 +455,13 @@ def test_other_names_are_in_every_reference_and_in_no_selector() -> None:
         assert at(after, "spec.selector") == at(before, "spec.selector")
     by_kind = {each["kind"]: each for each in renamed}
     assert at(by_kind["DaemonSet"], f"{POD}.serviceAccountName") == "agent"
-    for binding in (each for each in renamed if each["kind"] == "ClusterRoleBinding"):
+    for binding in (each for each in renamed if each["kind"].endswith("RoleBinding")):
         (subject,) = binding["subjects"]
         assert (subject["name"], subject["namespace"]) == ("agent", "elsewhere")
         assert binding["roleRef"]["name"] == binding["metadata"]["name"]
+    (brake,) = (each for each in by_kind["Role"]["rules"] if "configmaps" in each["resources"])
+    named = at(by_kind["DaemonSet"], f"{AGENT}.env.NODELEAK_BRAKE.value")
+    assert brake["resourceNames"] == [named]
     policy = by_kind["ValidatingAdmissionPolicyBinding"]["spec"]["policyName"]
     assert policy == by_kind["ValidatingAdmissionPolicy"]["metadata"]["name"] == "agent-own-node"
 
@@ -495,6 +498,7 @@ def test_the_notes_say_what_is_missing(tmp_path: Path) -> None:
         ({"podMonitor": ON}, "No alerts are installed"),
         ({"api": False}, "no live pod protects its address"),
         ({"rbac": {"create": False}}, "needs the ClusterRole"),
+        ({"rbac": {"create": False}, "namespaceOverride": "a"}, "in a its Role: without it"),
         ({"namespaceOverride": "a"}, "kubectl label namespace a "),
         ({"fullnameOverride": "agent"}, "exec daemonset/agent -- nodeleak scan"),
     ):
