@@ -290,6 +290,8 @@ REFUSED: Final[Mapping[str, str]] = {
     "containerSecurityContext.privileged=true": "use seLinuxOptions",
     "daemonsetAnnotations.a=b": "use commonAnnotations",
     "dashboard.folder=a": "use annotations",
+    "cleanupPool.enabled=true,cleanupPool.env.NODELEAK_BRAKE=stop": "use rbac.create=false",
+    "env.NODELEAK_BRAKE=other/nodeleak-brake": "use rbac.create=false",
     "env.NODELEAK_LISTEN=:9800": "use metricsPort",
     "env.NODELEAK_TLS_CERT_FILE=/a": "use tls.secretName",
     "envFrom[0].secretRef.name=a": "use extraEnv",
@@ -482,6 +484,17 @@ def test_rights_can_be_created_by_others() -> None:
     objects = template({"serviceAccount": {"create": False, "name": "sa"}})
     assert "ServiceAccount" not in {each["kind"] for each in objects}
     assert at(only(objects, "DaemonSet"), f"{POD}.serviceAccountName") == "sa"
+
+
+def test_another_brake_needs_another_role() -> None:
+    create = {"create": False}
+    for name, values in (
+        ("off", {}),
+        ("kube-system/nodeleak-brake", {}),
+        ("ops/stop", {"rbac": create}),
+    ):
+        objects = template({"env": {"NODELEAK_BRAKE": name}, **values})
+        assert at(only(objects, "DaemonSet"), f"{AGENT}.env.NODELEAK_BRAKE.value") == name
 
 
 def test_the_notes_say_what_is_missing(tmp_path: Path) -> None:
