@@ -470,7 +470,9 @@ def _contradictions(command: str, values: Mapping[str, Any]) -> Iterator[str]:
     if "tls_cert_file" in settings:
         yield from _incomplete_tls(values)
     brake_name = values.get("brake", OFF)
-    if command in _CLEANING and brake_name != OFF and values.get("api") == OFF:
+    # A daemon that only observes releases nothing, and its findings do not depend on the brake.
+    cleans = command == "clean" or (command in _RUN and values.get("cleanup", OFF) != OFF)
+    if cleans and brake_name != OFF and values.get("api") == OFF:
         yield (
             f"{option('brake')}={brake_name} needs the API server: remove {option('api')}=off, or "
             f"set {option('brake')}=off ({variable('brake')}) to release without a brake"

@@ -182,11 +182,16 @@ def test_the_label_of_nodes_that_are_cleaned_is_a_label_and_needs_the_api_server
 
 def test_what_releases_does_not_start_with_a_brake_that_it_could_not_read() -> None:
     given = {**OFF, "brake": "nodeleak-brake"}
-    for command in ("run", "clean"):
-        (mistake,) = mistakes(given, command=command)
+    for command, more in (
+        ("run", {"cleanup": "auto"}),
+        ("run", {"cleanup": "dry-run"}),
+        ("clean", {}),
+    ):
+        (mistake,) = mistakes(given | more, command=command)
         assert mistake.startswith("--brake=nodeleak-brake needs the API server: remove --api=off")
         assert "NODELEAK_BRAKE" in mistake
-    assert load("scan", given, {}).brake == "nodeleak-brake", "it releases nothing"
+    for command in ("scan", "run"):
+        assert load(command, given, {}).brake == "nodeleak-brake", "it releases nothing"
     for name in ("off", "nodeleak-brake", "kube-system/nodeleak-brake", "a/b.c"):
         assert load("clean", {"node": "n", "brake": name}, {}).brake == name
     for name in ("A", "a/b/c", "a.b/c", "/a", "a/", "a b"):

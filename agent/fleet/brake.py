@@ -2,7 +2,8 @@
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from agent.cli.output import DONE, FOUND, warn, write
@@ -11,7 +12,7 @@ from agent.fleet.kubectl import Kubectl
 from agent.fleet.nodes import LABELS
 from agent.fleet.session import Session
 from agent.model.brake import MAX_AGE_SECONDS, NAME
-from agent.model.text import escape, quote, truncate
+from agent.model.text import count_of, escape, quote, truncate
 
 _LABELS: Final = {"app.kubernetes.io/name": "nodeleak", "app.kubernetes.io/component": "brake"}
 """What selects the agent's pods does not select it."""
@@ -45,7 +46,10 @@ def show_or_set_brake(arguments: argparse.Namespace) -> int:
     chosen = _chosen(daemon_sets)
     match arguments.state:
         case "on":
-            return _set(session.kubectl, chosen, arguments.reason)
+            done = _set(session.kubectl, chosen, arguments.reason)
+            for warning in _not_updated(daemon_sets):
+                warn(warning)
+            return done
         case "off":
             return _end(session.kubectl, chosen)
         case _:
@@ -78,9 +82,10 @@ def _brake_of(daemon_set: Mapping[str, Any]) -> _Brake | None:
     for entry in container.get("env") or ():
         if entry["name"] == variable("brake"):
             setting = entry.get("value") or ""
-    for argument in container.get("args") or ():
-        name, _, text = argument.partition("=")
-        setting = text if name == option("brake") else setting
+    for argument, following in pairwise([*(container.get("args") or ()), ""]):
+        name, equals, text = argument.partition("=")
+        if name == option("brake"):
+            setting = text if equals else following
     try:
         is_set = bool(setting) and brake(setting) != OFF
     except ValueError:
@@ -89,6 +94,23 @@ def _brake_of(daemon_set: Mapping[str, Any]) -> _Brake | None:
         return None
     namespace, _, name = setting.rpartition("/")
     return _Brake(namespace or daemon_set["metadata"]["namespace"], name)
+
+
+def _not_updated(daemon_sets: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield which DaemonSets have pods of an earlier template: it may have named no brake."""
+    for daemon_set in daemon_sets:
+        metadata = daemon_set["metadata"]
+        status = daemon_set.get("status") or {}
+        pods = status.get("desiredNumberScheduled") or 0
+        updated = status.get("updatedNumberScheduled") or 0
+        if status.get("observedGeneration") != metadata.get("generation"):
+            updated = 0
+        if pods > updated:
+            yield (
+                f"the DaemonSet {metadata['namespace']}/{metadata['name']} is being rolled out: "
+                f"{count_of(pods - updated, 'pod')} may have earlier settings, and read no brake "
+                "or another one"
+            )
 
 
 def _set(kubectl: Kubectl, chosen: _Brake, reason: str) -> int:

@@ -290,6 +290,8 @@ REFUSED: Final[Mapping[str, str]] = {
     "containerSecurityContext.privileged=true": "use seLinuxOptions",
     "daemonsetAnnotations.a=b": "use commonAnnotations",
     "dashboard.folder=a": "use annotations",
+    "cleanupPool.enabled=true,cleanupPool.env.NODELEAK_BRAKE=stop": "use rbac.create=false",
+    "env.NODELEAK_BRAKE=other/nodeleak-brake": "use rbac.create=false",
     "env.NODELEAK_LISTEN=:9800": "use metricsPort",
     "env.NODELEAK_TLS_CERT_FILE=/a": "use tls.secretName",
     "envFrom[0].secretRef.name=a": "use extraEnv",
@@ -455,10 +457,13 @@ def test_other_names_are_in_every_reference_and_in_no_selector() -> None:
         assert at(after, "spec.selector") == at(before, "spec.selector")
     by_kind = {each["kind"]: each for each in renamed}
     assert at(by_kind["DaemonSet"], f"{POD}.serviceAccountName") == "agent"
-    for binding in (each for each in renamed if each["kind"] == "ClusterRoleBinding"):
+    for binding in (each for each in renamed if each["kind"].endswith("RoleBinding")):
         (subject,) = binding["subjects"]
         assert (subject["name"], subject["namespace"]) == ("agent", "elsewhere")
         assert binding["roleRef"]["name"] == binding["metadata"]["name"]
+    (brake,) = (each for each in by_kind["Role"]["rules"] if "configmaps" in each["resources"])
+    named = at(by_kind["DaemonSet"], f"{AGENT}.env.NODELEAK_BRAKE.value")
+    assert brake["resourceNames"] == [named]
     policy = by_kind["ValidatingAdmissionPolicyBinding"]["spec"]["policyName"]
     assert policy == by_kind["ValidatingAdmissionPolicy"]["metadata"]["name"] == "agent-own-node"
 
@@ -481,6 +486,17 @@ def test_rights_can_be_created_by_others() -> None:
     assert at(only(objects, "DaemonSet"), f"{POD}.serviceAccountName") == "sa"
 
 
+def test_another_brake_needs_another_role() -> None:
+    create = {"create": False}
+    for name, values in (
+        ("off", {}),
+        ("kube-system/nodeleak-brake", {}),
+        ("ops/stop", {"rbac": create}),
+    ):
+        objects = template({"env": {"NODELEAK_BRAKE": name}, **values})
+        assert at(only(objects, "DaemonSet"), f"{AGENT}.env.NODELEAK_BRAKE.value") == name
+
+
 def test_the_notes_say_what_is_missing(tmp_path: Path) -> None:
     """Helm prints them only for a cluster: here, an object has them."""
     chart = tmp_path / "nodeleak"
@@ -495,6 +511,7 @@ def test_the_notes_say_what_is_missing(tmp_path: Path) -> None:
         ({"podMonitor": ON}, "No alerts are installed"),
         ({"api": False}, "no live pod protects its address"),
         ({"rbac": {"create": False}}, "needs the ClusterRole"),
+        ({"rbac": {"create": False}, "namespaceOverride": "a"}, "in a its Role: without it"),
         ({"namespaceOverride": "a"}, "kubectl label namespace a "),
         ({"fullnameOverride": "agent"}, "exec daemonset/agent -- nodeleak scan"),
     ):

@@ -67,6 +67,9 @@ def test_the_name_is_that_of_the_daemon_sets_wherever_they_have_it(kubectl: Fake
     other["metadata"]["namespace"] = "monitoring"
     kubectl.daemon_sets(other)
     assert "The brake ops/stop is off" in kubectl.run("brake").out
+    container(other)["args"] = ["run", "--brake", "ops/wait", "--interval=30s"]
+    kubectl.daemon_sets(other)
+    assert "The brake ops/wait is off" in kubectl.run("brake").out
     renamed = daemon_set(env=[{"name": "NODELEAK_BRAKE", "value": "stop"}])
     renamed["metadata"]["namespace"] = "monitoring"
     kubectl.daemon_sets(renamed, renamed)
@@ -84,6 +87,26 @@ def test_the_name_is_that_of_the_daemon_sets_wherever_they_have_it(kubectl: Fake
         assert done.code == 2
         assert text in done.err
         assert not kubectl.calls("apply")
+
+
+def test_pods_that_a_rollout_has_not_reached_may_read_another_one(kubectl: FakeKubectl) -> None:
+    for generation, updated, text in (
+        (2, 7, ""),
+        (2, 5, "kube-system/nodeleak is being rolled out: 2 pods may have earlier settings"),
+        (3, 7, "kube-system/nodeleak is being rolled out: 7 pods may have earlier settings"),
+    ):
+        rolled_out = daemon_set()
+        rolled_out["metadata"]["generation"] = generation
+        rolled_out["status"] = {
+            "observedGeneration": 2,
+            "desiredNumberScheduled": 7,
+            "updatedNumberScheduled": updated,
+        }
+        kubectl.daemon_sets(rolled_out)
+        done = kubectl.run("brake", "on", "--reason=x")
+        assert done.code == 0
+        assert text in done.err if text else not done.err
+        assert "is on. No agent begins a release" in done.out
 
 
 def test_a_sidecar_before_the_agent_is_not_asked(kubectl: FakeKubectl) -> None:

@@ -65,19 +65,36 @@ class BrakeSource(Source):
     def read(self, _: Snapshot) -> Reading[Brake]:
         """Return what a watch says, which may be as old as `--stale-after`, or else a request."""
         if self._watched is None:
-            return self.read_now()
+            return self._requested()
         reading = self._watched()
         return Known(self._of(reading.value)) if isinstance(reading, Known) else reading
 
     def read_now(self) -> Reading[Brake]:
-        """Return a reading that is at most `MAX_AGE_SECONDS` old. A watch does not count."""
-        now = self._clock()
-        if self._last is None or now - self._requested_at > MAX_AGE_SECONDS:
-            self._requested_at = now  # it is as old as its request
-            try:
-                self._last = Known(self._of(self._request()))
-            except SourceError as error:
-                self._last = Unavailable(self.name, str(error))
+        """Return a reading that permits a release only if it is at most `MAX_AGE_SECONDS` old.
+
+        A watch does not count.
+        """
+        reading = self._requested()
+        if isinstance(reading, Known) and not reading.value.on and self._age > MAX_AGE_SECONDS:
+            why = f"the API server took {self._age:.1f} s to answer, and the brake may be on since"
+            return Unavailable(self.name, f"{why} (at most {MAX_AGE_SECONDS:g} s)")
+        return reading
+
+    @property
+    def _age(self) -> float:
+        """Seconds since the last request: a reading is as old as its request."""
+        return self._clock() - self._requested_at
+
+    def _requested(self) -> Reading[Brake]:
+        """Return the last reading while it is new, or else request another."""
+        if self._last and self._age <= MAX_AGE_SECONDS:
+            return self._last
+        self._last = None  # whatever the request raises, what was read before is no answer to it
+        self._requested_at = self._clock()
+        try:
+            self._last = Known(self._of(self._request()))
+        except SourceError as error:
+            self._last = Unavailable(self.name, str(error))
         return self._last
 
     def _of(self, listed: Sequence[Brake]) -> Brake:

@@ -88,13 +88,15 @@ class Timed:
 
     def __init__(self, watched: Reading[tuple[Brake, ...]] | None = None) -> None:
         self.seconds, self.requests = 100.0, 0
-        self.answer: tuple[Brake, ...] | SourceError = ()
+        self.takes = 0.0
+        self.answer: tuple[Brake, ...] | Exception = ()
         watch = None if watched is None else (lambda: watched)
         self.source = BrakeSource(NAME, self._request, lambda: self.seconds, watch)
 
     def _request(self) -> tuple[Brake, ...]:
         self.requests += 1
-        if isinstance(self.answer, SourceError):
+        self.seconds += self.takes
+        if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
 
@@ -113,6 +115,35 @@ def test_a_reading_is_used_for_three_seconds_from_its_request() -> None:
     timed.answer = SourceError("it is away")
     timed.seconds += 3.1
     assert timed.source.read_now() == Unavailable("brake", "it is away")
+
+
+def test_an_answer_that_took_longer_permits_no_release() -> None:
+    timed = Timed()
+    timed.takes = 3
+    assert timed.source.read_now() == Known(OFF)
+    timed.takes = 3.1
+    timed.seconds += 0.1
+    late = timed.source.read_now()
+    assert isinstance(late, Unavailable)
+    assert late.why.startswith("the API server took 3.1 s to answer")
+    assert timed.source.read(HEALTHY) == Known(OFF), "a snapshot permits nothing"
+    timed.answer = (ON,)
+    assert timed.source.read_now() == Known(ON), "on is on, however old"
+    timed.answer = ()
+    timed.takes = 0
+    timed.seconds += 3.1
+    assert timed.source.read_now() == Known(OFF)
+
+
+def test_a_request_that_ends_in_a_bug_leaves_no_earlier_reading() -> None:
+    timed = Timed()
+    assert timed.source.read_now() == Known(OFF)
+    timed.seconds += 60
+    timed.answer = OSError("a bug: this is no SourceError")
+    for _ in range(2):
+        with pytest.raises(OSError, match="a bug"):
+            timed.source.read_now()
+    assert timed.requests == 3
 
 
 def test_a_watch_shows_the_brake_and_never_serves_a_release() -> None:

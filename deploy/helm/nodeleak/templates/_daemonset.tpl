@@ -33,6 +33,11 @@
 {{- if and (eq (toString .Values.cleanup) "auto") (has "NODELEAK_CLEANUP" $names) }}
   {{- fail "cleanup=auto and env.NODELEAK_CLEANUP contradict each other: remove one" }}
 {{- end }}
+{{- $brake := $values.env.NODELEAK_BRAKE | default "off" }}
+{{- $readable := list "off" "nodeleak-brake" (printf "%s/nodeleak-brake" (include "nodeleak.namespace" .)) }}
+{{- if and $values.rbac.create (not (has $brake $readable)) }}
+  {{- fail (printf "env.NODELEAK_BRAKE=%s: the chart's Role lets the agent read nodeleak-brake alone: remove it, or use rbac.create=false with roles of your own" $brake) }}
+{{- end }}
 {{- $replaced := dict "LISTEN" "metricsPort and listenAddress" "TLS_CERT_FILE" "tls.secretName"
     "TLS_KEY_FILE" "tls.secretName" "TLS_CLIENT_CA_FILE" "tls.clientCa" }}
 {{- range $setting, $value := $replaced }}
