@@ -347,6 +347,16 @@ def _find_missing_id(
         headline=headline,
         identity=(severity.value,),  # a change of the severity is another finding
     )
+    if age < deadlines.acted:
+        _require_autoscaler(snapshot, severity)
+
+
+def _require_autoscaler(snapshot: Snapshot, severity: Severity) -> None:
+    """Raise InsufficientData if an autoscaler that was not read might make it critical."""
+    reading = snapshot.autoscaler
+    if severity is Severity.WARNING and isinstance(reading, Unavailable):
+        unknown = f"whether the autoscaler is about to delete the instance: {reading.why}"
+        raise InsufficientData(f"autoscaler: it is unknown {unknown}")
 
 
 def _is_overdue(snapshot: Snapshot) -> bool:

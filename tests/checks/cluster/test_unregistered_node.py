@@ -254,6 +254,18 @@ def test_warnings_come_before_the_end_of_the_time_that_the_autoscaler_is_set_to(
     assert not findings_of(DETECTOR, without_id(2 * MINUTE, autoscaler=overdue))
 
 
+def test_an_autoscaler_that_was_not_read_leaves_a_gap_where_it_decides_the_severity() -> None:
+    required = registration(expected=Expected.REQUIRED)
+    unread = Unavailable("autoscaler", "timed out")
+    node_without_id = without_id(4 * MINUTE, autoscaler=unread, registration=required)
+    (found,), gap = b.findings_and_gap(DETECTOR, node_without_id)
+    assert found.severity is WARNING
+    unknown = "autoscaler: it is unknown whether the autoscaler is about to delete the instance"
+    assert gap.why.startswith(unknown)
+    critical = without_id(8 * MINUTE, autoscaler=unread, registration=required)
+    assert DETECTOR not in {one.detector for one in b.scanned(critical).gaps}
+
+
 K3S, RKE2, CLOUD_ID = "k3s://worker-1", "rke2://worker-1", "hcloud://12345"
 NO_STATUS = Autoscaler(others=3, others_with_id=3, why="no permission")
 MISSED = Autoscaler(
