@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import SmallNode, api_server, engine, running, served, syncs
+from tests.cli.commands import Daemon, SmallNode, api_server, engine, running, served, syncs
 from tests.wire import CHUNKED, Answer, FakeServer, Request, chunk, http, needs, until
 
 
@@ -80,6 +80,11 @@ def unavailable(port: int) -> dict[str, str]:
     )
 
 
+def logged(agent: Daemon, event: str, field: str) -> list[str]:
+    """Return this field of the log's events, which may come later than what HTTP serves."""
+    return [one[field] for one in agent.events if one["event"] == event]
+
+
 def test_a_full_disk_is_reported_and_everything_else_goes_on(node: SmallNode) -> None:
     needs(
         os.geteuid() == 0 and shutil.which("unshare") is not None,
@@ -96,7 +101,7 @@ def test_a_full_disk_is_reported_and_everything_else_goes_on(node: SmallNode) ->
             lambda: unavailable(port).get("state") == why,
             f"the status says {why}, not {unavailable(port)}",
         )
-        assert why in [one["why"] for one in agent.events if one["event"] == "source.unavailable"]
+        until(lambda: why in logged(agent, "source.unavailable", "why"), "the log says so")
         until(
             lambda: 'nodeleak_source_up{source="state"} 0.0' in served(port, "/metrics")[1],
             "the metrics say so",
@@ -111,6 +116,4 @@ def test_a_full_disk_is_reported_and_everything_else_goes_on(node: SmallNode) ->
         )
         Path(f"/proc/{agent.process.pid}/root{state}/filled").unlink()
         until(lambda: "state" not in unavailable(port), "the source is available again")
-        assert "state" in [
-            one["source"] for one in agent.events if one["event"] == "source.recovered"
-        ]
+        until(lambda: "state" in logged(agent, "source.recovered", "source"), "the log says so")
