@@ -123,7 +123,13 @@ def test_the_account_has_exactly_the_rights_of_the_manifest(
         ("authorization.k8s.io", f"selfsubject{what}reviews", "create")
         for what in ("access", "rules")
     }
-    assert may == rules("base") | everybody
+    assert may == rules("base") | rules("base", "Role") | everybody
+    named = [
+        rule["resourceNames"]
+        for rule in status["resourceRules"]
+        if "configmaps" in rule["resources"]
+    ]
+    assert named == [["nodeleak-brake"]]
 
 
 def test_after_a_kill_it_restarts_and_keeps_no_mount_that_the_node_unmounts(
