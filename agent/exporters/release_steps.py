@@ -61,7 +61,7 @@ def _describe(batch: Batch, release: Release, *, preview: bool) -> str:
     if release.probes:
         text += " (each is probed first, and kept if anything answers)"
     if release.by_job:
-        text += ". This pod only reads: run this on your machine"
+        text += ". This pod does not release: run this on your machine"
     return text
 
 

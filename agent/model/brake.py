@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from agent.model.text import rfc3339, truncate
+from agent.model.text import format_time, truncate
 
 MAX_AGE_SECONDS: Final = 3.0
 """How old a reading of the brake may be when a release begins."""
@@ -24,6 +24,6 @@ class Brake:
     @property
     def description(self) -> str:
         """Which brake is on, since when and why, in one line."""
-        since = f" since {rfc3339(self.since)}" if self.since else ""
+        since = f" since {format_time(self.since)}" if self.since else ""
         reason = f": {truncate(self.reason)}" if self.reason else ""
         return f"the brake {self.name} is on{since}{reason}"

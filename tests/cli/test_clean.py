@@ -719,7 +719,7 @@ def test_a_network_that_cannot_be_changed_is_named_and_others_can_be_cleaned(
     incident.clean(prefix=prefix, **pod).shows(
         BLOCKED,
         "DRY RUN: nothing was changed. 7 addresses can be released",
-        "This pod only reads: run this on your machine:",
+        "This pod does not release: run this on your machine:",
         job,
     )
     assert [one["by"] for one in incident.document(code=BLOCKED, prefix=prefix)["blockers"]] == [
