@@ -287,7 +287,9 @@ class LogExporter:
                 if outcome.verdict is Verdict.REFUSED and reservation.key not in leaks:
                     continue
                 self._outcomes[reservation] = verdict_and_reason
-                if before.get(reservation) != verdict_and_reason:
+                # Each release is one, also of a file that somebody put back as it was.
+                is_release = outcome.verdict is Verdict.RELEASED
+                if is_release or before.get(reservation) != verdict_and_reason:
                     self._log_release(reservation, outcome)
 
     def _log_release(self, reservation: Reservation, outcome: Outcome) -> None:

@@ -181,6 +181,13 @@ def test_a_finding_that_becomes_worse_is_logged_again() -> None:
     ]
 
 
+def test_each_release_is_logged_also_of_a_file_that_was_put_back_at_once() -> None:
+    daemon = Daemon(mode="clean")
+    report = replace(report_of(leak(1)), cleaning=cleaning(released()))
+    again = [Counter(daemon.export(report).events)["address.released"] for _ in range(2)]
+    assert again == [1, 1]
+
+
 def test_thousands_of_findings_are_a_thousand_lines_and_then_a_thousand_an_hour() -> None:
     daemon = Daemon()
 
