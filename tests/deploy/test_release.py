@@ -178,6 +178,9 @@ def test_the_image_has_the_tested_python_and_installs_the_tested_versions_by_the
     assert settings["tool"]["ruff"]["target-version"] == f"py{python.replace('.', '')}"
     for name in ("Dockerfile", "hack/image", "hack/release", "docs/release.md"):
         assert set(re.findall(r"\bpython:(\d[\d.]*)", (ROOT / name).read_text())) == {python}, name
+    claimed = re.findall(r"Python :: (3\.\d+)", " ".join(settings["project"]["classifiers"]))
+    others = re.findall(r'^VERSIONS="(.*)"', (ROOT / "hack/other-python").read_text(), re.MULTILINE)
+    assert {*claimed} <= {python, *others[0].split()}, "make pythons runs them all"
 
 
 def test_an_environment_by_the_lock_files_has_what_each_package_says_it_requires() -> None:
