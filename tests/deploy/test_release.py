@@ -101,6 +101,9 @@ def test_a_release_has_one_version_and_is_refused_while_its_parts_disagree(tmp_p
     git(tmp_path, "add", "--all")
     git(tmp_path, "commit", "-q", "--message=all")
     assert release(tmp_path, "check") == ""
+    pages = [path for name in ("docs", "deploy") for path in (tmp_path / name).rglob("*.[my]*")]
+    image = re.compile(r"(?:[Tt]ag: |nodeleak:)(\d[\d.]+\d)")
+    assert [path for path in pages if {*image.findall(path.read_text())} - {NEW}] == []
 
     assert run(str(tmp_path / "hack/release"), "version").strip() == NEW
     assert "**Finds** leaked" in run(str(tmp_path / "hack/release"), "notes")
