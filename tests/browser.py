@@ -115,6 +115,6 @@ def looking_at(browser: Browser, url: str, **how: Any) -> Iterator[View]:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    needs(CHROMIUM.exists(), "Debian's chromium, which hack/cluster build installs")
+    needs(CHROMIUM.exists(), "Debian's chromium, which `make packages` installs")
     with sync_playwright() as playwright:
         yield playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

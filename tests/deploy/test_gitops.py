@@ -37,7 +37,7 @@ def test_the_helm_release_takes_the_chart_of_this_repository_with_values_that_it
     assert agent["image"] == f"{image['repository']}:{image['tag']}"
     load("run", {"node": "worker-1"}, release["values"]["env"])
     kept = found["GitRepository"]["spec"]["ignore"].split()
-    assert "!/deploy" in kept, "the chart's files are links to deploy/base and deploy/overlays"
+    assert "!/deploy" in kept, "the chart is below it"
 
 
 def test_the_application_installs_where_the_manifests_are() -> None:

@@ -101,6 +101,9 @@ def test_a_release_has_one_version_and_is_refused_while_its_parts_disagree(tmp_p
     git(tmp_path, "add", "--all")
     git(tmp_path, "commit", "-q", "--message=all")
     assert release(tmp_path, "check") == ""
+    pages = [path for name in ("docs", "deploy") for path in (tmp_path / name).rglob("*.[my]*")]
+    image = re.compile(r"(?:[Tt]ag: |nodeleak:)(\d[\d.]+\d)")
+    assert [path for path in pages if {*image.findall(path.read_text())} - {NEW}] == []
 
     assert run(str(tmp_path / "hack/release"), "version").strip() == NEW
     assert "**Finds** leaked" in run(str(tmp_path / "hack/release"), "notes")
@@ -178,6 +181,9 @@ def test_the_image_has_the_tested_python_and_installs_the_tested_versions_by_the
     assert settings["tool"]["ruff"]["target-version"] == f"py{python.replace('.', '')}"
     for name in ("Dockerfile", "hack/image", "hack/release", "docs/release.md"):
         assert set(re.findall(r"\bpython:(\d[\d.]*)", (ROOT / name).read_text())) == {python}, name
+    claimed = re.findall(r"Python :: (3\.\d+)", " ".join(settings["project"]["classifiers"]))
+    others = re.findall(r'^VERSIONS="(.*)"', (ROOT / "hack/other-python").read_text(), re.MULTILINE)
+    assert {*claimed} <= {python, *others[0].split()}, "make pythons runs them all"
 
 
 def test_an_environment_by_the_lock_files_has_what_each_package_says_it_requires() -> None:

@@ -238,7 +238,8 @@ def _code(text: str) -> str:
 
 
 def _age(seconds: float | None) -> str:
-    return "" if seconds is None else format_age(timedelta(seconds=seconds))
+    # negative: the clock was set, as the reason says
+    return "" if seconds is None or seconds < 0 else format_age(timedelta(seconds=seconds))
 
 
 def _summary(counts: Counter[str]) -> str:

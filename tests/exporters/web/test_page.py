@@ -3,6 +3,7 @@
 import re
 from base64 import b64encode
 from dataclasses import replace
+from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,6 +79,13 @@ def test_a_page_is_green_only_if_everything_was_read_and_nothing_found(
     page = server.page(replace(unconfirmed, findings=findings))
     assert "status-unconfirmed" in page
     assert "(not confirmed yet)" in page
+
+
+def test_an_age_that_cannot_be_is_no_age(server: Server) -> None:
+    """The clock was set back, so that the file is younger than the snapshot."""
+    page = server.page(scanned(node(reservation("10.244.1.9", age=timedelta(hours=-5)))))
+    assert ("10.244.1.9" in page, "-5h" in page) == (True, False)
+    assert not re.search(r"reserved\s+ago", page)
 
 
 def test_without_data_no_address_is_free(server: Server) -> None:
