@@ -124,7 +124,7 @@ def _set(kubectl: Kubectl, chosen: _Brake, reason: str) -> int:
     kubectl.output("set the brake", "apply", "--filename=-", "--output=name", text=text)
     write(
         f"The brake {chosen.namespace}/{chosen.name} is on. No agent begins a release more than "
-        f"{MAX_AGE_SECONDS:g} s from now; one that has begun ends.\n"
+        f"{MAX_AGE_SECONDS:g} s from now; one that has begun finishes.\n"
         "To see what the agents say: kubectl nodeleak status\n"
     )
     return DONE
