@@ -62,13 +62,15 @@ ADVICE: Final = Advice(
 )
 
 LONG: Final = timedelta(minutes=5)
+_NO_LACK: Final = "this message is not about a lack of addresses"
 _ABOUT: Final = {
-    Addresses.UNRELATED: "host-local's addresses are not the problem",
-    Addresses.LEAKING: "addresses are not short, but retries may leave some reserved",
-    Addresses.BOTH: "addresses are not short, but retries may leave some reserved",
-    Addresses.HELD: "addresses are not short",
-    Addresses.CONFIGURED: "addresses are not short",
+    Addresses.UNRELATED: "this message is not about host-local's addresses",
+    Addresses.LEAKING: f"{_NO_LACK}, but retries may leave some reserved",
+    Addresses.BOTH: f"{_NO_LACK}, but retries may leave some reserved",
+    Addresses.HELD: _NO_LACK,
+    Addresses.CONFIGURED: _NO_LACK,
 }
+"""What a message says of addresses. Whether the range is full is exhausted_range's to say."""
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
