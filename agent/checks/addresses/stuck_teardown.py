@@ -24,6 +24,7 @@ from typing import Final
 from agent.checks.addresses.failed_kills import FailedKills, failed_kills, removable, unlisted
 from agent.checks.addresses.teardown_due import Due, Evidence, teardown_due, trying_for
 from agent.checks.detector import Advice, Noun, Step
+from agent.checks.kubelet_service import LOG_FILES
 from agent.checks.runtime_versions import forgives_damaged_result
 from agent.checks.waiting.causes import groups
 from agent.checks.waiting.evidence import remedies
@@ -37,8 +38,8 @@ from agent.model.snapshot import (
     SANDBOX_RECORDED,
     DamagedResult,
     InsufficientData,
-    Reservation,
     Pod,
+    Reservation,
     SandboxFailure,
     Snapshot,
     known_or,
@@ -70,7 +71,8 @@ ADVICE: Final = Advice(
         ),
         Step(
             "See why the attempts fail, and repair that: the pod's Events, and the logs of the "
-            "kubelet and the runtime with the sandbox's ID. The kubelet then releases the address:",
+            f"kubelet and the runtime (k3s and RKE2: also `{LOG_FILES}`) with the sandbox's ID. The "
+            "kubelet then releases the address:",
             commands=(
                 "kubectl get events -A --field-selector reason=FailedKillPod",
                 "journalctl -u kubelet -u containerd -u crio -u 'k3s*' -u 'rke2*' | grep ID",
@@ -130,9 +132,9 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     yield from _of_pods(assessment, told)
     if gap is not None:
         raise gap
-
-
     _require_events(assessment, told)
+
+
 def _of_addresses(assessment: Assessment) -> Iterator[Finding]:
     assessment.require_reservations()
     assessment.snapshot.containers.known()

@@ -22,7 +22,7 @@ from shlex import quote
 from typing import Final
 
 from agent.checks.detector import Advice, Noun, Step
-from agent.checks.kubelet_service import lacks_kubelet
+from agent.checks.kubelet_service import LOG_FILES, lacks_kubelet
 from agent.checks.node_network import is_young
 from agent.checks.waiting.causes import Group, events_unread, groups, unattached_volumes
 from agent.checks.waiting.evidence import (
@@ -255,7 +255,8 @@ def _steps(group: Group, evidence: Sequence[Evidence]) -> Iterator[Remedy]:
         yield from remedies(failure)
     elif failure and group.cause is not WaitCause.VOLUME_PENDING:
         yield Remedy(
-            "Look for what comes before and after this message in the runtime's log:",
+            "Look for what comes before and after this message in the runtime's log (k3s and RKE2: "
+            f"`{LOG_FILES}`):",
             "journalctl -u containerd -u crio -u 'k3s*' -u 'rke2*' --since=-10min",
         )
     text = "See all that the kubelet says of the pod that has waited longest:"
