@@ -1,4 +1,4 @@
-"""Whether the kubelet of a node runs, and how it is started again. Pure.
+"""Whether the kubelet of a node runs, how it is started again, and where logs are. Pure.
 
 k3s and RKE2 run it within a service of their own, of another name on servers than on agents. Their
 versions of Kubernetes say so.
@@ -23,6 +23,9 @@ RESTARTS: Final = {
     Distribution.RKE2: "systemctl try-restart 'rke2-*.service'",
     Distribution.OTHER: "systemctl restart kubelet",
 }
+
+LOG_FILES: Final = "/var/lib/rancher/*/agent/*/*.log"
+"""Where k3s and RKE2 write the log of containerd, and RKE2 that of the kubelet: no journal has it."""
 
 
 def distribution(snapshot: Snapshot) -> Distribution:

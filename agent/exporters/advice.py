@@ -19,6 +19,7 @@ from agent.checks.addresses import (
     stuck_teardown,
 )
 from agent.checks.detector import Step
+from agent.checks.kubelet_service import LOG_FILES
 from agent.checks.registry import DETECTOR
 from agent.cleanup import guards
 from agent.cleanup.guards import GuardContext, RuntimeHistory
@@ -181,7 +182,7 @@ def _find_out(report: Report, leaks: Sequence[Finding]) -> Step:
         commands.append("kubectl get events -A --field-selector reason=FailedKillPod")
         commands.append(f"journalctl {units} | {_TEARDOWN} | tail")
         if _runs_within(report, "k3s"):
-            commands.append(f"{_TEARDOWN} -h /var/lib/rancher/*/agent/*/*.log | tail")
+            commands.append(f"{_TEARDOWN} -h {LOG_FILES} | tail")
     return Step(text, tuple(commands))
 
 
@@ -193,8 +194,7 @@ _DISTRIBUTIONS: Final = {
     "k0s": ("k0s*",),
 }
 """What the path of the runtime's socket contains where a distribution starts the runtime itself,
-and the units of its log. k3s and RKE2 write the log of containerd to a file, RKE2 that of the
-kubelet too."""
+and the units of its log."""
 
 
 def _runs_within(report: Report, distribution: str) -> bool:

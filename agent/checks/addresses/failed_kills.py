@@ -22,7 +22,7 @@ def failed_kills(snapshot: Snapshot, told: Collection[str]) -> list[FailedKills]
     """Return the pods that cannot be removed, one group for each reason. `told`: without these."""
     failures = _recent_failures(snapshot)
     by_reason: dict[tuple[str, ...], list[Pod]] = {}
-    for pod in _removable(snapshot, told):
+    for pod in removable(snapshot, told):
         if failure := failures.get(pod.name):
             reason = failure.plugin, failure.network, failure.entry or failure.kind
             by_reason.setdefault(reason, []).append(pod)
@@ -32,11 +32,11 @@ def failed_kills(snapshot: Snapshot, told: Collection[str]) -> list[FailedKills]
 def unlisted(snapshot: Snapshot, told: Collection[str]) -> int:
     """Return how many pods should have been gone, of which no Events were listed."""
     listed = {pod.uid for pod in pods_to_list(snapshot)}
-    return sum(pod.uid not in listed and not pod.finalizers for pod in _removable(snapshot, told))
+    return sum(pod.uid not in listed and not pod.finalizers for pod in removable(snapshot, told))
 
 
-def _removable(snapshot: Snapshot, told: Collection[str]) -> list[Pod]:
-    """Return the pods that the kubelet should have removed.
+def removable(snapshot: Snapshot, told: Collection[str]) -> list[Pod]:
+    """Return the pods that the kubelet should have removed, without those of `told`.
 
     It runs a static pod on while the API server deletes its mirror.
     """

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from agent.checks.detector import Advice, Noun, Step
+from agent.checks.kubelet_service import LOG_FILES
 from agent.checks.waiting_pods import waiting_pods
 from agent.model.assessment import Assessment, State, or_none
 from agent.model.finding import Finding, Severity
@@ -30,7 +31,8 @@ ADVICE: Final = Advice(
     steps=(
         Step("Repair the plugin first: what is released before is taken again."),
         Step(
-            "The message names it, if the account may list Events, and so does the runtime's log:",
+            "The message names it, if the account may list Events, and so does the runtime's log "
+            f"(k3s and RKE2: `{LOG_FILES}`):",
             commands=(
                 (
                     "journalctl -u containerd -u crio -u 'k3s*' -u 'rke2*' | "

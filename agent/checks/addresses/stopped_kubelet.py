@@ -55,10 +55,10 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         problem = "no process of this node is a kubelet that nodeleak knows"
     pods = []
     if waiting:
-        pods.append(f"{count_of(len(waiting), 'pod waits', 'pods wait')} ({_names(waiting)})")
+        pods.append(f"{count_of(len(waiting), 'pod waits', 'pods wait')} ({join_few(waiting)})")
     if ending:
         count = count_of(len(ending), "pod", "pods")
-        pods.append(f"{count} should have been gone ({_names(ending)})")
+        pods.append(f"{count} should have been gone ({join_few(ending)})")
     why = f"; its Node is not Ready: {node.not_ready}" if node and node.not_ready else ""
     yield Finding(
         NAME,
@@ -73,7 +73,3 @@ def _overdue_pods(snapshot: Snapshot) -> Iterator[str]:
     for pod in overdue_pods(snapshot):
         if not pod.static and not pod.finalizers:
             yield pod.name
-
-
-def _names(pods: list[str]) -> str:
-    return join_few(pods)

@@ -21,32 +21,31 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
 from typing import Final
 
-from agent.checks.addresses.failed_kills import FailedKills, failed_kills, unlisted
-from agent.checks.addresses.teardown_due import Due, Evidence, running_for, teardown_due
+from agent.checks.addresses.failed_kills import FailedKills, failed_kills, removable, unlisted
+from agent.checks.addresses.teardown_due import Due, Evidence, teardown_due, trying_for
 from agent.checks.detector import Advice, Noun, Step
+from agent.checks.kubelet_service import LOG_FILES
 from agent.checks.runtime_versions import forgives_damaged_result
-from agent.checks.waiting.evidence import message_values
-from agent.checks.waiting_pods import overdue_pods
-from agent.model import catalog
+from agent.checks.waiting.causes import groups
+from agent.checks.waiting.evidence import remedies
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import WAITING_PODS, Finding, Severity
 from agent.model.ranges import runs
-from agent.model.remedy import Remedy
 from agent.model.snapshot import (
-    CREATION_REASONS,
     ENDED,
     FAILED_KILL,
     SANDBOX_OF_ANOTHER_CLIENT,
     SANDBOX_RECORDED,
     DamagedResult,
     InsufficientData,
+    Pod,
     Reservation,
     SandboxFailure,
     Snapshot,
     known_or,
     require_available,
 )
-from agent.model.text import LONGEST_LIST, count_of, format_time, join_names
+from agent.model.text import FEW, LONGEST_LIST, count_of, format_time, join_few, join_names
 
 NAME = "stuck_teardown"
 SEVERITIES: Final = (Severity.INFO, Severity.WARNING)
@@ -72,7 +71,8 @@ ADVICE: Final = Advice(
         ),
         Step(
             "See why the attempts fail, and repair that: the pod's Events, and the logs of the "
-            "kubelet and the runtime with the sandbox's ID. The kubelet then releases the address:",
+            f"kubelet and the runtime (k3s and RKE2: also `{LOG_FILES}`) with the sandbox's ID. The "
+            "kubelet then releases the address:",
             commands=(
                 "kubectl get events -A --field-selector reason=FailedKillPod",
                 "journalctl -u kubelet -u containerd -u crio -u 'k3s*' -u 'rke2*' | grep ID",
@@ -118,8 +118,6 @@ ADVICE: Final = Advice(
 _LATE: Final = timedelta(minutes=5)
 """A teardown takes up to 4 minutes, and is tried each minute."""
 _STUCK: Final = timedelta(minutes=15)
-_NAMED: Final = 15
-"""Pods that a message names. It counts the others."""
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -134,6 +132,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     yield from _of_pods(assessment, told)
     if gap is not None:
         raise gap
+    _require_events(assessment, told)
 
 
 def _of_addresses(assessment: Assessment) -> Iterator[Finding]:
@@ -153,17 +152,23 @@ def _of_pods(assessment: Assessment, told: Collection[str]) -> Iterator[Finding]
     snapshot = assessment.snapshot
     others = unlisted(snapshot, told)
     for number, kills in enumerate(failed_kills(snapshot, told)):
-        lasted = min(_overdue(kills, snapshot), running_for(assessment))
+        lasted = min(_overdue(kills.pods[0], snapshot), trying_for(assessment))
         if lasted >= _LATE:
             severity = Severity.WARNING if lasted >= _STUCK else Severity.INFO
             yield _pods(kills, number, severity, snapshot, others=0 if number else others)
-    if overdue_pods(snapshot):
-        require_available(snapshot.sandbox_failures)
 
 
-def _overdue(kills: FailedKills, snapshot: Snapshot) -> timedelta:
-    deletion = kills.pods[0].deletion
-    return snapshot.api_time - deletion if deletion else timedelta(0)
+def _require_events(assessment: Assessment, told: Collection[str]) -> None:
+    """Raise InsufficientData if pods, or their Events, might say that a pod cannot be removed."""
+    snapshot = assessment.snapshot
+    require_available(snapshot.pods)
+    late = any(_overdue(pod, snapshot) >= _LATE for pod in removable(snapshot, told))
+    if late and trying_for(assessment) >= _LATE:
+        snapshot.sandbox_failures.known()
+
+
+def _overdue(pod: Pod, snapshot: Snapshot) -> timedelta:
+    return snapshot.api_time - pod.deletion if pod.deletion else timedelta(0)
 
 
 def _pods(
@@ -171,12 +176,14 @@ def _pods(
 ) -> Finding:
     failure = kills.failure
     names = [pod.name for pod in kills.pods]
-    since = snapshot.taken_at - _overdue(kills, snapshot)
-    who = f"pod {names[0]}" if len(names) == 1 else f"{len(names)} pods"
-    headline = f"{who} should have been gone since {format_time(since)}: {_words(failure)}"
+    since = snapshot.taken_at - _overdue(kills.pods[0], snapshot)
+    who = f"pod {names[0]} should have been gone"
+    if len(names) > 1:
+        who = f"{len(names)} pods should have been gone, the first"
+    headline = f"{who} since {format_time(since)}: {_words(failure)}"
     details = []
     if len(names) > 1:
-        details.append(f"pods: {join_names(names[:_NAMED], len(names[_NAMED:]))}")
+        details.append(f"pods: {join_few(names)}")
     if others:
         details.append(f"the Events of {count_of(others, 'other')} were not listed")
     return Finding(
@@ -188,34 +195,21 @@ def _pods(
         pod=names[0] if len(names) == 1 else "",
         since=since,
         identity=(number, severity),
-        affected=tuple(pod.uid for pod in kills.pods[:_NAMED]),
+        affected=tuple(pod.uid for pod in kills.pods[:FEW]),
         headline=headline,
         details=tuple(details),
         told_by=_told_by(failure, snapshot),
-        steps=tuple(_remedies(failure)),
+        steps=tuple(remedies(failure)),
         pods=tuple(names),
         kinds=(_FAILS,),
     )
 
 
 def _told_by(failure: SandboxFailure, snapshot: Snapshot) -> str:
-    """Return who tells what to do if the same cause keeps pods from starting; empty: nobody."""
-    causes = {
-        (other.plugin, other.entry)
-        for other in known_or(snapshot.sandbox_failures, ())
-        if other.reason in CREATION_REASONS and other.entry
-    }
+    """Return who reports what to do if the same cause keeps pods from starting; empty: nobody."""
+    others = [group.failure for group in groups(snapshot) if group.failure]
+    causes = {(other.plugin, other.entry) for other in others if other.entry}
     return WAITING_PODS if (failure.plugin, failure.entry) in causes else ""
-
-
-def _remedies(failure: SandboxFailure) -> Iterator[Remedy]:
-    """Yield what the catalog says of a message that it knows."""
-    values = message_values(failure)
-    for entry in catalog.entries():
-        if entry.key == failure.entry:
-            yield Remedy(f"What it means: {catalog.fill_in(entry.meaning, values)}")
-            for step in entry.steps:
-                yield Remedy(catalog.fill_in(step, values))
 
 
 def _late(
@@ -240,7 +234,7 @@ def _late(
         since=due.since,
         identity=(entry.container_id, severity),
         group=(entry.pod, severity) if entry.pod else None,
-        steps=tuple(_remedies(failure)) if failure and _FAILS in kinds else (),
+        steps=tuple(remedies(failure)) if failure and _FAILS in kinds else (),
         kinds=kinds,
     )
 

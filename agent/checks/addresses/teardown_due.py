@@ -13,7 +13,14 @@ from typing import NamedTuple
 from agent.checks.kubelet_service import lacks_kubelet
 from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.index import SnapshotIndex
-from agent.model.snapshot import Container, Pod, Reservation, Snapshot, known_or
+from agent.model.snapshot import (
+    Container,
+    Pod,
+    Reservation,
+    Snapshot,
+    known_or,
+    require_available,
+)
 from agent.model.versions import version_numbers
 
 
@@ -52,7 +59,7 @@ def _evidence(
     reservation: Reservation, entry: ClassifiedReservation, assessment: Assessment
 ) -> Iterator[Due]:
     snapshot = assessment.snapshot
-    trying = running_for(assessment)
+    trying = trying_for(assessment)
     if (pending := assessment.memory.get(reservation).pending_since) is not None:
         lasted = min(snapshot.uptime - pending.uptime, trying)
         yield Due(Evidence.SEEN, pending.wall, lasted)
@@ -67,14 +74,22 @@ def _evidence(
             yield Due(evidence, since, min(snapshot.taken_at - since, trying))
 
 
-def running_for(assessment: Assessment) -> timedelta:
-    """Return for how long the kubelet and the runtime have run, as far as that is known.
+def trying_for(assessment: Assessment) -> timedelta:
+    """Return for how long the kubelet has tried to tear sandboxes down.
 
-    While no kubelet runs, nobody tries: stopped_kubelet tells that.
+    While no kubelet runs, nobody tries: stopped_kubelet reports that. Raises InsufficientData if
+    none was found and the Node, which says whether an unknown program is one, could not be read.
     """
     snapshot = assessment.snapshot
-    if lacks_kubelet(snapshot):
-        return timedelta(0)
+    processes = known_or(snapshot.processes, None)
+    if processes is not None and processes.kubelet is None:
+        require_available(snapshot.node)
+    return timedelta(0) if lacks_kubelet(snapshot) else running_for(assessment)
+
+
+def running_for(assessment: Assessment) -> timedelta:
+    """Return for how long the kubelet and the runtime have run, as far as that is known."""
+    snapshot = assessment.snapshot
     processes = known_or(snapshot.processes, None)
     if processes is None:
         return snapshot.uptime

@@ -19,6 +19,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Final, NamedTuple
 
 from agent.checks.cluster.volume_causes import (
@@ -266,7 +267,7 @@ def _unconfirmed(
         confidence = Confidence.FAILING
         severity = Severity.INFO
         causes = [Cause.ELSEWHERE, Cause.FAILING]
-        reason = _one_of(causes, attachment, users, snapshot)
+        reason = _one_of(causes, attachment, users, snapshot, exact=exact)
     else:
         oldest = max(_waiting_times(snapshot, users).values())
         were_read = answers.events_read
@@ -277,7 +278,7 @@ def _unconfirmed(
             causes = [Cause.FAILING, Cause.LOST]  # this version should not lose it
         if exact and causes == [Cause.LOST]:
             severity = Severity.CRITICAL
-        reason = _one_of(causes, attachment, users, snapshot)
+        reason = _one_of(causes, attachment, users, snapshot, exact=exact)
     problem = _NOT_LISTED.format(
         volume=attachment.volume, users=_describe_users(users, mounted=False, exact=exact)
     )
@@ -317,17 +318,22 @@ def _as_step(remedy: Remedy) -> Remedy:
 
 
 def _one_of(
-    causes: Sequence[Cause], attachment: Attachment, users: Sequence[Pod], snapshot: Snapshot
+    causes: Sequence[Cause],
+    attachment: Attachment,
+    users: Sequence[Pod],
+    snapshot: Snapshot,
+    *,
+    exact: bool,
 ) -> _Reason:
     """Name the reasons that are possible, and how to tell them apart."""
+    recreate = partial(_recreate, attachment.volume, snapshot.node_name, users, exact=exact)
     version = describe_version(snapshot.server_version)
     names = {cause: cause.value for cause in causes}
     if Cause.LOST in names:
         names[Cause.LOST] = f"{Cause.LOST.value} ({version})"
     if list(names) == [Cause.LOST]:
         lost = names[Cause.LOST]
-        steps_of_lost = _recreate(attachment.volume, snapshot.node_name, users)
-        return _Reason(f"{lost}; {_RECREATE_POD}", (lost,), steps_of_lost)
+        return _Reason(f"{lost}; {_RECREATE_POD}", (lost,), recreate())
 
     namespace, _, name = users[0].name.partition("/")
     which = commands(attachment, snapshot.node_name, namespace, name)
@@ -343,7 +349,7 @@ def _one_of(
     steps = [Remedy(see, command) for command in which]
     if Cause.LOST in names and is_since(snapshot.server_version, FIXED) is False:
         text += f"; if its entry was lost, {_RECREATE_POD}"
-        steps += _recreate(attachment.volume, snapshot.node_name, users, "if its entry was lost, ")
+        steps += recreate("if its entry was lost, ")
     return _Reason(text, details, tuple(steps))
 
 
@@ -353,10 +359,14 @@ def _check_others(volume: str, condition: str = "") -> Remedy:
 
 
 def _recreate(
-    volume: str, node: str, pods: Iterable[Pod], condition: str = ""
+    volume: str, node: str, pods: Iterable[Pod], condition: str = "", *, exact: bool = True
 ) -> tuple[Remedy, ...]:
-    """Return how to have the volume attached anew for waiting pods. `condition`: if it is one."""
-    again = f"Then cordon the node, and delete the pods that wait for {volume}:"
+    """Return how to have the volume attached anew for waiting pods. `condition`: if it is one.
+
+    Not `exact`: some of the pods need it, and it is unknown which.
+    """
+    wait = "wait" if exact else "may wait"
+    again = f"Then cordon the node, and delete the pods that {wait} for {volume}:"
     names = [pod.name.partition("/") for pod in pods]
     return (
         _check_others(volume, condition),

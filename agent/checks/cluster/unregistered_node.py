@@ -29,7 +29,13 @@ from typing import Final, NamedTuple
 from agent.checks.cluster.provider_ids import autoscaler_status, doubt_of_id, due
 from agent.checks.cluster.registration import Deadlines, evidence_of_cloud, evidence_of_node
 from agent.checks.detector import Advice, Noun, Step
-from agent.checks.kubelet_service import RESTARTS, Distribution, distribution, restart_command
+from agent.checks.kubelet_service import (
+    LOG_FILES,
+    RESTARTS,
+    Distribution,
+    distribution,
+    restart_command,
+)
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.registration import (
@@ -95,7 +101,8 @@ ADVICE: Final = Advice(
             kind=_RESTART[Distribution.OTHER],
         ),
         Step(
-            "If the kubelet has started since and did not register the Node, its log says why:",
+            "If the kubelet has started since and did not register the Node, its log says why "
+            f"(RKE2: `{LOG_FILES}`):",
             ("journalctl -u kubelet -u 'k3s*' -u 'rke2*' | grep -i regist",),
             kind=_NOT_REGISTERED,
         ),

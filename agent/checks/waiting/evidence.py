@@ -19,8 +19,10 @@ from agent.checks.node_network import (
 from agent.checks.waiting_pods import EVENT_AGE, is_about
 from agent.model import catalog
 from agent.model.assessment import Assessment, State, or_none
+from agent.model.catalog import Entry
 from agent.model.finding import WaitCause
 from agent.model.node_network import CniFile, CniFiles, Disk
+from agent.model.remedy import Remedy
 from agent.model.runtime import CONTAINERD
 from agent.model.snapshot import NotRequested, SandboxFailure, known_or
 from agent.model.text import count_of, format_age, join_names
@@ -177,7 +179,7 @@ def _refused_range(situation: Situation) -> Iterator[Evidence]:
 def _bridge(situation: Situation) -> Iterator[Evidence]:
     if situation.entry != BRIDGE_ADDRESS:
         return
-    values = message_values(situation.failure)
+    values = _message_values(situation.failure)
     for link in known_or(situation.assessment.snapshot.links, ()):
         if link.name != values.get("bridge"):
             continue
@@ -279,7 +281,22 @@ def _processes(situation: Situation) -> Iterator[Evidence]:
         yield Evidence(text, detector=STOPPED)
 
 
-def message_values(failure: SandboxFailure | None) -> dict[str, str]:
+def entry_of(failure: SandboxFailure) -> Entry | None:
+    """Return what the catalog has of a message; None: it does not know it."""
+    return next((entry for entry in catalog.entries() if entry.key == failure.entry), None)
+
+
+def remedies(failure: SandboxFailure) -> Iterator[Remedy]:
+    """Yield what a message means and what to do; nothing if the catalog does not know it."""
+    entry = entry_of(failure)
+    if entry is not None:
+        values = _message_values(failure)
+        yield Remedy(f"What it means: {catalog.fill_in(entry.meaning, values)}")
+        for step in entry.steps:
+            yield Remedy(catalog.fill_in(step, values))
+
+
+def _message_values(failure: SandboxFailure | None) -> dict[str, str]:
     """Return the variable parts of a message, by the names that the catalog gives them."""
     if failure is None:
         return {}

@@ -22,7 +22,7 @@ from shlex import quote
 from typing import Final
 
 from agent.checks.detector import Advice, Noun, Step
-from agent.checks.kubelet_service import lacks_kubelet
+from agent.checks.kubelet_service import LOG_FILES, lacks_kubelet
 from agent.checks.node_network import is_young
 from agent.checks.waiting.causes import Group, events_unread, groups, unattached_volumes
 from agent.checks.waiting.evidence import (
@@ -32,13 +32,13 @@ from agent.checks.waiting.evidence import (
     Evidence,
     Situation,
     Weight,
+    entry_of,
     gather,
-    message_values,
+    remedies,
 )
 from agent.checks.waiting_pods import EVENT_AGE, WAITS_AFTER, Wait
-from agent.model import catalog
 from agent.model.assessment import Assessment
-from agent.model.catalog import Addresses, Entry
+from agent.model.catalog import Addresses
 from agent.model.finding import WAITING_PODS, Finding, Severity, WaitCause
 from agent.model.remedy import Remedy
 from agent.model.snapshot import (
@@ -62,13 +62,15 @@ ADVICE: Final = Advice(
 )
 
 LONG: Final = timedelta(minutes=5)
+_NO_LACK: Final = "this message is not about a lack of addresses"
 _ABOUT: Final = {
-    Addresses.UNRELATED: "host-local's addresses are not the problem",
-    Addresses.LEAKING: "addresses are not short, but retries may leave some reserved",
-    Addresses.BOTH: "addresses are not short, but retries may leave some reserved",
-    Addresses.HELD: "addresses are not short",
-    Addresses.CONFIGURED: "addresses are not short",
+    Addresses.UNRELATED: "this message is not about host-local's addresses",
+    Addresses.LEAKING: f"{_NO_LACK}, but retries may leave some reserved",
+    Addresses.BOTH: f"{_NO_LACK}, but retries may leave some reserved",
+    Addresses.HELD: _NO_LACK,
+    Addresses.CONFIGURED: _NO_LACK,
 }
+"""What a message says of addresses. Whether the range is full is exhausted_range's to say."""
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -200,15 +202,11 @@ def _meaning(group: Group, snapshot: Snapshot) -> Iterator[str]:
         yield f"{they} volumes, and kubelets from 1.28 send no Event about those that are late"
     if failure is None or group.cause is WaitCause.VOLUME_PENDING:
         return
-    entry = _entry(failure)
+    entry = entry_of(failure)
     if entry is None:
         yield "nodeleak does not know this message, nor whether it is about addresses"
     elif entry.addresses in _ABOUT:
         yield _ABOUT[entry.addresses]
-
-
-def _entry(failure: SandboxFailure) -> Entry | None:
-    return next((entry for entry in catalog.entries() if entry.key == failure.entry), None)
 
 
 def _clauses(evidence: Sequence[Evidence]) -> Iterator[str]:
@@ -251,17 +249,14 @@ def _steps(group: Group, evidence: Sequence[Evidence]) -> Iterator[Remedy]:
     pod = group.waits[0].pod
     namespace, _, name = pod.name.partition("/")
     failure = group.failure
-    entry = _entry(failure) if failure else None
     if failure and failure.exhausted:
         yield from _about_range(evidence)
-    elif entry:
-        values = message_values(failure)
-        yield Remedy(f"What it means: {catalog.fill_in(entry.meaning, values)}")
-        for step in entry.steps:
-            yield Remedy(catalog.fill_in(step, values))
+    elif failure and entry_of(failure):
+        yield from remedies(failure)
     elif failure and group.cause is not WaitCause.VOLUME_PENDING:
         yield Remedy(
-            "Look for what comes before and after this message in the runtime's log:",
+            "Look for what comes before and after this message in the runtime's log (k3s and RKE2: "
+            f"`{LOG_FILES}`):",
             "journalctl -u containerd -u crio -u 'k3s*' -u 'rke2*' --since=-10min",
         )
     text = "See all that the kubelet says of the pod that has waited longest:"

@@ -394,7 +394,7 @@ def test_pods_that_cannot_be_removed_are_told_without_an_address_of_host_local()
         assert at_once(killing(without_address(ago))) == expected, ago
     report = after(killing(without_address(HOUR, HOUR, HOUR, HOUR, HOUR, HOUR)))
     stuck = found(report)
-    assert "4 pods should have been gone since" in stuck.headline
+    assert "4 pods should have been gone, the first since 2026-" in stuck.headline
     assert "plugin calico fails: error getting ClusterInformation" in stuck.headline
     assert stuck.details[-1] == "the Events of 2 others were not listed"
     assert stuck.pods == tuple(f"shop/gone-{n}" for n in range(4))
@@ -411,6 +411,20 @@ def test_a_cause_that_also_keeps_pods_from_starting_is_told_by_the_pods_that_wai
     assert found(report).told_by == "waiting_pods"
     (step,) = advice(DETECTOR, report)
     assert "waiting_pods" in step.text
+
+
+def test_the_pods_that_wait_report_only_the_cause_that_still_keeps_some_waiting() -> None:
+    snapshot = without_address(HOUR)
+    (gone,) = (each for each in snapshot.pods.known() if each.deletion)
+    refused = REFUSED.partition(": plugin")[2].replace("(delete)", "(add)").replace('\\"', '"')
+    earlier = Event(f"{CONTAINERD_SAYS}plugin{refused}", ago=50 * MINUTE)
+    late = waits("shop/late")
+    snapshot = replace(snapshot, pods=Known((*snapshot.pods.known(), late)))
+    snapshot = with_events(snapshot, Event("pulling is slow", "FailedMount"), of=[late])
+    snapshot = with_events(snapshot, earlier, Event(REFUSED, "FailedKillPod"), of=[gone])
+    report = after(snapshot)
+    assert found(report).told_by == "", "the pod failed to start before it was deleted"
+    assert any("calico-node" in step.text for step in advice(DETECTOR, report))
 
 
 def test_pods_are_not_called_stuck_without_a_recent_word_of_the_kubelet() -> None:
@@ -438,9 +452,29 @@ def test_no_teardown_is_called_stuck_while_no_kubelet_runs() -> None:
     assert at_once(replace(stopped, node=Known(down))) == []
     unknown_program = replace(stopped, node=Known(replace(down, ready=True)))
     assert at_once(unknown_program) == [Severity.WARNING]
+    assert gap_of(DETECTOR, without(stopped, "node")).startswith("node: ")
 
 
 def test_events_that_cannot_be_read_may_hide_pods_that_cannot_be_removed() -> None:
     unread = without(without_address(HOUR), "sandbox_failures")
     assert gap_of(DETECTOR, unread).startswith("sandbox_failures")
-    assert not after(without(on_cri(), "sandbox_failures")).gaps
+    young = replace(unread, processes=Known(processes(kubelet=4 * MINUTE)))
+    told = without(deleted(HOUR), "sandbox_failures")
+    for nothing_hidden in (without(on_cri(), "sandbox_failures"), young, told):
+        assert DETECTOR not in {gap.detector for gap in after(nothing_hidden).gaps}
+
+
+def test_without_the_right_to_list_events_it_is_unknown_whether_late_pods_can_be_removed() -> None:
+    forbidden = NotRequested("sandbox_failures", "the account may not list events")
+    late = replace(without_address(HOUR), sandbox_failures=forbidden)
+    (gap,) = (gap for gap in after(late).gaps if gap.detector == DETECTOR)
+    assert (gap.why, gap.chosen) == ("sandbox_failures: the account may not list events", True)
+    # What is unavailable is not hidden by what was not requested.
+    unread = without(replace(deleted(HOUR), sandbox_failures=forbidden), "containers")
+    (gap,) = (gap for gap in after(unread).gaps if gap.detector == DETECTOR)
+    assert (gap.why, gap.chosen) == ("containers: it gave no word", False)
+
+
+def test_pods_that_were_not_read_may_hide_some_that_cannot_be_removed() -> None:
+    for snapshot in (killing(without_address(HOUR)), killing(deleted(HOUR))):
+        assert gap_of(DETECTOR, without(snapshot, "pods")).startswith("pods: ")

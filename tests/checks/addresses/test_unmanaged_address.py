@@ -151,6 +151,9 @@ def test_an_address_of_the_range_that_no_file_reserves_is_told_if_it_lasts() -> 
     for source in ("processes", "pods", "runtimes"):
         gap = gap_of(DETECTOR, without(node(JAVA), source))
         assert gap == f"{source}: it gave no word", "who has it, and for how long, is not known"
+    stopped = replace(b.the_node(node()), ready=False, not_ready="Kubelet stopped posting.")
+    without_kubelet = node(JAVA, node=[stopped], processes=[b.processes(kubelet=None)])
+    assert messages(without_kubelet), "the runtime has run for long, and has no such container"
     assert b.scanned(node(JAVA), node()).findings == ()
     assert b.scanned(node(JAVA), node(replace(JAVA, pid=4712))).findings == ()
 

@@ -131,6 +131,8 @@ def test_without_a_known_claim_the_message_names_every_waiting_pod_with_one() ->
     )
     assert ", shop/b since" in finding.message
     assert "inline" not in finding.message
+    old = the(replace(snapshot, server_version="v1.21.5"))
+    assert any("delete the pods that may wait for" in step.text for step in old.steps)
     many = the(detached(*(waiting_pod(f"shop/db-{n}") for n in range(18)), words=[])).message
     assert "shop/db-0 since" in many
     assert " and 3 more;" in many

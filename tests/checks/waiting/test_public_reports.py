@@ -140,7 +140,10 @@ REPORTED = {
         f'{BY_CONTAINERD}plugin type="bridge" failed (add): incompatible CNI versions; config is '
         '"1.0.0", plugin supports ["0.1.0" "0.2.0" "0.3.0" "0.3.1" "0.4.0"]',
         WaitCause.PLUGIN_FAILED,
-        ("CNI plugin bridge fails: incompatible CNI versions", "addresses are not short"),
+        (
+            "CNI plugin bridge fails: incompatible CNI versions",
+            "this message is not about a lack of addresses",
+        ),
         never=("free address",),
     ),
     "containerd ends whenever it starts": Node(
@@ -150,7 +153,7 @@ REPORTED = {
         WaitCause.SANDBOX_FAILED,
         (
             "the runtime cannot make the sandbox: connection error",
-            "host-local's addresses are not the problem",
+            "this message is not about host-local's addresses",
         ),
         never=("CNI plugin",),
     ),
@@ -158,7 +161,10 @@ REPORTED = {
         f'{CRIO}plugin type="bridge" failed (add): open /var/lib/cni/networks/cbr0/lock: '
         "permission denied",
         WaitCause.PLUGIN_FAILED,
-        ("CNI plugin bridge fails in network cbr0: open /var/lib/cni", "addresses are not short"),
+        (
+            "CNI plugin bridge fails in network cbr0: open /var/lib/cni",
+            "this message is not about a lack of addresses",
+        ),
         never=("no free address",),
     ),
     "a subnet was made smaller, and the end of its range was forgotten": Node(

@@ -70,7 +70,7 @@ def test_the_words_of_the_last_event_are_repeated_with_what_they_mean() -> None:
     assert finding.message == (
         "3 pods have waited for up to 30m: CNI plugin flannel fails in network cbr0: "
         "loadFlannelSubnetEnv failed: open /run/flannel/subnet.env: no such file or directory "
-        "(12 times, last 20s ago); host-local's addresses are not the problem; "
+        "(12 times, last 20s ago); this message is not about host-local's addresses; "
         "pods: apps/late-0, apps/late-1, apps/late-2"
     )
     assert (finding.cause, finding.network) == (WaitCause.PLUGIN_FAILED, "cbr0")
@@ -447,7 +447,7 @@ def test_each_thought_about_waiting_pods_is_a_line_of_its_own() -> None:
     head = " ".join(" ".join(lines[start:details]).split())
     assert head.endswith("no such file or directory (12 times, last 20s ago)")
     assert lines[details : details + 3] == [
-        "    - host-local's addresses are not the problem",
+        "    - this message is not about host-local's addresses",
         "    - pods: apps/late-0, apps/late-1, apps/late-2",
         "  Do:",
     ]
