@@ -42,9 +42,8 @@ def subnet_range(subnet: str, first: str = "", last: str = "", gateway: str = ""
     to give anything out, or outside.
     """
     if not all(isinstance(text, str) for text in (subnet, first, last, gateway)):
-        raise ValueError(
-            f"{subnet} is not a range"
-        )  # a number would be an address, and so would true
+        # A number would be an address, and so would true.
+        raise ValueError(f"{subnet} is not a range")
     network: IPv4Network | IPv6Network = ip_network(subnet, strict=False)
     if network.num_addresses < 4:  # noqa: PLR2004 (a /31 or /32: host-local refuses it)
         raise ValueError(f"{subnet} is too small to allocate from")
