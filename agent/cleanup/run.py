@@ -309,7 +309,7 @@ class Cleaner:
         `outcomes`: those of the batch so far. Once it has refused, it is not read again: an API
         server that is away would be waited for each time.
         """
-        earlier = outcomes[-1].refusals if outcomes else ()
+        earlier = (each for outcome in outcomes for each in outcome.refusals)
         refusal = next((each for each in earlier if each.reason in _OF_BRAKE), None)
         refusal = refusal or guards.refusal_of_brake(self.read_brake())
         return Outcome(request, Verdict.REFUSED, (refusal,)) if refusal else None

@@ -148,11 +148,12 @@ def _show(kubectl: Kubectl, chosen: _Brake) -> int:
         warn(f"to set and end it with kubectl alone: {chosen.commands}")
         return DONE
     item = json.loads(found)
-    since = truncate(item["metadata"].get("creationTimestamp") or "an unknown time")
+    since = item["metadata"].get("creationTimestamp")
+    state = f"has been on since {escape(truncate(since))}" if since else "is on"
     reason = truncate((item.get("data") or {}).get("reason") or "", _MAX_REASON)
     because = quote(reason) if reason else "no reason was given"
     write(
-        f"The brake {chosen.namespace}/{chosen.name} is on since {escape(since)}: {because}\n"
+        f"The brake {chosen.namespace}/{chosen.name} {state}: {because}\n"
         "Nothing is released. To end it: kubectl nodeleak brake off\n"
     )
     return FOUND

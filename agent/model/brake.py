@@ -24,6 +24,6 @@ class Brake:
     @property
     def description(self) -> str:
         """Which brake is on, since when and why, in one line."""
-        since = f" since {format_time(self.since)}" if self.since else ""
+        state = f"has been on since {format_time(self.since)}" if self.since else "is on"
         reason = f": {truncate(self.reason)}" if self.reason else ""
-        return f"the brake {self.name} is on{since}{reason}"
+        return f"the brake {self.name} {state}{reason}"

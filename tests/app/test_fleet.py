@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from urllib.error import URLError
-from urllib.request import urlopen
+from typing import Final
 
 from tests import processes
-from tests.control_plane import free_ports
+from tests.cli.commands import Daemon, running, served
 from tests.fakes.engine import engine
 from tests.fakes.fleet import FakeFleet, leak, leaking
 from tests.fakes.host import Host, build, write_kubeconfig, write_store
@@ -30,6 +29,7 @@ _LATER = "10.244.1.104"
 class _Agent:
     name: str
     host: Host
+    daemon: Daemon
     port: int
 
     @property
@@ -38,13 +38,12 @@ class _Agent:
         return {ip for ip in (*_LEAKED, _LATER) if (self.host.store / ip).exists()}
 
     def value(self, metric: str) -> float | None:
-        """Return one sample of its metrics; None: there is none, or it does not answer."""
+        """Return one sample of its metrics; None: there is none, or it does not answer yet."""
         try:
-            with urlopen(f"http://127.0.0.1:{self.port}/metrics") as answer:
-                lines = answer.read().decode().splitlines()
-        except (URLError, ConnectionError):
+            _, text = served(self.port, "/metrics")
+        except OSError:
             return None
-        values = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        values = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
         return next((float(value) for name, _, value in values if name == metric), None)
 
     def refused(self, reason: str) -> float:
@@ -56,21 +55,23 @@ class _Agent:
         """Return what a person runs in its pod."""
         return [
             *(sys.executable, "-m", "agent", "clean", "--apply", "--output=json"),
-            *(f"--node={self.name}", f"--kubeconfig={self.host.kubeconfig}", "--probe=off"),
-            *("--cleanup-network=auto", "--brake=kube-system/nodeleak-brake", "--api-timeout=60s"),
-            *self.host.options,
+            *_options(self.name, self.host),
         ]
 
-    @property
-    def command(self) -> list[str]:
-        return [
-            *(sys.executable, "-m", "agent", "run", f"--node={self.name}"),
-            *(f"--kubeconfig={self.host.kubeconfig}", f"--listen=127.0.0.1:{self.port}"),
-            *("--cleanup=auto", "--cleanup-network=auto", f"--cleanup-node-label={_LABEL}=auto"),
-            *("--brake=kube-system/nodeleak-brake", "--interval=1s", "--confirm-after=0s"),
-            *("--probe=off", "--events=off", "--api-timeout=60s", "--stale-after=1h"),
-            *self.host.options,
-        ]
+
+def _options(name: str, host: Host) -> list[str]:
+    return [
+        *(f"--node={name}", f"--kubeconfig={host.kubeconfig}", "--probe=off"),
+        *("--cleanup-network=auto", "--brake=kube-system/nodeleak-brake"),
+        *("--api-timeout=60s", "--docker-timeout=60s"),
+        *host.options,
+    ]
+
+
+_OF_DAEMON: Final = (
+    *("--listen=127.0.0.1:0", "--cleanup=auto", f"--cleanup-node-label={_LABEL}=auto"),
+    *("--interval=1s", "--confirm-after=0s", "--events=off", "--stale-after=1h"),
+)
 
 
 @contextmanager
@@ -79,22 +80,36 @@ def _fleet() -> Iterator[tuple[FakeFleet, list[_Agent]]]:
         nodes = [leaking(f"worker-{number}", _LEAKED) for number in range(_AGENTS)]
         fleet = FakeFleet(*nodes)
         url = stack.enter_context(fleet.serve())
-        agents: list[_Agent] = []
-        for node, port in zip(nodes, free_ports(_AGENTS), strict=True):
+        daemons: list[tuple[str, Host, Daemon]] = []
+        for node in nodes:
             host = build(Path(directory, node.name), node)
             write_kubeconfig(host, url)
             stack.enter_context(engine(host.docker_socket, node))
-            agent = _Agent(node.name, host, port)
-            log = host.root / "agent.log"
-            stack.enter_context(processes.running(agent.command, log, processes.environment()))
-            agents.append(agent)
-        yield fleet, agents
+            daemon = stack.enter_context(running(*_OF_DAEMON, *_options(node.name, host)))
+            daemons.append((node.name, host, daemon))
+        yield fleet, [_Agent(*each, _port(each[-1])) for each in daemons]
+
+
+def _port(daemon: Daemon) -> int:
+    """Wait until it serves HTTP, and return where."""
+
+    def ports() -> list[int]:
+        assert daemon.process.poll() is None, daemon.lines
+        return [event["port"] for event in daemon.events if event["event"] == "agent.started"]
+
+    until(ports, "the agent has started", _LIMIT)
+    return ports()[0]
 
 
 def _until(agents: Iterable[_Agent], what: str, is_so: Callable[[_Agent], bool]) -> None:
-    """Wait until it is so for each agent."""
+    """Wait until it is so for each agent. One that has ended is not waited for."""
+
+    def holds(agent: _Agent) -> bool:
+        assert agent.daemon.process.poll() is None, agent.daemon.lines
+        return is_so(agent)
+
     for agent in agents:
-        until(partial(is_so, agent), f"{agent.name}: {what}", _LIMIT)
+        until(partial(holds, agent), f"{agent.name}: {what}", _LIMIT)
 
 
 def _refuses(reason: str) -> Callable[[_Agent], bool]:

@@ -95,7 +95,7 @@ BRAKED = Brake("kube-system/nodeleak-brake", on=True, reason="incident 42", sinc
 TORN = "/x/torn.json: no entry"
 SITUATIONS: tuple[tuple[Reason, str, Snapshot, dict[str, Any]], ...] = (
     (Reason.HALTED, HALTING.reappearance, node(LEAK), {"journal": Journal((HALTING,))}),
-    (Reason.BRAKE_ON, "the brake kube-system/nodeleak-brake is on since 2026-03-26 20:00:00Z: incident 42",
+    (Reason.BRAKE_ON, "the brake kube-system/nodeleak-brake has been on since 2026-03-26 20:00:00Z: incident 42",
      node(LEAK, brake=BRAKED), {}),
     (Reason.SOURCE_UNAVAILABLE, "node: it gave no word", b.without(node(LEAK), "node"), {}),
     (Reason.TEARDOWN_PENDING, "its checkpoint remains", node(LEAK, Checkpoint(THE_ID, "shop/gone")), {}),

@@ -315,6 +315,18 @@ def test_the_brake_is_read_again_before_each_release_and_once_it_refuses_no_othe
             }, "nothing is paused by it"
 
 
+def test_the_brake_is_not_read_again_after_a_refusal_of_the_probe_between_two_of_its_own() -> None:
+    first, second, third = leaks(3)
+    daemon = Daemon(owners=Owners(refusals={second.ip: Reason.ADDRESS_IN_USE}))
+    daemon.brake = Unavailable("brake", "the API server is away")
+    assert reasons_of(daemon.twice(first, second, third)) == [
+        [Reason.SOURCE_UNAVAILABLE],
+        [Reason.ADDRESS_IN_USE],
+        [Reason.SOURCE_UNAVAILABLE],
+    ]
+    assert daemon.brake_readings == 1
+
+
 def test_a_dry_run_names_the_brake_and_how_to_end_it() -> None:
     daemon = Daemon()
     daemon.cleaner = daemon.new_cleaner(dry_run=True)

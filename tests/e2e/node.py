@@ -75,12 +75,15 @@ def run(
 
 
 def eventually(check: Callable[[], T], seconds: float = 180, equal: object = _ANYTHING) -> T:
-    """Repeat `check` until it passes, and returns `equal` if that is given; after `seconds`, raise its last failure."""
+    """Repeat `check` until it passes, and returns `equal` if that is given; after `seconds`, raise its last failure.
+
+    What it looks up or unpacks may not be there yet.
+    """
     deadline = time.monotonic() + seconds  # noqa: TID251 (a real node takes real time)
     while True:
         try:
             return _checked(check, equal)
-        except (AssertionError, OSError):
+        except (AssertionError, OSError, LookupError, ValueError):
             if time.monotonic() > deadline:  # noqa: TID251
                 raise
         time.sleep(0.2)  # noqa: TID251

@@ -188,7 +188,9 @@ class Nodeleak:
     def restore(
         self, *options: str, codes: Sequence[int] = (0,), wrapped: Sequence[str] = ()
     ) -> str:
-        return run(*wrapped, NODELEAK, "restore", *options, codes=codes, env=self._settings).stdout
+        """Return its text as one line: sentences may be broken anywhere."""
+        done = run(*wrapped, NODELEAK, "restore", *options, codes=codes, env=self._settings)
+        return " ".join(done.stdout.split())
 
     def resume(self) -> str:
         return run(NODELEAK, "resume", env=self._settings).stdout

@@ -3,6 +3,7 @@
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -256,11 +257,8 @@ def _let_clocks_tell_apart(daemon: Daemon) -> None:
 def test_a_plugin_without_a_healthy_device_is_not_called_missing(
     cluster: Cluster, vms: Vms, nodeleak: Nodeleak, tmp_path: Path
 ) -> None:
-    with DevicePlugin(tmp_path / "plugin.log", (), "--unhealthy"):
-        eventually(lambda: _offered(cluster), equal=("3", "0"))
-        vms.make("unlucky")
-        vms.refused("unlucky")
-        found = eventually(lambda: _refused_now(nodeleak, "default/unlucky"))
+    with _failing_plugin(cluster, vms, tmp_path, "--unhealthy", healthy="0"):
+        found = eventually(lambda: _rejected(nodeleak.scan())["default/unlucky"])
         assert found["cause"] in {"unhealthy", "unverified"}
         assert "no healthy device" in found["message"]
 
@@ -268,16 +266,21 @@ def test_a_plugin_without_a_healthy_device_is_not_called_missing(
 def test_a_plugin_that_crashes_in_allocate_is_the_cause(
     cluster: Cluster, vms: Vms, nodeleak: Nodeleak, tmp_path: Path
 ) -> None:
-    with DevicePlugin(tmp_path / "plugin.log", (), "--crash"):
-        eventually(lambda: _offered(cluster), equal=("3", "3"))
-        vms.make("unlucky")
-        vms.refused("unlucky")
-        found = eventually(lambda: _refused_now(nodeleak, "default/unlucky"))
+    with _failing_plugin(cluster, vms, tmp_path, "--crash", healthy="3"):
+        found = eventually(lambda: _rejected(nodeleak.scan())["default/unlucky"])
         assert found["cause"] == "plugin_restart"
 
 
-def _refused_now(nodeleak: Nodeleak, pod: str) -> dict[str, Any]:
-    return _rejected(nodeleak.scan(codes=(0, 1)))[pod]
+@contextmanager
+def _failing_plugin(
+    cluster: Cluster, vms: Vms, directory: Path, option: str, healthy: str
+) -> Iterator[None]:
+    """Let the kubelet reject a pod because of a plugin that runs with this option."""
+    with DevicePlugin(directory / "plugin.log", (), option):
+        eventually(lambda: _offered(cluster), equal=("3", healthy))
+        vms.make("unlucky")
+        vms.refused("unlucky")
+        yield
 
 
 def test_a_missing_plugin_is_late_after_a_minute_and_a_blocking_finalizer_is_named(

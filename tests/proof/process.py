@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
-from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -128,10 +127,9 @@ class InMemory:
     def __init__(self, ask: Answered, setup: Setup) -> None:
         self._ask, self._setup = ask, setup
         self._reserved: set[str] = set()
-        # By this clock, each reading is too old for the next release.
-        clock = count(0, 2 * MAX_AGE_SECONDS)
+        self._seconds = 0.0
         self._brake = BrakeSource(
-            "kube-system/nodeleak-brake", lambda: ask("brake"), clock.__next__
+            "kube-system/nodeleak-brake", lambda: ask("brake"), lambda: self._seconds
         )
 
     def sources(self) -> Sources:
@@ -197,6 +195,7 @@ class InMemory:
     def read_brake(self) -> Any:
         if not self._setup.brake:
             return NotRequested("brake", "--brake=off")
+        self._seconds += 2 * MAX_AGE_SECONDS  # what was read before is too old for this release
         return self._brake.read_now()
 
     def reread_brake(self) -> Any:

@@ -12,10 +12,11 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from threading import Event, Thread
+from threading import Event
 from typing import Any, Final
 
 from tests.e2e.modern.node import ModernNode
@@ -44,22 +45,24 @@ class Churn:
     def run(self, daemon: Daemon, seconds: float) -> None:
         """Let pods come and go for so long, and take what `scan` and the daemon report."""
         over = Event()
-        looking = Thread(target=self._look, args=(over,), daemon=True)
-        looking.start()
-        try:
-            with self._deployment() as deployment:
-                self._come_and_go(deployment, daemon, time.monotonic() + seconds)
-        finally:
-            over.set()
-            looking.join()
+        with ThreadPoolExecutor(1) as pool:
+            looking = pool.submit(self._look, over)
+            try:
+                with self._deployment() as deployment:
+                    self._come_and_go(deployment, daemon, looking, time.monotonic() + seconds)
+            finally:
+                over.set()
+        looking.result()
         self._take("the daemon", daemon.events("finding.opened"))
         for network, count in daemon.metrics().leaks_confirmed.items():
             self.reported.append(f"the daemon confirmed {count:g} leaks in {network}")
 
-    def _come_and_go(self, deployment: str, daemon: Daemon, deadline: float) -> None:
+    def _come_and_go(
+        self, deployment: str, daemon: Daemon, looking: Future[None], deadline: float
+    ) -> None:
         changes = (self._pods, self._never_started, self._completed, lambda: self._roll(deployment))
         next_progress = time.monotonic() + _PROGRESS
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not looking.done():  # it goes on unless a scan fails
             self._chance.choice(changes)()
             if time.monotonic() > next_progress:
                 next_progress += _PROGRESS

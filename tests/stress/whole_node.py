@@ -79,19 +79,19 @@ class _DeployedDaemon(Cleaner):
         self.start()
 
     def end(self) -> None:
-        if self._daemon is not None:
-            self._lines = self.lines()
-            self._daemon = None
+        ended, self._daemon = self._daemon, None
         with contextlib.redirect_stdout(io.StringIO()):  # it shows its log, which is long
             self._ends.close()
+        self._lines += ended.lines() if ended else []
 
     def lines(self) -> list[dict[str, Any]]:
         return self._lines + (self._daemon.lines() if self._daemon else [])
 
     @property
     def port(self) -> int | None:
-        """Where it serves HTTP; None: it does not run now."""
-        return self._daemon.port if self._daemon else None
+        """Where it serves HTTP; None: it does not run now. Another thread may be ending it."""
+        daemon = self._daemon
+        return daemon.port if daemon else None
 
     def result(self) -> dict[str, Any]:
         events = Counter(line["event"] for line in self.lines())

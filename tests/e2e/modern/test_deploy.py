@@ -199,6 +199,7 @@ def test_the_brake_stops_the_daemon_and_a_person_until_it_ends(
 
         # Without the right to read it, it is not known to be off.
         agent.kubectl("delete", "rolebinding", "nodeleak")
+        eventually(lambda: _may_read_the_brake(agent), equal="no")
         agent.kubectl("delete", "configmap", "nodeleak-brake")
         unread = {"network": node.network, "reason": "source_unavailable"}
         eventually(lambda: (refused(**unread) or 0) >= 3, equal=True)
@@ -207,6 +208,13 @@ def test_the_brake_stops_the_daemon_and_a_person_until_it_ends(
     finally:
         plugin("brake", "off")
     eventually(lambda: node.reserved().keys(), equal=healthy.keys())
+
+
+def _may_read_the_brake(agent: Deployment) -> str:
+    """Return `yes` or `no`: the API server takes a moment to notice that a right has gone."""
+    account = "--as=system:serviceaccount:kube-system:nodeleak"
+    words = ("auth", "can-i", "list", "configmaps/nodeleak-brake", account)
+    return agent.kubectl(*words, codes=(0, 1)).strip()
 
 
 @pytest.mark.usefixtures("policy")

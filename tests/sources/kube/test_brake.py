@@ -1,7 +1,6 @@
 """The brake: an object is on, an empty list is off, and anything else is unknown."""
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,10 @@ from agent.sources.kube import service_account
 from agent.sources.kube.brake import BrakeSource
 from agent.sources.source_error import SourceError
 from tests.builders import NOW
-from tests.sources.kube.connections import running
+from tests.sources.kube.connections import Hurry, running
 from tests.sources.kube.old_server import listed
 from tests.sources.reading import HEALTHY, read
-from tests.wire import Answer, FakeServer, Request, hang, http, kubeconfig, until
+from tests.wire import Answer, FakeServer, Request, http, kubeconfig, until
 
 NAME = "kube-system/nodeleak-brake"
 PATH = "/api/v1/namespaces/kube-system/configmaps"
@@ -163,6 +162,8 @@ def test_the_daemon_watches_it_and_sees_a_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items: list[dict[str, Any]] = []
+    clock, ahead = loop.clock, 0.0
+    monkeypatch.setattr(loop, "clock", lambda: clock() + ahead)
 
     def answer(request: Request) -> Answer:
         if request.path == PATH and "watch=1" not in request.target:
@@ -170,7 +171,7 @@ def test_the_daemon_watches_it_and_sees_a_change(
         # Every watch fails: the next attempt lists again after 410.
         if request.path == PATH:
             return [http(json.dumps({"message": "expired"}), "410 Gone")]
-        return hang(server)
+        return [http(json.dumps({"message": "not asked for here"}), "404 Not Found")]
 
     with FakeServer(answer) as server:
         config = kubeconfig(tmp_path / "kubeconfig", server.url)
@@ -178,14 +179,12 @@ def test_the_daemon_watches_it_and_sees_a_change(
         sources, watches = watched(load("run", given, {}))
         assert [watch.source for watch in watches] == ["pods", "node", "brake"]
         assert isinstance(read(sources.snapshot, "brake"), Unavailable), "nothing was read yet"
-        stop = threading.Event()
-        with running(watches[2:], stop):
+        with running(watches[2:], Hurry()):
             until(lambda: read(sources.snapshot, "brake") == Known(OFF), "the watch has the list")
             items.append(configmap())
             until(lambda: read(sources.snapshot, "brake") == Known(ON), "the watch has the object")
             assert sources.brake() == Known(ON)
-            clock = loop.clock
-            monkeypatch.setattr(watches[2], "_clock", lambda: clock() + 10_000)
+    ahead = 10_000.0
     stale = read(sources.snapshot, "brake")
     assert isinstance(stale, Unavailable), "a stale watch is not off"
     assert "no event for" in stale.why
