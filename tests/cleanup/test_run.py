@@ -334,7 +334,7 @@ def test_a_dry_run_names_the_brake_and_how_to_end_it() -> None:
     blockers = {blocker.by: blocker for blocker in daemon.twice(LEAK, brake=on).blockers}
     blocker = blockers[BlockedBy.BRAKE_ON]
     assert blocker.network is None
-    assert "since 2026-03-26T20:00:00Z: incident 42" in blocker.why
+    assert "since 2026-03-26 20:00:00Z: incident 42" in blocker.why
     assert "kubectl nodeleak brake off" in blocker.why
     assert daemon.brake_readings == 0, "it releases nothing"
     ended = daemon.twice(LEAK, brake=replace(on, on=False)).blockers

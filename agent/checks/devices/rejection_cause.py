@@ -220,9 +220,12 @@ class _Case(Evidence):
         return unverified(f"{contradiction}{self.other_sockets_bound(self.window.earliest)}")
 
     def _explain_idle_plugin(self) -> Explanation | None:
-        """Explain a rejection by a plugin that is connected and reports no healthy device."""
+        """Explain a rejection by a plugin that is connected and reports no healthy device.
+
+        None: there is none, or it bound its socket later.
+        """
         bound = self.idle_since()
-        if bound is None or bound + WHOLE_SECOND > self.window.earliest:
+        if bound is None or self.window.latest <= bound:
             return None
         if self.rejection.refused is RejectionKind.UNREGISTERED:
             return None
@@ -230,6 +233,8 @@ class _Case(Evidence):
             f"the plugin of {self.resource} bound its socket at {format_time(bound)}, is connected "
             f"and reports no healthy device{self.node_status()}; the pod was rejected {self.when}"
         )
+        if self.window.earliest < bound + WHOLE_SECOND:
+            return unverified(f"{evidence}, which may have been before the plugin had registered")
         return Explanation(RejectionCause.UNHEALTHY, evidence)
 
     def _explain_race(self, registration: DeviceTransition | None) -> Explanation:
@@ -330,6 +335,9 @@ class _Case(Evidence):
             return unverified(f"{none}, by the known history")
         said_so = self.rejection.refused in {RejectionKind.PLUGIN_GONE, RejectionKind.UNREGISTERED}
         dropped = any(loss.what is TransitionKind.DROPPED for loss in losses)
+        came_back = any(change.what is TransitionKind.REGISTERED for change in later)
+        if not (said_so or dropped or came_back) and (idle := self._explain_idle_plugin()):
+            return idle
         gone = said_so or dropped or self.plugin_gone(lost, later)
         if gone is None:
             sockets = self.other_sockets_bound(lost)

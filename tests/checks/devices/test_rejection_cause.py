@@ -296,6 +296,15 @@ def test_a_connected_plugin_without_a_healthy_device_is_told_as_such() -> None:
         "has had no healthy device since, although its plugin is connected (it bound" in found.why
     )
     assert "has not been registered since" not in found.why
+    # By the API server's clock, it may have been before or after the plugin was there.
+    refused = gpu_pod(ago=969, refused=INSUFFICIENT)
+    assert refused.rejection is not None
+    refused = replace(refused, rejection=replace(refused.rejection, by_api=True, available=0))
+    lost = (transition(REGISTERED, GPU, ago=seconds(990)), transition(LOST, GPU, ago=seconds(980)))
+    for history in (start, (RACE[0], *lost, RACE[1])):
+        found = cause_of(refused, *history, healthy=(), written=970, kubelet="v1.20.2")
+        assert found.cause is RejectionCause.UNVERIFIED
+        assert "may have been before the plugin had registered" in found.why
     # Without knowing the connection nothing is claimed: the kubelet would have dropped it by now.
     found = cause_of(gpu_pod(ago=100), *start, healthy=(), written=960, connected=None)
     assert found.cause is RejectionCause.UNVERIFIED
