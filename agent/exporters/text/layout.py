@@ -20,10 +20,26 @@ _P = ParamSpec("_P")
 _MAX_WIDTH: Final = 100
 """Longer lines of prose are hard to read, also in a file. Tables are as wide as the terminal."""
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
+_ERRORS: Final = (
+    "cni plugin not initialized",
+    "connection refused",
+    "context deadline exceeded",
+    "device or resource busy",
+    "file exists",
+    "no IP addresses available in range set",
+    "no route to host",
+    "no space left on device",
+    "no such file or directory",
+    "permission denied",
+    "read-only file system",
+    "too many open files",
+)
+"""The ends of messages of others: what people search for."""
 _UNBROKEN: Final = re.compile(
     r"`[^`]*`|'(?:nodeleak|kubectl) [^']*'|\d{4}-\d\d-\d\d \d\d:|[^\s;]+=(?:'[^']*'|\"[^\"]*\")"
+    f"|{'|'.join(_ERRORS)}"
 )
-"""Commands, their quoted options, and times, which stay on one line."""
+"""Commands, their quoted options, times and known errors, which stay on one line."""
 
 _FLEXIBLE: Final = {"CAUSE", "POD", "RESOURCE", "SOCKET", "STATES", "WHY"}
 """Columns that are shortened on a narrow terminal."""
