@@ -348,7 +348,12 @@ def _api_server(of: _Node, answer: _Response) -> Iterator[Path]:
     content = of.root / "content"
     with FakeServer(lambda request: [answer(request, content.read_bytes)]) as server:
         path = kubeconfig(of.root / "kubeconfig", server.url)
-        of.options |= {"api": "on", "node": "worker-1", "kubeconfig": f"{path}"}
+        of.options |= {
+            "api": "on",
+            "brake": "kube-system/nodeleak-brake",
+            "node": "worker-1",
+            "kubeconfig": f"{path}",
+        }
         yield content
 
 
@@ -392,6 +397,7 @@ _API: Final = (
     Fuzzer("node-list", _api(_at("/nodes"), "node")),
     Fuzzer("pod-event", _watch("pods", _as_event)),
     Fuzzer("node-event", _watch("node", _as_event)),
+    Fuzzer("brake-list", _api(_at("/configmaps"), "brake")),
     Fuzzer("sandbox-events", _api(_at("/events"), "sandbox_failures")),
     Fuzzer("volumes", _api(_as_object, "attachments")),
     Fuzzer("autoscaler", _api(_at("/nodes"), "autoscaler")),
