@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from agent.exporters.rows import event_time
 from agent.exporters.text.layout import as_text, by_reason, fill, fill_each, section
-from agent.model.text import format_age
+from agent.model.text import format_age, join_names
 
-_MAX_RUN: Final = 12
-"""How many consecutive events of one kind are printed: hundreds of pods can be rejected at once."""
+_MAX_RUN: Final = 3
+"""How many consecutive events of one kind are printed in full: hundreds of pods can be rejected at once."""
 _SMALL_SKEW: Final = 2
 """Seconds. Latency and rounding; a greater difference is a wrong clock."""
 _APPROXIMATE: Final = (
@@ -61,14 +61,21 @@ def _table(rows: Sequence[tuple[str, str]], columns: int | None) -> Iterator[str
 
 
 def _rows(events: Sequence[dict[str, Any]], *, verbose: bool) -> Iterator[tuple[str, str]]:
-    for what, run in groupby(events, key=lambda event: event["what"]):
+    for (what, _), run in groupby(events, key=_kind):
         alike = list(run)
         shown = alike if verbose else alike[:_MAX_RUN]
         for event in shown:
             yield _marked_time(event), event["text"]
-        if more := len(alike) - len(shown):
-            text = f"… and {more} more {what} until this time: use -v to list all"
-            yield _marked_time(alike[-1]), text
+        if more := alike[len(shown) :]:
+            subjects = join_names([event["subject"] for event in more])
+            text = f"… and {len(more)} more {what} until this time: {subjects} (-v lists each)"
+            yield _marked_time(more[-1]), text
+
+
+def _kind(event: dict[str, Any]) -> tuple[str, str]:
+    """Return what two events have in common: rejected pods, also the reason."""
+    what = event["what"]
+    return what, event["text"].replace(event["subject"], "") if what == "rejected" else ""
 
 
 def _marked_time(event: dict[str, Any]) -> str:
