@@ -5,6 +5,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -106,11 +107,16 @@ class ModernNode:
 
     @contextlib.contextmanager
     def replaced_plugin(self, name: str, script: str) -> Iterator[None]:
-        """Put a script in place of a CNI plugin, which it finds as `"$0.real"`."""
-        plugin, real = self.plugins / name, self.plugins / f"{name}.real"
-        plugin.rename(real)
-        plugin.write_text(script)
-        plugin.chmod(0o755)
+        """Put a script in place of a CNI plugin, which it finds as `"$0.real"`.
+
+        The plugin is never missing: CRI-O would drop the network, and not look again.
+        """
+        plugin = self.plugins / name
+        real = Path(shutil.copy2(plugin, self.plugins / f"{name}.real"))
+        new = self.plugins / f"{name}.new"
+        new.write_text(script)
+        new.chmod(0o755)
+        new.replace(plugin)
         try:
             yield
         finally:

@@ -1,7 +1,7 @@
 """A CNI plugin fails in ADD and in DEL: each retry of a pod takes another address, and nothing gives it back."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 import pytest
@@ -48,20 +48,15 @@ def _no_iptables(node: ModernNode) -> Iterator[None]:
 
 
 _BROKEN: Final = """#!/bin/sh
-[ "$CNI_COMMAND" != VERSION ] || exec "${0%/*}/away"
+[ "$CNI_COMMAND" != VERSION ] || exec "$0.real"
 echo '{"cniVersion": "0.3.1", "code": 100, "msg": "broken"}'
 exit 1
 """
 
 
-@contextmanager
-def _broken(node: ModernNode) -> Iterator[None]:
+def _broken(node: ModernNode) -> AbstractContextManager[None]:
     """A plugin that refuses whatever it is asked."""
-    with _no_binary(node):
-        plugin = node.plugins / "portmap"
-        plugin.write_text(_BROKEN)
-        plugin.chmod(0o755)
-        yield
+    return node.replaced_plugin("portmap", _BROKEN)
 
 
 @pytest.mark.parametrize(
