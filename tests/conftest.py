@@ -7,9 +7,14 @@ import gc
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from agent.sources.host import mount_table
+from agent.sources.host.mount_table import OWN_PROC, MountEntry
 
 # The proof keeps hundreds of thousands of small tuples alive; frequent collections of them take 15 % of its time.
 gc.set_threshold(200_000, 50, 100)
@@ -28,6 +33,23 @@ settings.register_profile(
     "deep", parent=settings.get_profile("quick"), max_examples=500, derandomize=False
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_mount_above_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let no directory of a test look mounted from the node because /tmp is a file system of its own."""
+    read = mount_table.read_mount_table
+    above = {str(parent) for parent in tmp_path_factory.getbasetemp().parents} - {"/"}
+
+    def without_those_above(proc: Path, process: str = "1") -> tuple[MountEntry, ...]:
+        entries = read(proc, process)
+        if proc != OWN_PROC:
+            return entries
+        return tuple(entry for entry in entries if entry.point not in above)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mount_table, "read_mount_table", without_those_above)
+        yield
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
