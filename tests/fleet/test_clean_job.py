@@ -57,6 +57,8 @@ def test_the_job_of_each_daemon_set_needs_only_a_writable_store_and_it_and_the_r
             applied["spec"]["template"]["spec"],
             applied["spec"]["template"]["metadata"]["labels"],
         )
+        # The kubelet rejects a pod whose node they exclude, such as one of the chart's pool.
+        assert not {"affinity", "nodeSelector", "priorityClassName"} & spec.keys()
         assert (spec["nodeName"], spec["restartPolicy"], spec["hostNetwork"]) == (
             "worker-1",
             "Never",
