@@ -139,7 +139,7 @@ def test_another_daemon_set_is_refused(kubectl: FakeKubectl) -> None:
         assert (done.code, done.out, message in done.err) == (2, "", True)
     kubectl.daemon_sets()
     done = kubectl.run("clean-job", "worker-1")
-    assert (done.code, done.out, "found: none" in done.err) == (2, "", True)
+    assert (done.code, done.out, "deploy/clean-one-node.yaml" in done.err) == (2, "", True)
 
 
 # --run
