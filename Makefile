@@ -14,7 +14,7 @@ TOOLS := binutils chromium containerd containernetworking-plugins fish iproute2 
 # The methods of Path, which ruff's list of forbidden functions cannot name. (Nor perf_counter, which tests may use.)
 REMOVES := '\.(unlink|rmdir|rename|hardlink_to|symlink_to)\(|\.replace\([^,()=]*\)|rmtree|shutil\.move'
 
-.PHONY: help demo t test check lint unit proof packages e2e pythons arm64 stress fuzz bench clean
+.PHONY: help demo t test check fmt lint unit proof packages e2e pythons arm64 stress fuzz bench clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -39,6 +39,10 @@ check: $(READY) ## lint, types, import contracts, unit tests: 3 minutes on 2 cor
 	$(MAKE) --no-print-directory unit; tests=$$?; \
 	wait $$lint; code=$$?; cat "$$log"; \
 	[ $$tests = 0 ] && [ $$code = 0 ]
+
+fmt: $(READY) ## format the code, and repair what the linter can
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format --quiet .
 
 lint: $(READY) ## only linters, types and import contracts
 	$(BIN)/ruff check .

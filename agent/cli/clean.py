@@ -35,8 +35,9 @@ It prints for each address without a container whether it can be released, or wh
 
 examples:
   kubectl exec -n kube-system POD -- nodeleak clean
+  nodeleak clean --api=off                on the node, without credentials
+  nodeleak clean --api=off --apply --cleanup-network=auto     release the leaks
   nodeleak clean --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
-  nodeleak clean --cleanup-network auto --apply   release the leaks
 
 exit codes:
   0  done, also if there was nothing to release or every release was refused
@@ -44,7 +45,8 @@ exit codes:
   3  some data are unavailable; nothing was released
   4  a release failed; its address is still reserved
   5  interrupted by a signal; the output lists what was released
-  6  dry run: no command can release anything here; the first lines say why
+  6  dry run: nothing can be released from here, such as from a read-only pod;
+     the first lines say what to do
   70 a bug in nodeleak; 'nodeleak journal' lists what was released before
   74 cannot write the output (releases are in the journal), or the journal
 """

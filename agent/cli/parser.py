@@ -54,7 +54,7 @@ examples:
   kubectl get pods -n kube-system -l app.kubernetes.io/name=nodeleak -o wide
   kubectl exec -n kube-system POD -- nodeleak scan    (POD: the one on the node)
   nodeleak scan --api=off                             (on the node, as root)
-  nodeleak clean --api=off                            (changes nothing)
+  nodeleak clean --api=off                            (the same; changes nothing)
   nodeleak explain ContainerCreating
   nodeleak scan --node worker-1 --kubeconfig /etc/kubernetes/kubelet.conf
 

@@ -27,7 +27,7 @@ exit codes:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--anonymous", action="store_true", help="replace all names and addresses by others"
+        "--anonymous", action="store_true", help="replace all names and addresses with others"
     )
 
 

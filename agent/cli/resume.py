@@ -9,8 +9,9 @@ from agent.cli.parser import config_of
 from agent.config import UsageError
 
 HELP: Final = """\
-Cleanup halts on a node when a released container reappears, until this command. It is recorded in
-the journal. Cleanup halts again while a record of the container exists that was not restored.
+Cleanup halts on a node when a released container reappears, and stays halted until you run this
+command, which the journal records. Cleanup halts again while a record of the container exists
+that was not restored.
 
 examples:
   kubectl exec -n kube-system POD -- nodeleak resume

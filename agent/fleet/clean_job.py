@@ -42,8 +42,13 @@ def print_or_run_job(arguments: argparse.Namespace) -> int:
     namespaces = {each["metadata"]["namespace"] for each in daemon_sets}
     # A pool may have a second one, with other limits. The first one has the settings of the fleet.
     daemon_sets.sort(key=lambda each: str(each["metadata"].get("name")))
+    if not namespaces:
+        raise UsageError(
+            f"found no DaemonSet with the labels {LABELS}",
+            "release with deploy/clean-one-node.yaml, whose first lines are the commands",
+        )
     if len(namespaces) != 1:
-        found = ", ".join(sorted(namespaces)) or "none"
+        found = ", ".join(sorted(namespaces))
         raise UsageError(
             f"expected one DaemonSet with the labels {LABELS}, found: {found}",
             "choose one with --namespace",
@@ -81,6 +86,9 @@ def clean_job(
         raise UsageError(f"the DaemonSet has no {error}") from error
     spec |= {"containers": [container], "nodeName": node, "restartPolicy": "Never"}
     spec.pop("priorityClassName", None)  # it evicts no other pod
+    # The kubelet of the named node checks these. The chart's DaemonSet excludes the nodes of a pool.
+    for chosen_nodes in ("affinity", "nodeSelector"):
+        spec.pop(chosen_nodes, None)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",

@@ -27,29 +27,28 @@ _INTRO: Final = (
 )
 _EPILOG: Final = """\
 examples:
-  kubectl nodeleak status                            every node, the worst first
-  kubectl nodeleak status -l pool=web -o wide        some nodes, with pods and cleanup settings
-  kubectl nodeleak status --prometheus=http://localhost:9090   every node, without asking each agent
-  kubectl nodeleak scan worker-7                     everything about one node
-  kubectl nodeleak clean --all                       dry run: what would be released
-  kubectl nodeleak clean --all --apply               release it: asks once, then wave by wave
-  kubectl nodeleak clean-job worker-7 --apply --run  release on one node, DaemonSet unchanged
-  kubectl nodeleak brake on --reason 'incident 42'   stop every release in the cluster, at once
-  kubectl nodeleak timeline worker-7 -- --since 1h   options after -- are those of nodeleak timeline
+  kubectl nodeleak status                         every node, the worst first
+  kubectl nodeleak status -l pool=web -o wide     some nodes, with more columns
+  kubectl nodeleak scan worker-7                  everything about one node
+  kubectl nodeleak timeline worker-7 -- --since 1h
+  kubectl nodeleak clean --all                    dry run: changes nothing
+  kubectl nodeleak clean --all --apply            asks once, releases in waves
+  kubectl nodeleak clean-job worker-7 --apply --run    DaemonSet unchanged
+  kubectl nodeleak brake on --reason 'incident 42'     stop all releases
 
 exit codes:
   0  every node was asked, and its command ended with 0
-  1  status --exit-code: there are critical findings or warnings. brake: it is on
+  1  status --exit-code: critical findings or warnings. brake: it is on
   2  wrong usage
-  3  incomplete: some node has no agent or gave no answer, or its data are incomplete
+  3  incomplete: a node has no agent, gave no answer or has incomplete data
   4  clean --apply stopped: a node gave an unexpected result
   5  clean --apply was interrupted between two waves
   Otherwise the highest exit code of the nodes.
   4 and 5 of clean --apply come before 3, and 3 before all others.
 
-Rights: 'list' nodes and pods, 'get' pods, 'create' and 'get' pods/exec. brake: 'list'
-daemonsets; 'get', 'create', 'patch' and 'delete' of the ConfigMap nodeleak-brake
-(docs/kubectl.md has a ClusterRole).
+Rights: 'list' nodes and pods, 'get' pods, 'create' and 'get' pods/exec.
+brake: 'list' daemonsets; 'get', 'create', 'patch' and 'delete' the ConfigMap
+nodeleak-brake. docs/kubectl.md has a ClusterRole.
 Run 'kubectl nodeleak COMMAND --help' for the options of a command.
 """
 _STATUS: Final = """\
@@ -82,8 +81,8 @@ chmod +x ~/.local/bin/kubectl_complete-nodeleak"""
 _BRAKE: Final = """\
 Without an argument, it prints whether the brake is on, and ends with 1 if it is. 'on' makes the
 ConfigMap that the agents read, and 'off' deletes it. While it exists, no agent and no
-'nodeleak clean --apply' in a pod releases anything, on any node; nor do they if they cannot read
-it. It takes effect within seconds."""
+'nodeleak clean --apply' in a pod releases anything, on any node. An agent that cannot read it
+releases nothing either. It takes effect within seconds."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -179,17 +178,24 @@ def _add_nodes(
 
     which = parser.add_mutually_exclusive_group(required=not default_all)
     which.add_argument("nodes", nargs="*", default=[], metavar="NODE", help="name of a node")
-    which.add_argument("-l", "--selector", metavar="SELECTOR", help="nodes with these labels")
+    which.add_argument("-l", "--selector", metavar="LABELS", help="nodes with these labels")
     if not default_all:
         which.add_argument("--all", action="store_true", help="every node")
     formats = list(formats or NODE_FORMATS)
     parser.add_argument(
         "-o", "--output", choices=formats, metavar="FORMAT", help=", ".join(formats)
     )
+    _add_parallel(parser)
 
 
 def _add_named_nodes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("nodes", nargs="+", metavar="NODE", help="name of a node")
+    _add_parallel(parser)
+
+
+def _add_parallel(parser: argparse.ArgumentParser) -> None:
+    text = "ask at most N at once (20)"
+    parser.add_argument("--parallel", type=value(positive), default=20, metavar="N", help=text)
 
 
 def _add_clean(parser: argparse.ArgumentParser) -> None:
@@ -230,8 +236,8 @@ class _Command(NamedTuple):
     summary: str
     description: str = ""
     """Empty: the summary."""
-    nodes: str = "NODE..."
-    """How many, for the usage."""
+    nodes: str = "{NODE...|-l LABELS|--all}"
+    """Which, for the usage."""
     runs_on_nodes: bool = True
     """Whether it runs a command of nodeleak on each, whose options follow `--`."""
 
@@ -244,7 +250,7 @@ _COMMANDS: Final[Mapping[str, _Command]] = {
         "20s",
         "Print which nodes have problems, the worst first",
         _STATUS,
-        nodes="[NODE...]",
+        nodes="[NODE...|-l LABELS]",
         runs_on_nodes=False,
     ),
     "scan": _Command(
@@ -273,6 +279,7 @@ _COMMANDS: Final[Mapping[str, _Command]] = {
         "5m",
         "Run nodeleak restore on named nodes",
         _RESTORE,
+        nodes="NODE...",
     ),
     "clean-job": _Command(
         "clean_job",
@@ -288,7 +295,7 @@ _COMMANDS: Final[Mapping[str, _Command]] = {
         "show_or_set_brake",
         _add_brake,
         "20s",
-        "Stop every release in the cluster, end that, or print whether it is so",
+        "Stop all releases in the cluster (on, off), or show the state",
         _BRAKE,
         nodes="[on|off]",
         runs_on_nodes=False,
@@ -316,13 +323,13 @@ _COMMANDS: Final[Mapping[str, _Command]] = {
 }
 _SUMMARIES: Final = {name: command.summary for name, command in _COMMANDS.items()}
 _WITHOUT_MORE_NODES: Final = {
-    name for name, command in _COMMANDS.items() if not command.nodes.rstrip("]").endswith("...")
+    name for name, command in _COMMANDS.items() if "..." not in command.nodes
 }
 
 
 def _make_parser(chosen: str) -> argparse.ArgumentParser:
     """Return a parser of the chosen command, which lists them all."""
-    usage = f"{_PROGRAM} COMMAND [NODE...] [options] [-- options of the command on the node]"
+    usage = f"{_PROGRAM} COMMAND [NODE...] [options] [-- options on the node]"
     root = Parser(prog=_PROGRAM, usage=usage, description=reflow(_INTRO), epilog=_EPILOG)
     root.add_argument(*HELP_OPTIONS, action="help", help=argparse.SUPPRESS)
     parsers = root.add_subparsers(
@@ -338,7 +345,7 @@ def _make_parser(chosen: str) -> argparse.ArgumentParser:
 
 
 def _add_command(parsers: Any, name: str, command: _Command) -> None:
-    on_node = f"[-- options of nodeleak {name.removesuffix('-job')}]" * command.runs_on_nodes
+    on_node = "[-- options on the node]" * command.runs_on_nodes
     words = filter(None, (_PROGRAM, name, command.nodes, "[options]", on_node))
     parser = parsers.add_parser(
         name,
@@ -362,8 +369,6 @@ def _add_command(parsers: Any, name: str, command: _Command) -> None:
 def _add_common(parser: argparse.ArgumentParser, timeout: str) -> None:
     add = parser.add_argument
     seconds = value(duration_between("1s", "1h"))
-    text = "ask at most N at once (20)"
-    add("--parallel", type=value(positive), default=20, metavar="N", help=text)
     text = f"how long one node may take ({timeout})"
     add("--timeout", type=seconds, default=timeout, metavar="TIME", help=text)
     add("--context", metavar="NAME", help="context of the kubeconfig")

@@ -41,7 +41,7 @@ _SAFE: Final = r"[\w/.:@%+][\w/.:@%+=-]{0,252}"
 class Addresses(Word):
     """What a message has to do with host-local's reservations."""
 
-    DECIDE = "HL", "host-local's reservations decide: look at them."
+    DECIDE = "HL", "Look at host-local's reservations: they show the cause."
     CONFIGURED = "file", "It is about host-local, but not about a lack of addresses."
     LEAKING = "L", "It is not about addresses, but each retry can leak one."
     HELD = "H", "It is not about addresses, but pods keep theirs until they are torn down."

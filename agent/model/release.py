@@ -31,7 +31,7 @@ class Reason(Word):
     NODE_NOT_CHOSEN = (
         "node_not_chosen",
         """The Node lacks the label that --cleanup-node-label names, so the daemon only observes
-        here. A command by hand is not refused.
+        here. `nodeleak clean` is not refused.
         No setting overrides it. Label the Node: `kubectl label node NODE
         nodeleak.dev/cleanup=auto`, or whatever the setting names.""",
     )
@@ -132,14 +132,14 @@ class Reason(Word):
         "plugin_failing",
         """A CNI plugin fails, and each retry of a pod takes another address of this network:
         what the daemon releases would be taken again.
-        No setting overrides it. Repair the plugin: run `nodeleak explain failing_plugin`. A command
-        by hand is not refused.""",
+        No setting overrides it. Repair the plugin: run `nodeleak explain failing_plugin`. Only the
+        daemon refuses: `nodeleak clean` does not.""",
     )
     HOST_PORTS = (
         "host_ports",
         """Rules in iptables or nftables may still forward host ports to the address. nodeleak
         does not remove them, and they would lead to the next pod that gets it.
-        Overridden by: --release-host-ports. A command by hand is not refused.""",
+        Overridden by: --release-host-ports. Only the daemon refuses: `nodeleak clean` does not.""",
     )
     JOURNAL_UNWRITABLE = (
         "journal_unwritable",

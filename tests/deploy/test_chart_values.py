@@ -436,6 +436,9 @@ def test_the_readme_of_the_chart_is_up_to_date() -> None:
     command = [sys.executable, str(ROOT / "hack/chart"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (ours)
     assert (done.returncode, done.stderr) == (0, ""), "run hack/chart again"
+    # The page has only comments above a value.
+    beside = re.findall(r"^[^#\n]*\S +#.*$", (CHART / "values.yaml").read_text(), re.MULTILINE)
+    assert beside == []
 
 
 def test_other_names_are_in_every_reference_and_in_no_selector() -> None:

@@ -21,10 +21,12 @@ COMMANDS = (
 def test_the_overview_lists_every_command_and_each_help_fits_a_screen(
     kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     for arguments in ((), ("help",), ("--help",), ("-h",), ("--help-all",)):
         done = kubectl.run(*arguments)
         assert (done.code, all(f"\n  {name}  " in done.out for name in COMMANDS)) == (0, True)
-        assert len(done.out.splitlines()) <= 45
+        lines = done.out.splitlines()
+        assert (len(lines) <= 45, max(map(len, lines)) <= 80) == (True, True)
     assert kubectl.run("--version").out == kubectl.run("version").out
     assert kubectl.run("version").out.startswith("nodeleak ")
     monkeypatch.setenv("COLUMNS", "100")
@@ -56,6 +58,8 @@ def test_a_mistake_is_named_with_its_remedy(kubectl: FakeKubectl) -> None:
         "scan a -- --output=json": "write -o before --",
         "clean a -- --apply": "write --apply before --",
         "clean-job a -- --apply": "write --apply before --",
+        "clean-job a --parallel=2": 'unknown option "--parallel=2"',
+        "brake on --parallel=2": 'unknown option "--parallel=2"',
         "clean-job a b": 'unexpected argument "b"',
         "version a": 'unexpected argument "a"',
         "version -- -o json": "write -o before --",

@@ -53,7 +53,7 @@ ADVICE: Final = Advice(
             "CRI-O since 1.32 releases a leak that has a result in libcni's cache when it starts: "
             "there, restarting it is a remedy too."
         ),
-        Step("Neither removes its own rules for host ports (KUBE-HP-*)."),
+        Step("Neither a release nor CRI-O removes its rules for host ports (KUBE-HP-*)."),
         Step(
             "Never delete reservation files by hand: comparing `docker ps` with a directory "
             "listing takes addresses that are in use."

@@ -255,7 +255,7 @@ def test_who_has_the_address_that_a_pod_asks_for() -> None:
         f"proof on this node: 10.244.1.9 is reserved in network kubenet for container {GONE[:12]}"
         in (finding.message)
     )
-    assert "nodeleak clean --apply --ip 10.244.1.9" in text(leaked)
+    assert "nodeleak clean --ip 10.244.1.9" in text(leaked)
     in_use = found(with_events(node(waits("a/a")), Event(words.format("10.244.1.2"))))
     assert "state in use" in in_use.message
     assert "not known to be leaked" in in_use.message
