@@ -384,7 +384,7 @@ class Pod:
 FAILED_SANDBOX: Final = "FailedCreatePodSandBox"
 NETWORK_NOT_READY: Final = "NetworkNotReady"
 FAILED_KILL: Final = "FailedKillPod"
-VOLUME_REASONS: Final = ("FailedAttachVolume", "FailedMount")
+VOLUME_REASONS: Final = ("FailedAttachVolume", "FailedMount", "FailedMapVolume")
 CREATION_REASONS: Final = (
     FAILED_SANDBOX, NETWORK_NOT_READY, "FailedCreatePodContainer", "NoNetworkFound",
     "FailedPrepareDynamicResources", *VOLUME_REASONS,

@@ -62,6 +62,8 @@ ADVICE: Final = Advice(
 )
 
 LONG: Final = timedelta(minutes=5)
+_BEFORE_SANDBOX: Final = frozenset({"FailedCreatePodContainer", "FailedPrepareDynamicResources"})
+"""The reasons of Events about what the kubelet does before it asks the runtime for anything."""
 _NO_LACK: Final = "this message is not about a lack of addresses"
 _ABOUT: Final = {
     Addresses.UNRELATED: "this message is not about host-local's addresses",
@@ -254,13 +256,21 @@ def _steps(group: Group, evidence: Sequence[Evidence]) -> Iterator[Remedy]:
     elif failure and entry_of(failure):
         yield from remedies(failure)
     elif failure and group.cause is not WaitCause.VOLUME_PENDING:
-        yield Remedy(
-            "Look for what comes before and after this message in the runtime's log (k3s and RKE2: "
-            f"`{LOG_FILES}`):",
-            "journalctl -u containerd -u crio -u 'k3s*' -u 'rke2*' --since=-10min",
-        )
+        yield _log_of(failure)
     text = "See all that the kubelet says of the pod that has waited longest:"
     yield Remedy(text, f"kubectl describe pod -n {quote(namespace)} {quote(name)}")
+
+
+def _log_of(failure: SandboxFailure) -> Remedy:
+    """Return where who speaks in an Event says more: the runtime, or the kubelet itself."""
+    is_of_kubelet = failure.reason in _BEFORE_SANDBOX
+    log = "kubelet's" if is_of_kubelet else "runtime's"
+    units = "-u kubelet" if is_of_kubelet else "-u containerd -u crio"
+    return Remedy(
+        f"Look for what comes before and after this message in the {log} log (k3s and RKE2: "
+        f"`{LOG_FILES}`):",
+        f"journalctl {units} -u 'k3s*' -u 'rke2*' --since=-10min",
+    )
 
 
 def _about_range(evidence: Sequence[Evidence]) -> Iterator[Remedy]:

@@ -176,6 +176,10 @@ def test_pods_that_wait_for_volumes_are_another_matter() -> None:
     assert f"for a volume, not for an address; the kubelet says (FailedMount): {words}" in (
         finding.message
     )
+    words = 'MapVolume.SetUpDevice failed for volume "disk" : rpc error: code = Internal desc = no'
+    block = found(with_events(node(*some(3)), Event(words, "FailedMapVolume")))
+    assert (block.severity, block.cause) == (Severity.INFO, WaitCause.VOLUME_PENDING)
+    assert "for a volume, not for an address; the kubelet says (FailedMapVolume)" in block.message
     # Without an Event, the Node says that a volume is late; if it does not, the pods may be.
     needs = tuple(replace(pod, claims=("data",)) for pod in some(2))
     lacks = replace(WORKER, volumes_in_use=("a^1", "a^2"), volumes_attached=("a^1",))
@@ -186,6 +190,7 @@ def test_pods_that_wait_for_volumes_are_another_matter() -> None:
     assert (perhaps.severity, perhaps.cause) == (Severity.WARNING, WaitCause.UNEXPLAINED)
     assert "kubelets from 1.28 send no Event about those that are late" in perhaps.message
     # The kubelet makes a sandbox after the volumes are there.
+    words = 'MountVolume.SetUp failed for volume "conf" : secret "key" not found'
     both = with_events(node(*some(3)), Event(words, "FailedMount", 10 * SECOND), Event(SUBNET_ENV))
     assert found(both).cause is WaitCause.PLUGIN_FAILED
     later = with_events(
@@ -210,6 +215,15 @@ def test_each_cause_is_one_finding_and_the_others_are_assumed_to_have_the_only_o
     assert "apps/late-14 and 5 more" in many.message
     # Retries may fail in turn for what follows from each other: that is no new finding.
     assert found(with_events(node(*some(2)), boom)).key == one.key
+
+
+def test_an_unknown_message_is_looked_up_in_the_log_of_who_speaks() -> None:
+    words = "words of a later release"
+    for reason, log in (
+        ("FailedCreatePodSandBox", "journalctl -u containerd -u crio"),
+        ("FailedPrepareDynamicResources", "journalctl -u kubelet"),
+    ):
+        assert log in text(with_events(node(*some(2)), Event(words, reason)))
 
 
 def test_a_full_range_is_told_once() -> None:

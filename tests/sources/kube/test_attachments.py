@@ -256,6 +256,11 @@ def test_events_say_why_a_volume_is_not_attached(ask: Ask) -> None:
                 (attach, "words of a later release"),
                 (mount, "driver name d not found in the list of registered CSI drivers"),
                 (mount, "words of a later release"),
+                (
+                    "FailedMapVolume",
+                    'MapVolume.SetUpDevice failed for volume "pvc-5" : '
+                    + "driver name d not found in the list of registered CSI drivers",
+                ),
                 ("Pulled", 'Multi-Attach error for volume "pvc-4" Volume is already used'),
             )
         )
@@ -267,6 +272,7 @@ def test_events_say_why_a_volume_is_not_attached(ask: Ask) -> None:
         ("volume_used_elsewhere", "pvc-3"),
         ("attach_failed", ""),
         ("csi_driver_missing", ""),
+        ("csi_driver_missing", "pvc-5"),
     ]
     assert found.known().events[0].message.endswith("rpc error: code = 2"), "the last one"
     assert {one.pod_uid for one in found.known().events} == {WAITS.uid}
