@@ -7,6 +7,7 @@ from agent.checks.waiting_pods import EVENT_AGE, Wait, pods_to_list, unstarted_p
 from agent.model.finding import WaitCause
 from agent.model.snapshot import (
     CREATION_REASONS,
+    FAILED_KILL,
     NETWORK_NOT_READY,
     VOLUME_REASONS,
     Known,
@@ -28,7 +29,13 @@ NO_ADDRESS: Final = frozenset({RANGE_FULL, "requested_address_taken"})
 _WITHOUT_EVENT: Final = ("no Event",)
 _WITH_VOLUMES: Final = ("no Event, and volumes",)
 _NO_SANDBOX_FAILED: Final = frozenset({*_WITHOUT_EVENT, *_WITH_VOLUMES, *VOLUME_REASONS})
-_RANK: Final = {reason: rank for rank, reason in enumerate(CREATION_REASONS)}
+_OBSTACLES: Final = (
+    *(reason for reason in CREATION_REASONS if reason not in VOLUME_REASONS),
+    FAILED_KILL,
+    *VOLUME_REASONS,
+)
+"""The kubelet removes the earlier sandbox of a pod when its volumes are mounted."""
+_RANK: Final = {reason: rank for rank, reason in enumerate(_OBSTACLES)}
 
 
 class Group(NamedTuple):

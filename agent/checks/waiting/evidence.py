@@ -25,7 +25,7 @@ from agent.model.node_network import CniFile, CniFiles, Disk
 from agent.model.remedy import Remedy
 from agent.model.runtime import CONTAINERD
 from agent.model.snapshot import NotRequested, SandboxFailure, known_or
-from agent.model.text import count_of, format_age, join_names
+from agent.model.text import count_of, format_age, join_few, join_names
 
 _FULL: Final = 2**20
 """Bytes. With less, a file of host-local or libcni may not be written."""
@@ -71,6 +71,8 @@ class Situation(NamedTuple):
     cause: WaitCause
     failure: SandboxFailure | None
     assessment: Assessment
+    pods: frozenset[str] = frozenset()
+    """The uids of those that wait."""
 
     @property
     def entry(self) -> str:
@@ -281,6 +283,27 @@ def _processes(situation: Situation) -> Iterator[Evidence]:
         yield Evidence(text, detector=STOPPED)
 
 
+def _earlier_sandboxes(situation: Situation) -> Iterator[Evidence]:
+    """Say which pods have an earlier sandbox, which the kubelet removes before it makes another.
+
+    Only its log says that this fails. Once it is torn down, it has no address.
+    """
+    if situation.cause is not WaitCause.UNEXPLAINED:
+        return
+    containers = situation.assessment.index.containers
+    earlier = {
+        entry.container
+        for entry in situation.assessment.reservations
+        if entry.state is State.NOT_READY
+        and entry.container_id in containers
+        and containers[entry.container_id].pod_uid in situation.pods
+    }
+    if earlier:
+        those = count_of(len(earlier), "earlier sandbox still has", "earlier sandboxes still have")
+        which = join_few(sorted(earlier))
+        yield Evidence(f"{those} an address, and must be torn down before a new one: {which}")
+
+
 def entry_of(failure: SandboxFailure) -> Entry | None:
     """Return what the catalog has of a message; None: it does not know it."""
     return next((entry for entry in catalog.entries() if entry.key == failure.entry), None)
@@ -306,5 +329,5 @@ def _message_values(failure: SandboxFailure | None) -> dict[str, str]:
 
 _LOOKS: Final[tuple[Callable[[Situation], Iterator[Evidence]], ...]] = (
     _range, _requested_address, _refused_range, _subnet_env, _bridge, _disks, _plugins, _network,
-    _processes,
+    _earlier_sandboxes, _processes,
 )  # fmt: skip

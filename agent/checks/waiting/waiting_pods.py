@@ -90,7 +90,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 
 def _finding(assessment: Assessment, group: Group, number: int, *, starting: bool) -> Finding:
-    evidence = gather(Situation(group.cause, group.failure, assessment))
+    uids = frozenset(wait.pod.uid for wait in group.waits)
+    evidence = gather(Situation(group.cause, group.failure, assessment, uids))
     severity = Severity.INFO if starting else _severity(assessment, group, evidence)
     names = tuple(dict.fromkeys(wait.pod.name for wait in group.waits))
     oldest = group.waits[0]

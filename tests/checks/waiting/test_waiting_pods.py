@@ -14,6 +14,7 @@ from agent.model.finding import Finding, Severity, WaitCause
 from agent.model.node_network import CniFile, CniFiles, Disk, Link, RuntimeStatus, SubnetEnv
 from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import (
+    SANDBOX_NOT_READY,
     Known,
     NotRequested,
     PluginProcess,
@@ -215,6 +216,33 @@ def test_each_cause_is_one_finding_and_the_others_are_assumed_to_have_the_only_o
     assert "apps/late-14 and 5 more" in many.message
     # Retries may fail in turn for what follows from each other: that is no new finding.
     assert found(with_events(node(*some(2)), boom)).key == one.key
+
+
+def test_an_earlier_sandbox_that_cannot_be_torn_down_stops_its_pod() -> None:
+    first, second = some(2)
+    before = replace(sandbox("7" * 64, first.name, SANDBOX_NOT_READY), pod_uid=first.uid)
+    reserved = (before, reservation("10.244.1.9", before.id))
+    # The kubelet sends no Event while it cannot remove the sandbox of a pod that it keeps.
+    silent = found(with_events(node(first, second, *reserved)))
+    assert silent.cause is WaitCause.UNEXPLAINED
+    assert "it fits that 1 earlier sandbox still has an address" in silent.message
+    assert "777777777777 of pod apps/late-0" in silent.message
+    assert "earlier sandbox" not in found(with_events(node(first, second, before))).message
+    assert "earlier sandbox" not in found(
+        with_events(node(first, second, *reserved), Event(SUBNET_ENV))
+    ).message  # fmt: skip
+    killing = (
+        'error killing pod: failed to "KillPodSandbox" for "uid" with KillPodSandboxError: "rpc '
+        'error: code = Unknown desc = failed to destroy network for sandbox \\"7\\": plugin '
+        'type=\\"cilium-cni\\" failed (delete): opening netns pinned at : no such file"'
+    )
+    told = found(with_events(node(first, second), Event(killing, "FailedKillPod")))
+    assert told.cause is WaitCause.PLUGIN_FAILED
+    assert "CNI plugin cilium-cni fails in DEL: opening netns pinned at" in told.message
+    # Volumes come before that, and the new sandbox after it.
+    mount = Event("no volume", "FailedMount")
+    both = with_events(node(first, second), mount, Event(killing, "FailedKillPod"))
+    assert found(both).cause is WaitCause.PLUGIN_FAILED
 
 
 def test_an_unknown_message_is_looked_up_in_the_log_of_who_speaks() -> None:
