@@ -348,7 +348,7 @@ class Pod:
     """When it should be gone (deletionTimestamp, which includes the grace period)."""
     finalizers: tuple[str, ...] = ()
     scheduled: datetime | None = None
-    """When it was scheduled; None: not known, or it has an address."""
+    """When it was scheduled; None: not known, or it has an address of its own, or has begun."""
     unready: datetime | None = None
     """Since when it has not been Ready; None: not known, or it has an address."""
     claims: tuple[str, ...] = ()  # the names of its PersistentVolumeClaims

@@ -73,6 +73,8 @@ class Situation(NamedTuple):
     assessment: Assessment
     pods: frozenset[str] = frozenset()
     """The uids of those that wait."""
+    on_host: bool = False
+    """Whether all of them are in the node's network."""
 
     @property
     def entry(self) -> str:
@@ -87,7 +89,8 @@ def gather(situation: Situation) -> list[Evidence]:
     """Return what this node shows, proofs first."""
     if situation.cause is WaitCause.VOLUME_PENDING:
         return []
-    found = [evidence for look in _LOOKS for evidence in look(situation)]
+    looks = _LOOKS_ON_HOST if situation.on_host else _LOOKS
+    found = [evidence for look in looks for evidence in look(situation)]
     return sorted(found, key=lambda evidence: list(Weight).index(evidence.weight))
 
 
@@ -274,7 +277,8 @@ def _processes(situation: Situation) -> Iterator[Evidence]:
     processes = known_or(snapshot.processes, None)
     if processes is None:
         return
-    if plugin := hanging_plugin(snapshot):
+    plugin = None if situation.on_host else hanging_plugin(snapshot)
+    if plugin is not None:
         age = format_age(snapshot.taken_at - plugin.started)
         text = f"CNI plugin {plugin.command} (process {plugin.pid}) has been running for {age}"
         yield Evidence(text, detector=HANGING)
@@ -331,3 +335,4 @@ _LOOKS: Final[tuple[Callable[[Situation], Iterator[Evidence]], ...]] = (
     _range, _requested_address, _refused_range, _subnet_env, _bridge, _disks, _plugins, _network,
     _earlier_sandboxes, _processes,
 )  # fmt: skip
+_LOOKS_ON_HOST: Final = (_disks, _processes)

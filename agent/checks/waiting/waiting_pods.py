@@ -91,7 +91,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 def _finding(assessment: Assessment, group: Group, number: int, *, starting: bool) -> Finding:
     uids = frozenset(wait.pod.uid for wait in group.waits)
-    evidence = gather(Situation(group.cause, group.failure, assessment, uids))
+    situation = Situation(group.cause, group.failure, assessment, uids, on_host=group.on_host)
+    evidence = gather(situation)
     severity = Severity.INFO if starting else _severity(assessment, group, evidence)
     names = tuple(dict.fromkeys(wait.pod.name for wait in group.waits))
     oldest = group.waits[0]

@@ -38,7 +38,7 @@ from tests.builders import (
     without_api,
 )
 from tests.checks.waiting.events import CONTAINERD as BY_CONTAINERD
-from tests.checks.waiting.events import CRIO, MINUTE, Event, some, waits, with_events
+from tests.checks.waiting.events import CREATING, CRIO, MINUTE, Event, some, waits, with_events
 
 WAITING = "waiting_pods"
 SECOND = timedelta(seconds=1)
@@ -216,6 +216,34 @@ def test_each_cause_is_one_finding_and_the_others_are_assumed_to_have_the_only_o
     assert "apps/late-14 and 5 more" in many.message
     # Retries may fail in turn for what follows from each other: that is no new finding.
     assert found(with_events(node(*some(2)), boom)).key == one.key
+
+
+def test_a_pod_in_the_nodes_network_waits_too_and_not_for_that_network() -> None:
+    proxy, late = (
+        waits(f"kube-system/{name}", host_network=True, ips=("192.168.7.11",))
+        for name in ("kube-proxy", "late")
+    )
+    pull = Event(f'{CREATING}failed to get sandbox image "pause": failed to pull image "pause": no')
+    told = found(with_events(node(proxy, late), pull))
+    assert (told.severity, told.pods) == (Severity.CRITICAL, (proxy.name, late.name))
+    assert "the runtime cannot make the sandbox: failed to get sandbox image" in told.message
+    # Neither a network that is not ready nor a full range stops it.
+    full = [reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(2, 255)]
+    down = replace(with_events(node(proxy, *full)), runtime_status=Known(DOWN))
+    silent = found(down)
+    assert silent.cause is WaitCause.UNEXPLAINED
+    assert silent.message.endswith("no Event says why"), silent.message
+    apart = findings_of(
+        WAITING, replace(with_events(node(proxy, *some(2))), runtime_status=Known(DOWN))
+    )
+    assert {(one.pods, one.cause) for one in apart} == {
+        ((proxy.name,), WaitCause.UNEXPLAINED),
+        (("apps/late-0", "apps/late-1"), WaitCause.NETWORK_NOT_READY),
+    }
+    # Its images may be pulled after that.
+    started = replace(sandbox("5" * 64, proxy.name), pod_uid=proxy.uid)
+    assert not findings_of(WAITING, node(proxy, started))
+    assert not findings_of(WAITING, node(replace(proxy, phase="Running"), started))
 
 
 def test_an_earlier_sandbox_that_cannot_be_torn_down_stops_its_pod() -> None:
