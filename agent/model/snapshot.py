@@ -387,7 +387,7 @@ FAILED_KILL: Final = "FailedKillPod"
 VOLUME_REASONS: Final = ("FailedAttachVolume", "FailedMount", "FailedMapVolume")
 CREATION_REASONS: Final = (
     FAILED_SANDBOX, NETWORK_NOT_READY, "FailedCreatePodContainer", "NoNetworkFound",
-    "FailedPrepareDynamicResources", *VOLUME_REASONS,
+    "FailedPrepareDynamicResources", *VOLUME_REASONS, "FailedSync",
 )  # fmt: skip
 """The reasons of the Events that say why a pod has no sandbox.
 

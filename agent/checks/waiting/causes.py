@@ -30,10 +30,11 @@ _WITHOUT_EVENT: Final = ("no Event",)
 _WITH_VOLUMES: Final = ("no Event, and volumes",)
 _ON_HOST: Final = ("in the node's network",)
 _NO_SANDBOX_FAILED: Final = frozenset({*_WITHOUT_EVENT, *_WITH_VOLUMES, *VOLUME_REASONS})
+_AFTER_VOLUMES: Final = CREATION_REASONS.index(VOLUME_REASONS[0])
 _OBSTACLES: Final = (
-    *(reason for reason in CREATION_REASONS if reason not in VOLUME_REASONS),
+    *CREATION_REASONS[:_AFTER_VOLUMES],
     FAILED_KILL,
-    *VOLUME_REASONS,
+    *CREATION_REASONS[_AFTER_VOLUMES:],
 )
 """The kubelet removes the earlier sandbox of a pod when its volumes are mounted."""
 _RANK: Final = {reason: rank for rank, reason in enumerate(_OBSTACLES)}

@@ -218,6 +218,16 @@ def test_each_cause_is_one_finding_and_the_others_are_assumed_to_have_the_only_o
     assert found(with_events(node(*some(2)), boom)).key == one.key
 
 
+def test_a_runtime_that_does_not_answer_is_told_only_while_nothing_later_fails() -> None:
+    words = "error determining status: rpc error: code = DeadlineExceeded desc = context deadline"
+    sync = Event(f"{words} exceeded", "FailedSync")
+    finding = found(with_events(node(*some(2)), sync))
+    assert "the kubelet says (FailedSync): context deadline exceeded" in finding.message
+    assert "The container runtime did not answer in time" in text(with_events(node(*some(2)), sync))
+    mount = Event("no volume", "FailedMount")
+    assert found(with_events(node(*some(2)), sync, mount)).cause is WaitCause.VOLUME_PENDING
+
+
 def test_a_pod_in_the_nodes_network_waits_too_and_not_for_that_network() -> None:
     proxy, late = (
         waits(f"kube-system/{name}", host_network=True, ips=("192.168.7.11",))
