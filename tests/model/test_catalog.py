@@ -133,6 +133,11 @@ KNOWN = {
     '"k8s.gcr.io/pause:3.1": failed to pull image "k8s.gcr.io/pause:3.1": failed to do request: '
     'Head "https://k8s.gcr.io/v2/pause/manifests/3.1": proxyconnect tcp: dial tcp 127.0.0.1:7890: '
     "connect: connection refused": "pause_image",
+    "Pod Update plugin resources failed due to failed to write checkpoint file "
+    '"kubelet_internal_checkpoint": open /var/lib/kubelet/device-plugins/.807306059: read-only file '
+    "system, which is unexpected.": "checkpoint_read_only",
+    "failed to create containerd task: failed to create shim task: OCI runtime create failed: "
+    'mounting "/d" to rootfs: mkdirat /r: read-only file system: unknown': "shim_not_started",
     'MountVolume.SetUp failed for volume "d" : rpc error: code = Unavailable desc = connection '
     'error: desc = "transport: Error while dialing: dial tcp 127.0.0.1:9500: connect: connection '
     'refused"': "mount_failed",

@@ -31,7 +31,7 @@ _FULL: Final = 2**20
 """Bytes. With less, a file of host-local or libcni may not be written."""
 DISK: Final = frozenset({
     "reservations_disk_full", "reservations_not_writable", "cached_result_not_written",
-     "no_space",
+    "no_space", "read_only",
 })  # fmt: skip
 SUBNET_ENV: Final = frozenset({"flannel_subnet_env", "flannel_subnet_env_incomplete"})
 REFUSED: Final = frozenset({"host_bits", "invalid_ranges", "no_ranges"})
