@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from agent.checks.host_local_ranges import refusal
+from agent.checks.kubelet_service import LOG_FILES
 from agent.checks.node_network import (
     blocking_files,
     hanging_plugin,
@@ -63,6 +64,8 @@ class Evidence(NamedTuple):
     weight: Weight = Weight.FITS
     detector: str = ""
     """The one that tells this as a fault, and what to do about it; empty: none does."""
+    remedy: Remedy | None = None
+    """What to do about it, if no detector tells it."""
 
 
 class Situation(NamedTuple):
@@ -305,7 +308,14 @@ def _earlier_sandboxes(situation: Situation) -> Iterator[Evidence]:
     if earlier:
         those = count_of(len(earlier), "earlier sandbox still has", "earlier sandboxes still have")
         which = join_few(sorted(earlier))
-        yield Evidence(f"{those} an address, and must be torn down before a new one: {which}")
+        log = Remedy(
+            "See why that is not torn down, in the logs of the kubelet and the runtime (k3s and "
+            f"RKE2: also `{LOG_FILES}`):",
+            "journalctl -u kubelet -u containerd -u crio -u 'k3s*' -u 'rke2*' | "
+            f"grep {min(earlier)[:12]}",
+        )
+        text = f"{those} an address, and must be torn down before a new one: {which}"
+        yield Evidence(text, remedy=log)
 
 
 def entry_of(failure: SandboxFailure) -> Entry | None:

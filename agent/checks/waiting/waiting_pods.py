@@ -253,6 +253,7 @@ def _steps(group: Group, evidence: Sequence[Evidence]) -> Iterator[Remedy]:
     pod = group.waits[0].pod
     namespace, _, name = pod.name.partition("/")
     failure = group.failure
+    yield from (one.remedy for one in evidence if one.remedy)
     if failure and failure.exhausted:
         yield from _about_range(evidence)
     elif failure and entry_of(failure):

@@ -265,6 +265,7 @@ def test_an_earlier_sandbox_that_cannot_be_torn_down_stops_its_pod() -> None:
     assert silent.cause is WaitCause.UNEXPLAINED
     assert "it fits that 1 earlier sandbox still has an address" in silent.message
     assert "777777777777 of pod apps/late-0" in silent.message
+    assert any("grep 777777777777" in (step.command or "") for step in silent.steps)
     assert "earlier sandbox" not in found(with_events(node(first, second, before))).message
     assert "earlier sandbox" not in found(
         with_events(node(first, second, *reserved), Event(SUBNET_ENV))
