@@ -38,12 +38,13 @@ class Wait(NamedTuple):
 def unstarted_pods(snapshot: Snapshot) -> list[Wait]:
     """Return the pods that have had no sandbox with a network for a minute, longest first.
 
+    Those in the node's network are among them: they have had no sandbox.
     A pod with a running sandbox has its network: the kubelet reports its address only when its
     first images are pulled. Nothing where the pods are not known.
     """
     index = SnapshotIndex(snapshot)
     waits = []
-    for pod in waiting_pods(snapshot):
+    for pod in (*waiting_pods(snapshot), *waiting_host_pods(snapshot)):
         age = _waiting_time(pod, snapshot)
         if age < WAITS_AFTER or _has_network(pod, index) or _is_ending(pod, index, age):
             continue
@@ -116,6 +117,19 @@ def waiting_pods(snapshot: Snapshot) -> list[Pod]:
         if pod.scheduled and not pod.deleting and _is_late(pod, snapshot)
     ]
     return [pod for _, _, pod in sorted(waiting, key=lambda entry: entry[:2])]
+
+
+def waiting_host_pods(snapshot: Snapshot) -> list[Pod]:
+    """Return the pods in the node's network that were scheduled a minute ago or more, and wait.
+
+    The kubelet reports the node's address for them at once. They need no plugin, and no address.
+    """
+    return [
+        pod
+        for pod in known_or(snapshot.pods, ())
+        if pod.host_network and pod.phase == "Pending" and pod.scheduled and not pod.deleting
+        if _is_late(pod, snapshot)
+    ]
 
 
 def may_wait(snapshot: Snapshot) -> bool:

@@ -22,7 +22,10 @@ ADMISSION_REASONS: Final = frozenset({
 POD_REASONS: Final = frozenset({
     "SysctlForbidden", "EmptyPodSharedPoolError", "SMTAlignmentError",
 })  # fmt: skip
-"""Of these, those of a pod that no kubelet with these settings runs, whatever is free."""
+"""Of these, those of a pod that no kubelet with these settings runs, whatever is free.
+
+A message that says how much was available is about that, and not about the pod.
+"""
 INTENDED_REASONS: Final = frozenset({
     "Evicted", "Preempting", "Shutdown", "NodeShutdown", "Terminated",
 })  # fmt: skip

@@ -348,7 +348,7 @@ class Pod:
     """When it should be gone (deletionTimestamp, which includes the grace period)."""
     finalizers: tuple[str, ...] = ()
     scheduled: datetime | None = None
-    """When it was scheduled; None: not known, or it has an address."""
+    """When it was scheduled; None: not known, or it has an address of its own, or has begun."""
     unready: datetime | None = None
     """Since when it has not been Ready; None: not known, or it has an address."""
     claims: tuple[str, ...] = ()  # the names of its PersistentVolumeClaims
@@ -384,10 +384,10 @@ class Pod:
 FAILED_SANDBOX: Final = "FailedCreatePodSandBox"
 NETWORK_NOT_READY: Final = "NetworkNotReady"
 FAILED_KILL: Final = "FailedKillPod"
-VOLUME_REASONS: Final = ("FailedAttachVolume", "FailedMount")
+VOLUME_REASONS: Final = ("FailedAttachVolume", "FailedMount", "FailedMapVolume")
 CREATION_REASONS: Final = (
     FAILED_SANDBOX, NETWORK_NOT_READY, "FailedCreatePodContainer", "NoNetworkFound",
-    "FailedPrepareDynamicResources", *VOLUME_REASONS,
+    "FailedPrepareDynamicResources", *VOLUME_REASONS, "FailedSync",
 )  # fmt: skip
 """The reasons of the Events that say why a pod has no sandbox.
 

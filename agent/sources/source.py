@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from agent.checks.waiting_pods import WAITS_AFTER, waiting_pods
+from agent.checks.waiting_pods import WAITS_AFTER, waiting_host_pods, waiting_pods
 from agent.model.snapshot import (
     SANDBOX_NOT_READY,
     Known,
@@ -97,7 +97,7 @@ def reason_nothing_is_stuck(snapshot: Snapshot) -> str | None:
         pod.deletion is not None and snapshot.api_time - pod.deletion >= WAITS_AFTER
         for pod in known_or(snapshot.pods, ())
     )
-    if waiting_pods(snapshot) or any(overdue):
+    if waiting_pods(snapshot) or waiting_host_pods(snapshot) or any(overdue):
         return None
     stuck = {
         container.id

@@ -45,6 +45,8 @@ WORDS: dict[str, Iterable[str]] = {
         "FailedKillPod",
         "NetworkNotReady",
         "FailedMount",
+        "FailedMapVolume",
+        "FailedSync",
     },
 }
 """By their kind."""

@@ -129,6 +129,18 @@ KNOWN = {
     '"multus-cni-network": plugin type="multus" name="multus-cni-network" failed (add): [shop/web-0'
     '/919b:devnet]: error adding container to network "devnet": failed to find plugin "macvlan" '
     "in path [/opt/cni/bin]": "plugin_binary_missing",
+    "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to get sandbox image "
+    '"k8s.gcr.io/pause:3.1": failed to pull image "k8s.gcr.io/pause:3.1": failed to do request: '
+    'Head "https://k8s.gcr.io/v2/pause/manifests/3.1": proxyconnect tcp: dial tcp 127.0.0.1:7890: '
+    "connect: connection refused": "pause_image",
+    "Pod Update plugin resources failed due to failed to write checkpoint file "
+    '"kubelet_internal_checkpoint": open /var/lib/kubelet/device-plugins/.807306059: read-only file '
+    "system, which is unexpected.": "checkpoint_read_only",
+    "failed to create containerd task: failed to create shim task: OCI runtime create failed: "
+    'mounting "/d" to rootfs: mkdirat /r: read-only file system: unknown': "shim_not_started",
+    'MountVolume.SetUp failed for volume "d" : rpc error: code = Unavailable desc = connection '
+    'error: desc = "transport: Error while dialing: dial tcp 127.0.0.1:9500: connect: connection '
+    'refused"': "mount_failed",
     "2m11s  Warning  FailedMount  pod/web-0  MountVolume.SetUp failed for volume "
     '"kube-api-access-x" : object "shop"/"kube-root-ca.crt" not registered': "kubelet_cache",
     "65s  Warning  OutOfpods  pod/web-0  Node didn't have enough resource: pods, requested: 1, "

@@ -161,7 +161,8 @@ def _no_pod_starts(oldest: PluginProcess, assessment: Assessment) -> bool:
     """Return whether pods wait, and none has got a network since the oldest plugin started."""
     snapshot = assessment.snapshot
     lasted = snapshot.taken_at - oldest.started
-    longest = max((wait.age for wait in unstarted_pods(snapshot)), default=None)
+    waits = (wait for wait in unstarted_pods(snapshot) if wait.pod.networked)
+    longest = max((wait.age for wait in waits), default=None)
     if lasted < _NO_POD_STARTS or longest is None:
         return False
     # The first pod that waits was to start then.

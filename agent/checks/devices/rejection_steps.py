@@ -75,7 +75,8 @@ def keep_away(
 def _is_refused_anywhere(case: Case) -> bool:
     """Whether every node that is set up like this one refuses the pod."""
     rejection = case.rejection
-    return rejection.refused is RejectionKind.REQUEST_REFUSED or rejection.reason in POD_REASONS
+    is_of_pod = rejection.reason in POD_REASONS and rejection.available is None
+    return rejection.refused is RejectionKind.REQUEST_REFUSED or is_of_pod
 
 
 def _about_template(case: Case) -> Iterator[Remedy]:

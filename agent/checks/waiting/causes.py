@@ -7,6 +7,7 @@ from agent.checks.waiting_pods import EVENT_AGE, Wait, pods_to_list, unstarted_p
 from agent.model.finding import WaitCause
 from agent.model.snapshot import (
     CREATION_REASONS,
+    FAILED_KILL,
     NETWORK_NOT_READY,
     VOLUME_REASONS,
     Known,
@@ -27,8 +28,16 @@ RANGE_FULL: Final = "range_full"
 NO_ADDRESS: Final = frozenset({RANGE_FULL, "requested_address_taken"})
 _WITHOUT_EVENT: Final = ("no Event",)
 _WITH_VOLUMES: Final = ("no Event, and volumes",)
+_ON_HOST: Final = ("in the node's network",)
 _NO_SANDBOX_FAILED: Final = frozenset({*_WITHOUT_EVENT, *_WITH_VOLUMES, *VOLUME_REASONS})
-_RANK: Final = {reason: rank for rank, reason in enumerate(CREATION_REASONS)}
+_AFTER_VOLUMES: Final = CREATION_REASONS.index(VOLUME_REASONS[0])
+_OBSTACLES: Final = (
+    *CREATION_REASONS[:_AFTER_VOLUMES],
+    FAILED_KILL,
+    *CREATION_REASONS[_AFTER_VOLUMES:],
+)
+"""The kubelet removes the earlier sandbox of a pod when its volumes are mounted."""
+_RANK: Final = {reason: rank for rank, reason in enumerate(_OBSTACLES)}
 
 
 class Group(NamedTuple):
@@ -46,6 +55,11 @@ class Group(NamedTuple):
     """
     unlisted: int = 0
     """For how many of them it is assumed: their Events were not listed."""
+
+    @property
+    def on_host(self) -> bool:
+        """Whether all are in the node's network: no plugin, range or network stops them."""
+        return all(wait.pod.host_network for wait in self.waits)
 
 
 def groups(snapshot: Snapshot) -> list[Group]:
@@ -70,10 +84,13 @@ def groups(snapshot: Snapshot) -> list[Group]:
     found = []
     for key, members in by_key.items():
         failure = failures.get(members[0].pod.name)
-        needs_volumes = key == _WITH_VOLUMES
+        needs_volumes = key[0] in _WITH_VOLUMES
+        cause = _cause(failure, snapshot, needs_volumes=needs_volumes)
+        if key[-1] in _ON_HOST and cause is WaitCause.NETWORK_NOT_READY:
+            cause = WaitCause.UNEXPLAINED
         found.append(
             Group(
-                cause=_cause(failure, snapshot, needs_volumes=needs_volumes),
+                cause=cause,
                 failure=failure,
                 waits=tuple(sorted(members, key=lambda wait: -wait.age)),
                 needs_volumes=needs_volumes,
@@ -126,7 +143,8 @@ def _precedes(failure: SandboxFailure, other: SandboxFailure, snapshot: Snapshot
 def _key(wait: Wait, failure: SandboxFailure | None) -> tuple[str, ...]:
     """Return what is equal for pods that the same cause stops."""
     if failure is None:
-        return _WITH_VOLUMES if wait.pod.claims or wait.pod.volumes else _WITHOUT_EVENT
+        reason = _WITH_VOLUMES if wait.pod.claims or wait.pod.volumes else _WITHOUT_EVENT
+        return (*reason, *_ON_HOST) if wait.pod.host_network else reason
     words = failure.exhausted or failure.requested_ip or failure.entry or failure.kind
     return failure.reason, failure.network, failure.plugin, words
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from agent.checks.host_local_ranges import refusal
+from agent.checks.kubelet_service import LOG_FILES
 from agent.checks.node_network import (
     blocking_files,
     hanging_plugin,
@@ -25,13 +26,13 @@ from agent.model.node_network import CniFile, CniFiles, Disk
 from agent.model.remedy import Remedy
 from agent.model.runtime import CONTAINERD
 from agent.model.snapshot import NotRequested, SandboxFailure, known_or
-from agent.model.text import count_of, format_age, join_names
+from agent.model.text import count_of, format_age, join_few, join_names
 
 _FULL: Final = 2**20
 """Bytes. With less, a file of host-local or libcni may not be written."""
 DISK: Final = frozenset({
     "reservations_disk_full", "reservations_not_writable", "cached_result_not_written",
-     "no_space",
+    "no_space", "read_only",
 })  # fmt: skip
 SUBNET_ENV: Final = frozenset({"flannel_subnet_env", "flannel_subnet_env_incomplete"})
 REFUSED: Final = frozenset({"host_bits", "invalid_ranges", "no_ranges"})
@@ -63,6 +64,8 @@ class Evidence(NamedTuple):
     weight: Weight = Weight.FITS
     detector: str = ""
     """The one that tells this as a fault, and what to do about it; empty: none does."""
+    remedy: Remedy | None = None
+    """What to do about it, if no detector tells it."""
 
 
 class Situation(NamedTuple):
@@ -71,6 +74,10 @@ class Situation(NamedTuple):
     cause: WaitCause
     failure: SandboxFailure | None
     assessment: Assessment
+    pods: frozenset[str] = frozenset()
+    """The uids of those that wait."""
+    on_host: bool = False
+    """Whether all of them are in the node's network."""
 
     @property
     def entry(self) -> str:
@@ -85,7 +92,8 @@ def gather(situation: Situation) -> list[Evidence]:
     """Return what this node shows, proofs first."""
     if situation.cause is WaitCause.VOLUME_PENDING:
         return []
-    found = [evidence for look in _LOOKS for evidence in look(situation)]
+    looks = _LOOKS_ON_HOST if situation.on_host else _LOOKS
+    found = [evidence for look in looks for evidence in look(situation)]
     return sorted(found, key=lambda evidence: list(Weight).index(evidence.weight))
 
 
@@ -272,13 +280,42 @@ def _processes(situation: Situation) -> Iterator[Evidence]:
     processes = known_or(snapshot.processes, None)
     if processes is None:
         return
-    if plugin := hanging_plugin(snapshot):
+    plugin = None if situation.on_host else hanging_plugin(snapshot)
+    if plugin is not None:
         age = format_age(snapshot.taken_at - plugin.started)
         text = f"CNI plugin {plugin.command} (process {plugin.pid}) has been running for {age}"
         yield Evidence(text, detector=HANGING)
     if situation.cause is WaitCause.UNEXPLAINED and processes.kubelet is None:
         text = "no kubelet was found: it does not run, or is part of another process (k3s, RKE2)"
         yield Evidence(text, detector=STOPPED)
+
+
+def _earlier_sandboxes(situation: Situation) -> Iterator[Evidence]:
+    """Say which pods have an earlier sandbox, which the kubelet removes before it makes another.
+
+    Only its log says that this fails. Once it is torn down, it has no address.
+    """
+    if situation.cause is not WaitCause.UNEXPLAINED:
+        return
+    containers = situation.assessment.index.containers
+    earlier = {
+        entry.container
+        for entry in situation.assessment.reservations
+        if entry.state is State.NOT_READY
+        and entry.container_id in containers
+        and containers[entry.container_id].pod_uid in situation.pods
+    }
+    if earlier:
+        those = count_of(len(earlier), "earlier sandbox still has", "earlier sandboxes still have")
+        which = join_few(sorted(earlier))
+        log = Remedy(
+            "See why that is not torn down, in the logs of the kubelet and the runtime (k3s and "
+            f"RKE2: also `{LOG_FILES}`):",
+            "journalctl -u kubelet -u containerd -u crio -u 'k3s*' -u 'rke2*' | "
+            f"grep {min(earlier)[:12]}",
+        )
+        text = f"{those} an address, and must be torn down before a new one: {which}"
+        yield Evidence(text, remedy=log)
 
 
 def entry_of(failure: SandboxFailure) -> Entry | None:
@@ -306,5 +343,6 @@ def _message_values(failure: SandboxFailure | None) -> dict[str, str]:
 
 _LOOKS: Final[tuple[Callable[[Situation], Iterator[Evidence]], ...]] = (
     _range, _requested_address, _refused_range, _subnet_env, _bridge, _disks, _plugins, _network,
-    _processes,
+    _earlier_sandboxes, _processes,
 )  # fmt: skip
+_LOOKS_ON_HOST: Final = (_disks, _processes)

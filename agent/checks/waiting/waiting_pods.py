@@ -4,9 +4,10 @@ The kubelet makes a pod's sandbox first, and the container runtime gives it a ne
 plugins. Until then the pod is in `ContainerCreating` and has no address. Full ranges and leaks are
 one reason of many. The kubelet's Events say which; the node often shows the same.
 
-Means: a pod was scheduled to this node a minute ago or more, and has no running sandbox. Pods that
-the same cause stops are one finding: with the last Event, what the message means, and what this
-node shows of it. `proof` was read here independently; what `fits` would stop pods too.
+Means: a pod was scheduled to this node a minute ago or more, and has no running sandbox. Pods in
+the node's network need no plugin, and wait for a sandbox too. Pods that the same cause stops are
+one finding: with the last Event, what the message means, and what this node shows of it. `proof` was
+read here independently; what `fits` would stop pods too.
 Severity info: one pod, for less than five minutes; pods without an Event while others start; a node
 that has been up for less than five minutes; pods that wait for a volume; or a full range, which
 exhausted_range tells.
@@ -62,6 +63,8 @@ ADVICE: Final = Advice(
 )
 
 LONG: Final = timedelta(minutes=5)
+_BEFORE_SANDBOX: Final = frozenset({"FailedCreatePodContainer", "FailedPrepareDynamicResources"})
+"""The reasons of Events about what the kubelet does before it asks the runtime for anything."""
 _NO_LACK: Final = "this message is not about a lack of addresses"
 _ABOUT: Final = {
     Addresses.UNRELATED: "this message is not about host-local's addresses",
@@ -88,7 +91,9 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 
 def _finding(assessment: Assessment, group: Group, number: int, *, starting: bool) -> Finding:
-    evidence = gather(Situation(group.cause, group.failure, assessment))
+    uids = frozenset(wait.pod.uid for wait in group.waits)
+    situation = Situation(group.cause, group.failure, assessment, uids, on_host=group.on_host)
+    evidence = gather(situation)
     severity = Severity.INFO if starting else _severity(assessment, group, evidence)
     names = tuple(dict.fromkeys(wait.pod.name for wait in group.waits))
     oldest = group.waits[0]
@@ -249,18 +254,27 @@ def _steps(group: Group, evidence: Sequence[Evidence]) -> Iterator[Remedy]:
     pod = group.waits[0].pod
     namespace, _, name = pod.name.partition("/")
     failure = group.failure
+    yield from (one.remedy for one in evidence if one.remedy)
     if failure and failure.exhausted:
         yield from _about_range(evidence)
     elif failure and entry_of(failure):
         yield from remedies(failure)
     elif failure and group.cause is not WaitCause.VOLUME_PENDING:
-        yield Remedy(
-            "Look for what comes before and after this message in the runtime's log (k3s and RKE2: "
-            f"`{LOG_FILES}`):",
-            "journalctl -u containerd -u crio -u 'k3s*' -u 'rke2*' --since=-10min",
-        )
+        yield _log_of(failure)
     text = "See all that the kubelet says of the pod that has waited longest:"
     yield Remedy(text, f"kubectl describe pod -n {quote(namespace)} {quote(name)}")
+
+
+def _log_of(failure: SandboxFailure) -> Remedy:
+    """Return where who speaks in an Event says more: the runtime, or the kubelet itself."""
+    is_of_kubelet = failure.reason in _BEFORE_SANDBOX
+    log = "kubelet's" if is_of_kubelet else "runtime's"
+    units = "-u kubelet" if is_of_kubelet else "-u containerd -u crio"
+    return Remedy(
+        f"Look for what comes before and after this message in the {log} log (k3s and RKE2: "
+        f"`{LOG_FILES}`):",
+        f"journalctl {units} -u 'k3s*' -u 'rke2*' --since=-10min",
+    )
 
 
 def _about_range(evidence: Sequence[Evidence]) -> Iterator[Remedy]:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from agent.checks.cluster import detached_volume
 from agent.checks.cluster.volume_causes import ATTACH_FAILED, ENTRIES
 from agent.model import catalog
-from agent.model.snapshot import Pod, Snapshot
+from agent.model.snapshot import VOLUME_REASONS, Pod, Snapshot
 from agent.model.text import escape, truncate
 from agent.model.volumes import Attachment, Attachments, Holder, VolumeEvent
 from agent.sources.kube.cached_request import CachedRequest, Get, OpenSession
@@ -39,7 +39,6 @@ _NODES_CACHED_FOR: Final = 600.0
 long: until then, who has it is unknown."""
 _Holders: TypeAlias = Mapping[str, tuple[Holder, ...]] | None
 _FAILED_ATTACH: Final = "FailedAttachVolume"
-_REASONS: Final = frozenset({_FAILED_ATTACH, "FailedMount"})
 _EXCLUSIVE: Final = frozenset({"ReadWriteOnce", "ReadWriteOncePod"})
 _VOLUME: Final = re.compile(r'for volume "([^"]{1,253})"')
 """The PersistentVolume, in the messages of the controller and the kubelet."""
@@ -275,7 +274,7 @@ class _Lookup:
         items = events.get("items")
         if items is not None and not isinstance(items, list):
             raise TypeError(f"items: {type(items).__name__}")
-        return [item for item in items or () if item.get("reason") in _REASONS]
+        return [item for item in items or () if item.get("reason") in VOLUME_REASONS]
 
     def _object(self, path: str, resource: str, name: str) -> Object | None:
         if not _NAME.fullmatch(name):

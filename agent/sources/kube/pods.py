@@ -41,11 +41,14 @@ def parse_pod(item: Object) -> Pod:
     # The status has the last two runs of each container.
     started = min(filter(None, _starts(status)), default=None)
     wants, wants_in_init = _wants(spec)
+    phase = _phase(status)
+    # A pod in the node's network has an address before it has a sandbox.
+    has_begun = bool(ips) and not (host_network and phase == "Pending")
 
     pod = Pod(
         name=f"{metadata['namespace']}/{name}",
         uid=_uid(metadata),
-        phase=_phase(status),
+        phase=phase,
         host_network=host_network,
         deleting=bool(deletion),
         ips=ips,
@@ -58,8 +61,8 @@ def parse_pod(item: Object) -> Pod:
         deletion=moment(deletion),
         finalizers=sorted_names(map(str, metadata.get("finalizers") or ())),
         # Only needed while the pod waits, and a time for every pod needs memory on every node.
-        scheduled=None if ips else _since(status, "PodScheduled", "True"),
-        unready=None if ips else _since(status, "Ready", "False"),
+        scheduled=None if has_begun else _since(status, "PodScheduled", "True"),
+        unready=None if has_begun else _since(status, "Ready", "False"),
         claims=sorted_names(_claims(name, volumes)),
         volumes=sorted_names(filter(None, _attached(volumes))),
         static=_is_mirror(metadata),

@@ -34,6 +34,10 @@ _PREEMPTION: Final = re.compile(rf"\(res: ({RESOURCE}), q: ([0-9]{{1,18}})\)", r
 _NO_ROOM: Final = re.compile(
     r"enough resource: \S+, requested: ([0-9]{1,18}), used: ([0-9]{1,18}), capacity: ([0-9]{1,18})"
 )
+_CORES: Final = re.compile(
+    r"available physical CPUs = ([0-9]{1,18}), requested CPUs = ([0-9]{1,18})", re.ASCII
+)
+"""What a kubelet counted that gives out whole cores only. The other message has no count."""
 # The CPU and memory managers use the same frame; only the cause distinguishes them.
 _FRAME: Final = re.compile(r"(?:Allocate|Update plugin resources) failed due to (.+)", re.DOTALL)
 _SUFFIX: Final = re.compile(r",? which is unexpected\.?$")
@@ -168,6 +172,11 @@ def _parse_otherwise(reason: str, message: str) -> Rejection | None:
     is_rejected = is_known or message.startswith(_SINCE_1_26)
     if not reason or reason in INTENDED_REASONS or not is_rejected:
         return None
+    if counts := _CORES.search(message):
+        available, requested = map(int, counts.groups())
+        return _rejected(
+            RejectionKind.NOT_FOR_A_DEVICE, "", requested=requested, available=available
+        )
     return _rejected(RejectionKind.NOT_FOR_A_DEVICE, "")
 
 

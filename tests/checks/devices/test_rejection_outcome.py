@@ -324,7 +324,7 @@ def test_a_storm_of_pods_that_every_node_refuses_is_stopped_at_its_controller() 
         (CPU, "SysctlForbidden", sysctl),
     ):
         pods = [
-            rejected(pod, reason=reason, message=message)
+            rejected(pod, reason=reason, message=message, available=None)
             for pod in storm(180, first=200, refused=refused)
         ]
         found = only(snapshot_of(*pods))
@@ -335,6 +335,12 @@ def test_a_storm_of_pods_that_every_node_refuses_is_stopped_at_its_controller() 
     # One of them that the node's own state explains makes it a matter of this node as well.
     mixed = only(snapshot_of(*pods[:90], *storm(90, first=110, refused=CPU)))
     assert "kubectl cordon worker-1" in commands(mixed)
+    # Of what is counted, another node may have enough.
+    too_few = [
+        rejected(pod, reason="SMTAlignmentError", message="too few cores", available=1)
+        for pod in storm(180, first=200, refused=CPU)
+    ]
+    assert commands(only(snapshot_of(*too_few)))[0] == "kubectl cordon worker-1"
 
 
 def test_commands_of_the_catalog_name_the_node() -> None:

@@ -14,6 +14,7 @@ from agent.model.finding import Finding, Severity, WaitCause
 from agent.model.node_network import CniFile, CniFiles, Disk, Link, RuntimeStatus, SubnetEnv
 from agent.model.runtime import CONTAINERD, CRI_O, ContainerRuntime, RuntimeNetwork
 from agent.model.snapshot import (
+    SANDBOX_NOT_READY,
     Known,
     NotRequested,
     PluginProcess,
@@ -37,7 +38,7 @@ from tests.builders import (
     without_api,
 )
 from tests.checks.waiting.events import CONTAINERD as BY_CONTAINERD
-from tests.checks.waiting.events import CRIO, MINUTE, Event, some, waits, with_events
+from tests.checks.waiting.events import CREATING, CRIO, MINUTE, Event, some, waits, with_events
 
 WAITING = "waiting_pods"
 SECOND = timedelta(seconds=1)
@@ -176,6 +177,10 @@ def test_pods_that_wait_for_volumes_are_another_matter() -> None:
     assert f"for a volume, not for an address; the kubelet says (FailedMount): {words}" in (
         finding.message
     )
+    words = 'MapVolume.SetUpDevice failed for volume "disk" : rpc error: code = Internal desc = no'
+    block = found(with_events(node(*some(3)), Event(words, "FailedMapVolume")))
+    assert (block.severity, block.cause) == (Severity.INFO, WaitCause.VOLUME_PENDING)
+    assert "for a volume, not for an address; the kubelet says (FailedMapVolume)" in block.message
     # Without an Event, the Node says that a volume is late; if it does not, the pods may be.
     needs = tuple(replace(pod, claims=("data",)) for pod in some(2))
     lacks = replace(WORKER, volumes_in_use=("a^1", "a^2"), volumes_attached=("a^1",))
@@ -186,6 +191,7 @@ def test_pods_that_wait_for_volumes_are_another_matter() -> None:
     assert (perhaps.severity, perhaps.cause) == (Severity.WARNING, WaitCause.UNEXPLAINED)
     assert "kubelets from 1.28 send no Event about those that are late" in perhaps.message
     # The kubelet makes a sandbox after the volumes are there.
+    words = 'MountVolume.SetUp failed for volume "conf" : secret "key" not found'
     both = with_events(node(*some(3)), Event(words, "FailedMount", 10 * SECOND), Event(SUBNET_ENV))
     assert found(both).cause is WaitCause.PLUGIN_FAILED
     later = with_events(
@@ -210,6 +216,81 @@ def test_each_cause_is_one_finding_and_the_others_are_assumed_to_have_the_only_o
     assert "apps/late-14 and 5 more" in many.message
     # Retries may fail in turn for what follows from each other: that is no new finding.
     assert found(with_events(node(*some(2)), boom)).key == one.key
+
+
+def test_a_runtime_that_does_not_answer_is_told_only_while_nothing_later_fails() -> None:
+    words = "error determining status: rpc error: code = DeadlineExceeded desc = context deadline"
+    sync = Event(f"{words} exceeded", "FailedSync")
+    finding = found(with_events(node(*some(2)), sync))
+    assert "the kubelet says (FailedSync): context deadline exceeded" in finding.message
+    assert "The container runtime did not answer in time" in text(with_events(node(*some(2)), sync))
+    mount = Event("no volume", "FailedMount")
+    assert found(with_events(node(*some(2)), sync, mount)).cause is WaitCause.VOLUME_PENDING
+
+
+def test_a_pod_in_the_nodes_network_waits_too_and_not_for_that_network() -> None:
+    proxy, late = (
+        waits(f"kube-system/{name}", host_network=True, ips=("192.168.7.11",))
+        for name in ("kube-proxy", "late")
+    )
+    pull = Event(f'{CREATING}failed to get sandbox image "pause": failed to pull image "pause": no')
+    told = found(with_events(node(proxy, late), pull))
+    assert (told.severity, told.pods) == (Severity.CRITICAL, (proxy.name, late.name))
+    assert "the runtime cannot make the sandbox: failed to get sandbox image" in told.message
+    # Neither a network that is not ready nor a full range stops it.
+    full = [reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(2, 255)]
+    down = replace(with_events(node(proxy, *full)), runtime_status=Known(DOWN))
+    silent = found(down)
+    assert silent.cause is WaitCause.UNEXPLAINED
+    assert silent.message.endswith("no Event says why"), silent.message
+    apart = findings_of(
+        WAITING, replace(with_events(node(proxy, *some(2))), runtime_status=Known(DOWN))
+    )
+    assert {(one.pods, one.cause) for one in apart} == {
+        ((proxy.name,), WaitCause.UNEXPLAINED),
+        (("apps/late-0", "apps/late-1"), WaitCause.NETWORK_NOT_READY),
+    }
+    # Its images may be pulled after that.
+    started = replace(sandbox("5" * 64, proxy.name), pod_uid=proxy.uid)
+    assert not findings_of(WAITING, node(proxy, started))
+    assert not findings_of(WAITING, node(replace(proxy, phase="Running"), started))
+
+
+def test_an_earlier_sandbox_that_cannot_be_torn_down_stops_its_pod() -> None:
+    first, second = some(2)
+    before = replace(sandbox("7" * 64, first.name, SANDBOX_NOT_READY), pod_uid=first.uid)
+    reserved = (before, reservation("10.244.1.9", before.id))
+    # The kubelet sends no Event while it cannot remove the sandbox of a pod that it keeps.
+    silent = found(with_events(node(first, second, *reserved)))
+    assert silent.cause is WaitCause.UNEXPLAINED
+    assert "it fits that 1 earlier sandbox still has an address" in silent.message
+    assert "777777777777 of pod apps/late-0" in silent.message
+    assert any("grep 777777777777" in (step.command or "") for step in silent.steps)
+    assert "earlier sandbox" not in found(with_events(node(first, second, before))).message
+    assert "earlier sandbox" not in found(
+        with_events(node(first, second, *reserved), Event(SUBNET_ENV))
+    ).message  # fmt: skip
+    killing = (
+        'error killing pod: failed to "KillPodSandbox" for "uid" with KillPodSandboxError: "rpc '
+        'error: code = Unknown desc = failed to destroy network for sandbox \\"7\\": plugin '
+        'type=\\"cilium-cni\\" failed (delete): opening netns pinned at : no such file"'
+    )
+    told = found(with_events(node(first, second), Event(killing, "FailedKillPod")))
+    assert told.cause is WaitCause.PLUGIN_FAILED
+    assert "CNI plugin cilium-cni fails in DEL: opening netns pinned at" in told.message
+    # Volumes come before that, and the new sandbox after it.
+    mount = Event("no volume", "FailedMount")
+    both = with_events(node(first, second), mount, Event(killing, "FailedKillPod"))
+    assert found(both).cause is WaitCause.PLUGIN_FAILED
+
+
+def test_an_unknown_message_is_looked_up_in_the_log_of_who_speaks() -> None:
+    words = "words of a later release"
+    for reason, log in (
+        ("FailedCreatePodSandBox", "journalctl -u containerd -u crio"),
+        ("FailedPrepareDynamicResources", "journalctl -u kubelet"),
+    ):
+        assert log in text(with_events(node(*some(2)), Event(words, reason)))
 
 
 def test_a_full_range_is_told_once() -> None:

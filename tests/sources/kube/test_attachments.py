@@ -239,6 +239,7 @@ def test_other_nodes_that_have_the_volume_are_found_with_the_right_to_list_nodes
 
 def test_events_say_why_a_volume_is_not_attached(ask: Ask) -> None:
     attach, mount = "FailedAttachVolume", "FailedMount"
+    missing = "driver name d not found in the list of registered CSI drivers"
     items = [
         {"reason": reason, "message": message, "lastTimestamp": f"2026-03-26T19:00:{number:02}Z"}
         for number, (reason, message) in enumerate(
@@ -254,8 +255,9 @@ def test_events_say_why_a_volume_is_not_attached(ask: Ask) -> None:
                     'Waiting for detach for volume "pvc-3" Volume is already used by pod(s) a',
                 ),
                 (attach, "words of a later release"),
-                (mount, "driver name d not found in the list of registered CSI drivers"),
+                (mount, missing),
                 (mount, "words of a later release"),
+                ("FailedMapVolume", f'MapVolume failed for volume "pvc-5" : {missing}'),
                 ("Pulled", 'Multi-Attach error for volume "pvc-4" Volume is already used'),
             )
         )
@@ -267,6 +269,7 @@ def test_events_say_why_a_volume_is_not_attached(ask: Ask) -> None:
         ("volume_used_elsewhere", "pvc-3"),
         ("attach_failed", ""),
         ("csi_driver_missing", ""),
+        ("csi_driver_missing", "pvc-5"),
     ]
     assert found.known().events[0].message.endswith("rpc error: code = 2"), "the last one"
     assert {one.pod_uid for one in found.known().events} == {WAITS.uid}

@@ -176,6 +176,17 @@ def test_a_pod_starts_with_its_first_container_and_waits_since_it_was_scheduled(
         # A pod whose sandbox was lost waits for another one in phase Running.
         ({"status": {"phase": "Running", "conditions": [given]}}, at(7)),
         ({"status": {"phase": "Running", "conditions": [given], "podIP": "10.88.0.2"}}, None),
+        # In the node's network, it has an address before it has a sandbox.
+        *(
+            (
+                {
+                    "spec": {"hostNetwork": True},
+                    "status": {"phase": phase, "conditions": [given], "podIP": "192.168.7.11"},
+                },
+                expected,
+            )
+            for phase, expected in (("Pending", at(7)), ("Running", None))
+        ),
         *(({"status": {"phase": "Pending", "conditions": conditions}}, None) for conditions in odd),
     ])  # fmt: skip
 

@@ -215,6 +215,19 @@ def test_a_rejection_for_another_reason_keeps_the_words_of_the_kubelet(pods: Pod
         assert (found.reason, found.message) == (reason, message)
 
 
+def test_too_few_cores_are_counted_and_a_wrong_number_of_cpus_is_not(pods: Pods) -> None:
+    few = (
+        "Pod was rejected: SMT Alignment Error: not enough free physical CPUs: available physical "
+        "CPUs = 1, requested CPUs = 2, CPUs per core = 1"
+    )
+    odd = "Pod was rejected: SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2"
+    read = pods(*(rejected("SMTAlignmentError", message) for message in (few, odd)))
+    assert [(pod.rejection.requested, pod.rejection.available) for pod in read] == [
+        (2, 1),
+        (None, None),
+    ]
+
+
 def test_a_critical_pod_for_which_nothing_can_be_preempted_names_what_it_lacks(pods: Pods) -> None:
     several = PREEMPTION.replace("[(", "[(res: cpu, q: 100), (")
     given = [
