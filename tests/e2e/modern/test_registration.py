@@ -6,7 +6,7 @@ from tests.e2e.node import eventually
 
 from .node import ModernNode
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.any_runtime]
 DETECTOR = "unregistered_node"
 
 

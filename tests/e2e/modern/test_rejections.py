@@ -17,7 +17,7 @@ from tests.wire import only_with
 
 from .node import ModernNode
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.any_runtime]
 _EAGER: Final = ("--interval=500ms", "--confirm-after=1ms")
 _MANIFESTS: Final = "/etc/kubernetes/manifests"
 _PREFIX: Final = "devices.example.com"
@@ -37,7 +37,7 @@ _WATCHED: Final = "intel.com/intel_sriov"
 @pytest.fixture(scope="module", autouse=True)
 def _node_as_found(running_node: ModernNode) -> Iterator[None]:
     """Remove the resources from kubelet and API server afterwards."""
-    only_with(running_node.profile == "containerd", "a runtime with which this is enough")
+    only_with(running_node.profile != "k3s", "a runtime with which this is enough")
     yield
     with running_node.stopped("kubelet"):
         files = ("kubelet_internal_checkpoint", "*kvm*", "*gpu*", "gdp-*")

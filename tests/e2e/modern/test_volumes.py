@@ -12,7 +12,7 @@ from tests.e2e.node import eventually
 
 from .node import ModernNode
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.any_runtime]
 _POD = "e2e-claim"
 _DETECTOR = "detached_volume"
 _ADMIN = "/run/e2e-admin.conf"
