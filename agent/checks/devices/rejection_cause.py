@@ -235,6 +235,8 @@ class _Case(Evidence):
         )
         if self.window.earliest < bound + WHOLE_SECOND:
             return unverified(f"{evidence}, which may have been before the plugin had registered")
+        if self.rejection.refused is RejectionKind.PLUGIN_GONE:
+            return unverified(f"{evidence}, and the kubelet said that the plugin was gone")
         return Explanation(RejectionCause.UNHEALTHY, evidence)
 
     def _explain_race(self, registration: DeviceTransition | None) -> Explanation:

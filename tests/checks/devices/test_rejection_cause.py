@@ -289,6 +289,12 @@ def test_a_connected_plugin_without_a_healthy_device_is_told_as_such() -> None:
         refused = gpu_pod(ago=100, refused=INSUFFICIENT)
         found = cause_of(refused, *start, healthy=(), written=960, kubelet=version)
         assert found.cause is expected, version
+    # The kubelet's own words exclude that its plugin was connected then.
+    for ago in (100, 900):
+        gone = gpu_pod(ago=ago, refused=RejectionKind.PLUGIN_GONE)
+        found = cause_of(gone, *start, healthy=(), written=960)
+        assert found.cause is RejectionCause.UNVERIFIED, ago
+        assert "the kubelet said that the plugin was gone" in found.why
     # Before the plugin bound its socket, the kubelet was too early all the same.
     found = cause_of(gpu_pod(ago=999), *start, healthy=(), written=960)
     assert found.cause is RejectionCause.KUBELET_RESTART
