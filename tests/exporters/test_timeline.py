@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from agent.cleanup.journal import Entry
+from agent.exporters.text.timeline import timeline_table
 from agent.exporters.timeline import timeline_document
 from agent.model.devices import TransitionKind
 from agent.model.finding import SkippedCheck
@@ -137,3 +138,15 @@ def test_what_events_may_be_missing_of_is_listed_and_nothing_else() -> None:
     assert journal["unavailable"] == [{"source": "journal", "why": "no"}]
     failed = replace(scanned(node()), gaps=(SkippedCheck("shared_ip", "KeyError", broken=True),))
     assert timeline_document(failed)["unavailable"] == [{"source": "shared_ip", "why": "KeyError"}]
+
+
+def test_what_happened_again_to_the_same_is_named_once() -> None:
+    starts = [
+        b.transition(TransitionKind.KUBELET_STARTED, ago=number * MINUTE) for number in range(1, 7)
+    ]
+    snapshot = node(device_plugins=b.device_plugins(*starts))
+    started = events(snapshot, "device_manager_started")
+    assert len(started) == 7
+    document = timeline_of(node()) | {"events": started}
+    text = " ".join(timeline_table(document, None).split())
+    assert "… and 4 more device_manager_started until this time: kubelet (-v lists each)" in text

@@ -67,7 +67,7 @@ def _rows(events: Sequence[dict[str, Any]], *, verbose: bool) -> Iterator[tuple[
         for event in shown:
             yield _marked_time(event), event["text"]
         if more := alike[len(shown) :]:
-            subjects = join_names([event["subject"] for event in more])
+            subjects = join_names(list(dict.fromkeys(event["subject"] for event in more)))
             text = f"… and {len(more)} more {what} until this time: {subjects} (-v lists each)"
             yield _marked_time(more[-1]), text
 
