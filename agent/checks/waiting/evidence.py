@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from agent.checks.host_local_ranges import refusal
-from agent.checks.kubelet_service import LOG_FILES
+from agent.checks.kubelet_service import LOG_FILES, lacks_kubelet
 from agent.checks.node_network import (
     blocking_files,
     hanging_plugin,
@@ -295,7 +295,8 @@ def _earlier_sandboxes(situation: Situation) -> Iterator[Evidence]:
 
     Only its log says that this fails. Once it is torn down, it has no address.
     """
-    if situation.cause is not WaitCause.UNEXPLAINED:
+    is_explained = situation.cause is not WaitCause.UNEXPLAINED
+    if is_explained or lacks_kubelet(situation.assessment.snapshot):
         return
     containers = situation.assessment.index.containers
     earlier = {

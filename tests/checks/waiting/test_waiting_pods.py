@@ -267,6 +267,10 @@ def test_an_earlier_sandbox_that_cannot_be_torn_down_stops_its_pod() -> None:
     assert "777777777777 of pod apps/late-0" in silent.message
     assert any("grep 777777777777" in (step.command or "") for step in silent.steps)
     assert "earlier sandbox" not in found(with_events(node(first, second, before))).message
+    # Without a kubelet, nothing tears it down.
+    gone = replace(WORKER, ready=False)
+    stopped = node(first, second, *reserved, node=[gone], processes=[processes(kubelet=None)])
+    assert "earlier sandbox" not in found(with_events(stopped)).message
     assert "earlier sandbox" not in found(
         with_events(node(first, second, *reserved), Event(SUBNET_ENV))
     ).message  # fmt: skip
