@@ -22,7 +22,7 @@ EVENT_AGE: Final = timedelta(minutes=6)
 """The kubelet retries in seconds. After 25 Events of an object it sends one every 5 minutes."""
 
 _DOCKER_SETUP: Final = timedelta(seconds=30)
-"""docker runs a sandbox before it has a network. A setup that works takes seconds."""
+"""docker runs a sandbox before it has a network of its own. A setup that works takes seconds."""
 
 
 MAX_LISTED: Final = 4
@@ -96,7 +96,7 @@ def _has_network(pod: Pod, index: SnapshotIndex) -> bool:
     for container_id in index.running_sandboxes:
         sandbox = index.containers[container_id]
         is_new = has_docker and now - sandbox.created < _DOCKER_SETUP.total_seconds()
-        if sandbox.pod_uid == pod.uid and not is_new:
+        if sandbox.pod_uid == pod.uid and (pod.host_network or not is_new):
             return True
     return False
 

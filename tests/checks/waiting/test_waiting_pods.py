@@ -132,6 +132,9 @@ def test_a_pod_that_has_its_sandbox_pulls_its_image_and_waits_for_nothing() -> N
     new = replace(running, created=int((NOW - 10 * SECOND).timestamp()))
     assert findings_of(WAITING, node(pulls, new))
     assert findings_of(WAITING, node(pulls, new, runtimes=[ContainerRuntime(CRI_O)])) == []
+    # In the node's network, no setup follows.
+    on_host = replace(pulls, host_network=True, ips=("192.168.7.11",))
+    assert findings_of(WAITING, node(on_host, new)) == []
 
 
 def test_a_job_that_ends_and_a_pod_that_is_deleted_wait_for_nothing() -> None:
