@@ -54,7 +54,7 @@ class Group(NamedTuple):
     takes too long.
     """
     unlisted: int = 0
-    """For how many of them it is assumed: their Events were not listed."""
+    """Of how many the Events were not listed. If there is an Event, it is assumed for them."""
 
     @property
     def on_host(self) -> bool:
@@ -68,7 +68,9 @@ def groups(snapshot: Snapshot) -> list[Group]:
     # Without the runtime's list, a pod may have its sandbox and pull its image.
     has_list = isinstance(snapshot.containers, Known)
     waits = [wait for wait in unstarted_pods(snapshot) if has_list or wait.pod.name in failures]
-    listed = {pod.uid for pod in pods_to_list(snapshot)}
+    # Where no Events are known, nobody's are missing among them.
+    asked = [wait.pod for wait in waits] if events_unread(snapshot) else pods_to_list(snapshot)
+    listed = {pod.uid for pod in asked}
     by_key: dict[tuple[str, ...], list[Wait]] = {}
     unlisted = []
     for wait in waits:
@@ -79,22 +81,26 @@ def groups(snapshot: Snapshot) -> list[Group]:
             by_key.setdefault(_key(wait, failure), []).append(wait)
     of_sandboxes = [key for key in by_key if key[0] not in _NO_SANDBOX_FAILED]
     assumed = of_sandboxes[0] if len(of_sandboxes) == 1 else None
+    # What stops pods with a network of their own may be that network.
+    stops_hosts = assumed and any(wait.pod.host_network for wait in by_key[assumed])
     for wait in unlisted:
-        by_key.setdefault(assumed or _key(wait, None), []).append(wait)
+        is_other = wait.pod.host_network and not stops_hosts
+        key = _key(wait, None) if assumed is None or is_other else assumed
+        by_key.setdefault(key, []).append(wait)
     found = []
     for key, members in by_key.items():
         failure = failures.get(members[0].pod.name)
         needs_volumes = key[0] in _WITH_VOLUMES
-        cause = _cause(failure, snapshot, needs_volumes=needs_volumes)
-        if key[-1] in _ON_HOST and cause is WaitCause.NETWORK_NOT_READY:
-            cause = WaitCause.UNEXPLAINED
+        on_host = key[-1] in _ON_HOST
         found.append(
             Group(
-                cause=cause,
+                cause=_cause(failure, snapshot, needs_volumes=needs_volumes, on_host=on_host),
                 failure=failure,
                 waits=tuple(sorted(members, key=lambda wait: -wait.age)),
                 needs_volumes=needs_volumes,
-                unlisted=len(unlisted) if key == assumed else 0,
+                unlisted=sum(
+                    wait.pod.name not in failures and wait.pod.uid not in listed for wait in members
+                ),
             )
         )
     return sorted(found, key=lambda group: -group.waits[0].age)
@@ -149,10 +155,12 @@ def _key(wait: Wait, failure: SandboxFailure | None) -> tuple[str, ...]:
     return failure.reason, failure.network, failure.plugin, words
 
 
-def _cause(failure: SandboxFailure | None, snapshot: Snapshot, *, needs_volumes: bool) -> WaitCause:
+def _cause(
+    failure: SandboxFailure | None, snapshot: Snapshot, *, needs_volumes: bool, on_host: bool
+) -> WaitCause:
     if failure is None:
         status = known_or(snapshot.runtime_status, None)
-        if status is not None and status.network_ready is False:
+        if status is not None and status.network_ready is False and not on_host:
             return WaitCause.NETWORK_NOT_READY
         is_late = needs_volumes and unattached_volumes(snapshot)
         return WaitCause.VOLUME_PENDING if is_late else WaitCause.UNEXPLAINED

@@ -14,7 +14,8 @@ exhausted_range tells.
 Severity warning: several pods, or one for five minutes.
 Severity critical: several pods have waited for five minutes, or the runtime's network is not ready,
 and no pod with a network of its own has started for five minutes.
-Without pods that wait: the runtime says that its network is not ready, or the Node is not Ready.
+Without pods that wait for a network: the runtime says that its network is not ready, or the Node is
+not Ready.
 """
 
 from collections.abc import Iterator, Sequence
@@ -83,7 +84,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     for number, group in enumerate(found):
         yield _finding(assessment, group, number, starting=starting)
     # The others have it among their evidence.
-    if all(group.cause is WaitCause.VOLUME_PENDING for group in found):
+    if all(group.on_host or group.cause is WaitCause.VOLUME_PENDING for group in found):
         yield from _not_ready(assessment, starting=starting)
     # After the findings: what is unavailable must not hide them. Without Events, they say so.
     snapshot.pods.known()
@@ -105,7 +106,7 @@ def _finding(assessment: Assessment, group: Group, number: int, *, starting: boo
         clauses.append("the node has just started")
     if len(names) > 1:
         clauses.append(f"pods: {join_few(names)}")
-    if group.unlisted:
+    if group.unlisted and not _no_events_listed(group):
         clauses.append(f"the Events of {count_of(group.unlisted, 'other')} were not listed")
     return Finding(
         NAME,
@@ -145,10 +146,16 @@ def _reason(group: Group, snapshot: Snapshot) -> str:
         if lacks_kubelet(snapshot):
             return "no kubelet runs on this node"
         unread = events_unread(snapshot)
+        if not unread and _no_events_listed(group):
+            unread = f"{'its' if len(group.waits) == 1 else 'their'} Events were not listed"
         return f"why is not known: {unread}" if unread else "no Event says why"
     words = f"{_speaker(group, failure)}: {failure.message}{_times(failure, snapshot)}"
     is_past = _is_past(failure, snapshot)
     return f"no kubelet runs on this node; its last Event: {words}" if is_past else words
+
+
+def _no_events_listed(group: Group) -> bool:
+    return group.unlisted == len(group.waits)
 
 
 def _is_past(failure: SandboxFailure, snapshot: Snapshot) -> bool:

@@ -243,9 +243,19 @@ def test_a_pod_in_the_nodes_network_waits_too_and_not_for_that_network() -> None
     # Neither a network that is not ready nor a full range stops it.
     full = [reservation(f"10.244.1.{n}", f"{n:064x}") for n in range(2, 255)]
     down = replace(with_events(node(proxy, *full)), runtime_status=Known(DOWN))
-    silent = found(down)
+    silent, network = sorted(findings_of(WAITING, down), key=lambda finding: finding.subject)[::-1]
     assert silent.cause is WaitCause.UNEXPLAINED
     assert silent.message.endswith("no Event says why"), silent.message
+    # That the network is not ready is told apart, as without a pod that waits.
+    assert (network.cause, network.pods) == (WaitCause.NETWORK_NOT_READY, ())
+    assert findings_of(WAITING, node(runtime_status=DOWN)) == [network]
+    # It may wait for a volume meanwhile.
+    lacks = replace(WORKER, volumes_in_use=("a^1", "a^2"), volumes_attached=("a^1",))
+    needs = with_events(node(replace(proxy, claims=("data",)), node=[lacks]))
+    causes_of = {
+        one.cause for one in findings_of(WAITING, replace(needs, runtime_status=Known(DOWN)))
+    }
+    assert causes_of == {WaitCause.VOLUME_PENDING, WaitCause.NETWORK_NOT_READY}
     apart = findings_of(
         WAITING, replace(with_events(node(proxy, *some(2))), runtime_status=Known(DOWN))
     )
@@ -257,6 +267,24 @@ def test_a_pod_in_the_nodes_network_waits_too_and_not_for_that_network() -> None
     started = replace(sandbox("5" * 64, proxy.name), pod_uid=proxy.uid)
     assert not findings_of(WAITING, node(proxy, started))
     assert not findings_of(WAITING, node(replace(proxy, phase="Running"), started))
+
+
+def test_a_pod_in_the_nodes_network_is_not_assumed_to_wait_for_that_of_others() -> None:
+    late = waits("kube-system/cni", 5 * MINUTE, host_network=True, ips=("192.168.7.11",))
+    others = some(6)
+    down = Event(NOT_READY, "NetworkNotReady")
+    assumed, apart = findings_of(WAITING, with_events(node(*others, late), down))
+    assert (assumed.cause, len(assumed.pods)) == (WaitCause.NETWORK_NOT_READY, 6)
+    assert "the Events of 2 others were not listed" in assumed.message
+    assert (apart.cause, apart.pods) == (WaitCause.UNEXPLAINED, (late.name,))
+    assert apart.message.endswith("why is not known: its Events were not listed"), apart.message
+    unread = replace(node(*others, late), sandbox_failures=NotRequested("sandbox_failures", "no"))
+    assert all("not listed" not in one.message for one in findings_of(WAITING, unread))
+    # What stops another pod in the node's network may stop this one too.
+    pull = Event(f'{CREATING}failed to get sandbox image "pause": failed to pull image "pause": no')
+    proxy = waits("kube-system/kube-proxy", host_network=True, ips=("192.168.7.11",))
+    every = found(with_events(node(proxy, *others, late), pull))
+    assert late.name in every.pods
 
 
 def test_an_earlier_sandbox_that_cannot_be_torn_down_stops_its_pod() -> None:
