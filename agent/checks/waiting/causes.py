@@ -126,11 +126,17 @@ def events_unread(snapshot: Snapshot) -> str:
 def _last_failures(snapshot: Snapshot) -> Mapping[str, SandboxFailure]:
     """Return for each pod the Event that says why it has no sandbox.
 
-    Of several that are recent, it is the one about the latest step of the kubelet.
+    Of several that are recent, it is the one about the latest step of the kubelet. A teardown that
+    failed is over once the runtime has no sandbox of the pod.
     """
+    containers = known_or(snapshot.containers, None)
+    kept = {container.pod for container in containers or () if container.sandbox}
     last: dict[str, SandboxFailure] = {}
     for failure in known_or(snapshot.sandbox_failures, ()):
-        if failure.reason in _RANK:
+        is_over = (
+            failure.reason == FAILED_KILL and containers is not None and failure.pod not in kept
+        )
+        if failure.reason in _RANK and not is_over:
             earlier = last.get(failure.pod)
             if earlier is None or _precedes(failure, earlier, snapshot):
                 last[failure.pod] = failure

@@ -310,13 +310,20 @@ def test_an_earlier_sandbox_that_cannot_be_torn_down_stops_its_pod() -> None:
         'error: code = Unknown desc = failed to destroy network for sandbox \\"7\\": plugin '
         'type=\\"cilium-cni\\" failed (delete): opening netns pinned at : no such file"'
     )
-    told = found(with_events(node(first, second), Event(killing, "FailedKillPod")))
+    kill = Event(killing, "FailedKillPod")
+    other = replace(sandbox("8" * 64, second.name, SANDBOX_NOT_READY), pod_uid=second.uid)
+    torn = node(first, second, before, other)
+    told = found(with_events(torn, kill))
     assert told.cause is WaitCause.PLUGIN_FAILED
     assert "CNI plugin cilium-cni fails in DEL: opening netns pinned at" in told.message
     # Volumes come before that, and the new sandbox after it.
     mount = Event("no volume", "FailedMount")
-    both = with_events(node(first, second), mount, Event(killing, "FailedKillPod"))
-    assert found(both).cause is WaitCause.PLUGIN_FAILED
+    assert found(with_events(torn, mount, kill)).cause is WaitCause.PLUGIN_FAILED
+    # That is over once the runtime has no sandbox of them. Without its list, it may not be.
+    over = with_events(node(first, second), mount, kill)
+    assert found(over).cause is WaitCause.VOLUME_PENDING
+    findings, _ = findings_and_gap(WAITING, without(over, "containers"))
+    assert [one.cause for one in findings] == [WaitCause.PLUGIN_FAILED]
 
 
 def test_an_unknown_message_is_looked_up_in_the_log_of_who_speaks() -> None:
