@@ -84,7 +84,7 @@ stress: $(READY) ## nodeleak cleans while real docker and host-local churn: FOR=
 fuzz: $(READY) ## every parser of foreign bytes on mutations of real samples: FOR=60 seconds each (an hour in all)
 	@$(BIN)/python -m tests.fuzz --seconds=$(or $(FOR),60)
 
-bench: $(READY) ## measure the figures of docs/figures.md: SECTIONS="daemon scale" (default: all, half an hour)
+bench: $(READY) ## measure the figures of docs/figures.md: SECTIONS="daemon scale" (default: all, an hour)
 	@nice -n 10 $(BIN)/python -m tests.bench $(SECTIONS)
 
 $(READY): pyproject.toml constraints.txt

@@ -13,13 +13,13 @@ from functools import partial
 from http.client import HTTPSConnection
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tests import processes
 from tests.wire import kubeconfig, run, self_signed
 
-API_SERVER: Final = Path("/var/cache/nodeleak-cluster/bin/kube-apiserver")
-ETCD: Final = Path("/usr/bin/etcd")
+_CACHE: Final = Path("/var/cache/nodeleak-cluster")
+_DIGEST: Final = "[0-9a-f]" * 12
 _ADMIN: Final = "secret-of-admin"
 _LONGEST_START: Final = 300
 _IN_A_TRANSACTION: Final = 100
@@ -31,23 +31,45 @@ _AUDIT: Final = {
         {
             "level": "Metadata",
             "verbs": ["list", "watch"],
-            "resources": [{"group": "", "resources": ["pods", "nodes"]}],
+            "resources": [{"group": "", "resources": ["pods", "nodes", "configmaps"]}],
         },
+        {"level": "Metadata", "verbs": ["get"], "nonResourceURLs": ["/version"]},
         {"level": "None"},
     ],
 }
 
 
-def missing() -> list[str]:
-    """Return the programs that are not installed."""
-    return [str(program) for program in (API_SERVER, ETCD) if not os.access(program, os.X_OK)]
+class Programs(NamedTuple):
+    """The programs of a control plane: by default, those of the profile `legacy`."""
+
+    api_server: Path = _CACHE / "bin/kube-apiserver"
+    etcd: Path = Path("/usr/bin/etcd")
+
+    def missing(self) -> list[str]:
+        """Return those that are not installed."""
+        return [str(program) for program in self if not os.access(program, os.X_OK)]
+
+
+LEGACY: Final = Programs()
+
+
+def newest() -> Programs:
+    """Return the programs of the other profiles, which are built from Go modules."""
+
+    def built(module: str, program: str) -> Path:
+        found = (_CACHE / "modules").glob(f"{module}-{_DIGEST}/{program}")
+        by_age = sorted(found, key=lambda path: path.stat().st_mtime)
+        return by_age[-1] if by_age else _CACHE / "modules" / module / program
+
+    return Programs(built("kubernetes", "kube-apiserver"), built("etcd", "etcd"))
 
 
 class ControlPlane:
     """Authorizes by RBAC. `directory`: its data, logs and certificate; it exists."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, programs: Programs = LEGACY) -> None:
         self.directory = directory
+        self._programs = programs
         self.port, self._etcd_port, self._peer_port = free_ports(3)
         self.audit_log = directory / "audit.log"
         self.api_server = 0  # Its process
@@ -72,7 +94,13 @@ class ControlPlane:
     def start_etcd(self) -> None:
         client, peer = (f"http://127.0.0.1:{port}" for port in (self._etcd_port, self._peer_port))
         self._spawn(
-            *(ETCD, "--data-dir", self._data, "--quota-backend-bytes", str(8 * 1024**3)),
+            *(
+                self._programs.etcd,
+                "--data-dir",
+                self._data,
+                "--quota-backend-bytes",
+                str(8 * 1024**3),
+            ),
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
             *("--initial-cluster", f"default={peer}"),
             *("--listen-client-urls", client, "--advertise-client-urls", client),
@@ -80,14 +108,17 @@ class ControlPlane:
         self._until("etcd", lambda: self.etcdctl("endpoint", "health"))
 
     def start_api_server(self, *, audit: bool = False) -> float:
-        """Start it, and return the time of its first answer. `audit`: log every list and watch of pods and Nodes."""
+        """Start it, and return the time of its first answer.
+
+        `audit`: log every list and watch of what agents read, and who requests its version.
+        """
         key = self.directory / "sa.key"
         to_audit = (
             f"--audit-policy-file={self.directory / 'audit.yaml'}",
             f"--audit-log-path={self.audit_log}",
         )
         self.api_server = self._spawn(
-            API_SERVER,
+            self._programs.api_server,
             *(f"--etcd-servers=http://127.0.0.1:{self._etcd_port}", f"--secure-port={self.port}"),
             *(
                 "--bind-address=127.0.0.1",
@@ -106,17 +137,17 @@ class ControlPlane:
             *(to_audit if audit else ()),
         )
         # It accepts connections seconds before it answers on them.
-        self._until(API_SERVER.name, self._answers)
+        self._until(self._programs.api_server.name, self._answers)
         answered_at = time.time()
         for path in (
             "/readyz",
             "/api/v1/namespaces/default",
         ):  # it is ready before it has made the namespace
-            self._until(API_SERVER.name, partial(self.request, "GET", path))
+            self._until(self._programs.api_server.name, partial(self.request, "GET", path))
         return answered_at
 
     def kill_api_server(self) -> None:
-        child = self._children.pop(API_SERVER.name)
+        child = self._children.pop(self._programs.api_server.name)
         child.kill()
         child.wait()
 

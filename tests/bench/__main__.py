@@ -10,18 +10,21 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.bench import cleaning, daemon, namespaces, scale, scan
-from tests.bench.measure import Figure, write_section
+from tests.bench import cleaning, daemon, fleet, namespaces, scale, scan
+from tests.bench.measure import Compared, Figure, write_section
 from tests.bench.surroundings import runtime
 
-_SECTIONS: dict[str, tuple[str | None, Callable[[], Iterator[Figure]]]] = {
+_SECTIONS: dict[str, tuple[str | None, Callable[[], Iterator[Figure | Compared]]]] = {
     "daemon": (daemon.__doc__, lambda: daemon.figures(runtime())),
     "worst node": (daemon.worst.__doc__, lambda: daemon.worst(runtime())),
     "scan": (scan.__doc__, lambda: scan.figures(runtime())),
     "namespaces": (namespaces.__doc__, namespaces.figures),
     "cleaning": (cleaning.__doc__, lambda: cleaning.figures(runtime())),
     "scale": (scale.__doc__, scale.figures),
+    "fleet": (fleet.__doc__, fleet.figures),
 }
+_COLUMNS = {"fleet": fleet.COLUMNS}
+_OF_TARGETS = ("what", "measured", "target", "met")
 
 
 def main() -> int:
@@ -54,16 +57,16 @@ def main() -> int:
     return 1 if missed else 0
 
 
-def _section(name: str, figures: list[Figure], load: float) -> str:
+def _section(name: str, figures: list[Figure | Compared], load: float) -> str:
     memory = int(Path("/proc/meminfo").read_text().split()[1]) / 1024**2
     conditions = (
         f"{datetime.now(UTC):%Y-%m-%d}; {os.cpu_count()} cores, {memory:.0f} GiB, Linux {platform.release()}, "
         f"Python {platform.python_version()}; load average before and after: {load:.1f} and {os.getloadavg()[0]:.1f}."
     )
     head = [f"## {name.capitalize()}", "", (_SECTIONS[name][0] or "").strip(), "", conditions, ""]
-    return "\n".join(
-        [*head, "| what | measured | target | met |", "|---|---|---|---|", *map(str, figures), ""]
-    )
+    columns = _COLUMNS.get(name, _OF_TARGETS)
+    table = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}", *map(str, figures)]
+    return "\n".join([*head, *table, ""])
 
 
 if __name__ == "__main__":

@@ -28,6 +28,18 @@ class Figure:
         return f"| {self.what} | {self.measured} | {self.target} | {verdict} |"
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One table row of a section that has columns of its own, and no target."""
+
+    what: str
+    values: tuple[str, ...]
+    met: bool = True
+
+    def __str__(self) -> str:
+        return f"| {' | '.join((self.what, *self.values))} |"
+
+
 def at_most(what: str, measured: float, unit: str, limit: float) -> Figure:
     return Figure(what, f"{measured:.1f} {unit}", f"at most {limit:g} {unit}", measured <= limit)
 

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from agent.model.snapshot import Known
 from tests import processes
 from tests.bench.measure import Figure, footprint
 from tests.bench.surroundings import ROOT
-from tests.control_plane import ControlPlane, missing
+from tests.control_plane import LEGACY, ControlPlane
 from tests.fakes import apiserver, nodes
 from tests.wire import established
 
@@ -44,7 +45,7 @@ _STACK = 256 * 1024
 _SWITCH = 0.1
 """Seconds. With the default of 5 ms, hundreds of threads that a restarted server answers at once take turns so often
 that they get nothing else done."""
-_AGENT = "system:serviceaccount:kube-system:nodeleak"
+AGENT = "system:serviceaccount:kube-system:nodeleak"
 _MEMORY = Path("/dev/shm")  # noqa: S108 (a private directory is made in it)
 
 
@@ -62,11 +63,13 @@ class Sample:
 
 
 def figures() -> Iterator[Figure]:
-    if absent := missing():
+    if absent := LEGACY.missing():
         yield Figure(f"not measured: it needs {', '.join(absent)} (hack/cluster build)", "-")
         return
     names = [f"worker-{number:05}" for number in range(_NODES)]
-    with cluster(names) as plane, _updates(plane, names):
+    pods = [f"{name}-{number}" for number in range(_PODS) for name in names]
+    paths = [f"/api/v1/namespaces/default/pods/{pod}" for pod in pods]
+    with cluster(names) as plane, updates(plane, paths, _UPDATES):
         time.sleep(_SETTLE)
         idle = sample(plane)
         time.sleep(_STEADY / 2)
@@ -81,7 +84,7 @@ def figures() -> Iterator[Figure]:
             time.sleep(_RECOVERY)
             events = map(json.loads, plane.audit_log.read_text().splitlines())
             mine = (
-                one for one in events if one["verb"] == "list" and one["user"]["username"] == _AGENT
+                one for one in events if one["verb"] == "list" and one["user"]["username"] == AGENT
             )
             listed = (
                 datetime.fromisoformat(one["requestReceivedTimestamp"]).timestamp() for one in mine
@@ -160,7 +163,7 @@ def _metadata(item: dict[str, Any], name: str) -> dict[str, Any]:
 @contextmanager
 def agents(plane: ControlPlane, names: Sequence[str], spread: float) -> Iterator[None]:
     """Run the agents of these nodes during the block, which begins once all are ready."""
-    kubeconfig = _deployed(plane)
+    kubeconfig = plane.kubeconfig_for(deploy_account(plane), "agent.conf")
     with ExitStack() as stack:
         children = []
         for first in range(0, len(names), _IN_A_PROCESS):
@@ -188,39 +191,37 @@ def agents(plane: ControlPlane, names: Sequence[str], spread: float) -> Iterator
         yield
 
 
-def _deployed(plane: ControlPlane) -> Path:
-    """Create the agents' service account with its deployed rights, and a token as the kubelet requests it."""
+def deploy_account(plane: ControlPlane) -> str:
+    """Create the agents' service account with its deployed rights; return a token, as the kubelet requests it."""
     for item in yaml.safe_load_all((ROOT / "deploy/base/rbac.yaml").read_text()):
-        group = (
-            f"/apis/{item['apiVersion']}"
-            if "/" in item["apiVersion"]
-            else "/api/v1/namespaces/kube-system"
-        )
-        plane.request("POST", f"{group}/{item['kind'].lower()}s", item)
+        version, namespace = item["apiVersion"], item["metadata"].get("namespace")
+        group = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        scope = f"/namespaces/{namespace}" if namespace else ""
+        plane.request("POST", f"{group}{scope}/{item['kind'].lower()}s", item)
     path = "/api/v1/namespaces/kube-system/serviceaccounts/nodeleak/token"
     wanted = {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
         "spec": {"expirationSeconds": 36000},
     }
-    token = json.loads(plane.request("POST", path, wanted))["status"]["token"]
-    return plane.kubeconfig_for(token, "agent.conf")
+    return str(json.loads(plane.request("POST", path, wanted))["status"]["token"])
 
 
 @contextmanager
-def _updates(plane: ControlPlane, names: Sequence[str]) -> Iterator[None]:
-    """Change the statuses of pods at a steady rate during the block."""
+def updates(plane: ControlPlane, paths: Sequence[str], rate: float) -> Iterator[None]:
+    """Change the statuses of these pods or Nodes in turn during the block. `rate`: so many a second."""
     over = threading.Event()
+    begun = time.monotonic()
 
     def update() -> None:
         for number in itertools.count():
-            name = f"{names[number % len(names)]}-{number // len(names) % _PODS}"
             condition = {"type": "Ready", "status": "True", "reason": f"Update{number}"}
-            with contextlib.suppress(OSError):  # it is being restarted
+            with contextlib.suppress(OSError, HTTPException):  # it is being restarted
                 kind = "application/strategic-merge-patch+json"
                 body = {"status": {"conditions": [condition]}}
-                plane.request("PATCH", f"/api/v1/namespaces/default/pods/{name}/status", body, kind)
-            if over.wait(1 / _UPDATES):
+                plane.request("PATCH", f"{paths[number % len(paths)]}/status", body, kind)
+            # By the clock, whatever a request takes: otherwise runs under more load have fewer changes.
+            if over.wait(max(0.0, begun + (number + 1) / rate - time.monotonic())):
                 return
 
     thread = threading.Thread(target=update)
@@ -240,7 +241,7 @@ def sample(plane: ControlPlane) -> Sample:
     sent = dict(
         line.split(": ") for line in Path(f"/proc/{plane.api_server}/io").read_text().splitlines()
     )["wchar"]
-    wanted = ("apiserver_request_total{", "apiserver_longrunning_gauge{", "go_memstats_")
+    wanted = ("apiserver_request_total{", "apiserver_longrunning_", "go_memstats_")
     lines = [
         line
         for line in plane.request("GET", "/metrics").decode().splitlines()
@@ -251,7 +252,9 @@ def sample(plane: ControlPlane) -> Sample:
         for series in family.samples:
             if series.labels.get("verb") != "PATCH":
                 totals[series.name] += int(series.value)
-    requests, watches = totals["apiserver_request_total"], totals["apiserver_longrunning_gauge"]
+    requests = totals["apiserver_request_total"]
+    # Since 1.23 it has the second name.
+    watches = totals["apiserver_longrunning_gauge"] + totals["apiserver_longrunning_requests"]
     memory = totals["go_memstats_heap_alloc_bytes"] + totals["go_memstats_stack_inuse_bytes"]
     return Sample(at, cpu, int(sent), requests, watches, len(established(plane.port)), memory)
 

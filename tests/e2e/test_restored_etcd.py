@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.control_plane import ControlPlane, missing
+from tests.control_plane import LEGACY, ControlPlane
 from tests.wire import needs
 
 from .node import Cluster, eventually, throughout
@@ -20,7 +20,8 @@ BOUND = 75  # Seconds: 15 until it connects again, 30 of jitter, and what a load
 
 @pytest.fixture
 def control_plane(tmp_path: Path) -> Iterator[ControlPlane]:
-    needs(not missing(), f"{', '.join(missing())}: run hack/cluster build")
+    missing = LEGACY.missing()
+    needs(not missing, f"{', '.join(missing)}: run hack/cluster build")
     (tmp_path / "control-plane").mkdir()
     control_plane = ControlPlane(tmp_path / "control-plane")
     try:

@@ -7,29 +7,15 @@ Prints the API server's URL.
 """
 
 import sys
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.fakes import cri
 from tests.fakes.apiserver import apiserver
-from tests.fakes.engine import engine
-from tests.fakes.grpc_server import FakeGrpcServer
-from tests.fakes.host import Host, build, write_kubeconfig
-from tests.fakes.nodes import FakeNode, healthy
-
-_NETWORK = "cbr0"  # Of a node without docker
-
-
-def _runtime(host: Host, node: FakeNode) -> AbstractContextManager[Any]:
-    if node.uses_docker:
-        return engine(host.docker_socket, node)
-    ipam = {"type": "host-local", "ranges": [[{"subnet": str(node.cidr)}]]}
-    networks = cri.cniconfig({"type": "bridge", "ipam": ipam}, name=node.network)
-    return FakeGrpcServer(host.containerd_socket, cri.of_node(node, {"cniconfig": networks}).answer)
-
+from tests.fakes.host import build, write_kubeconfig
+from tests.fakes.nodes import healthy
+from tests.fakes.runtime import NETWORK, runtime_of
 
 root, pods, cidr, least, most, runtime, *more = sys.argv[1:]
 numbers: dict[str, Any] = {
@@ -37,9 +23,9 @@ numbers: dict[str, Any] = {
 }
 node = replace(healthy(datetime.now(UTC), int(pods), cidr), runtime=runtime, **numbers)
 if not node.uses_docker:
-    node = replace(node, network=_NETWORK)
+    node = replace(node, network=NETWORK)
 host = build(Path(root), node)
-with _runtime(host, node), apiserver(node, (int(least), int(most)), host.account) as url:
+with runtime_of(host, node), apiserver(node, (int(least), int(most)), host.account) as url:
     write_kubeconfig(host, url)
     print(url, flush=True)
     sys.stdin.read()
