@@ -76,7 +76,7 @@ def for_command(config: Config) -> ApiSources:
 
 
 def watched(config: Config) -> "tuple[ApiSources, list[Reflector[Any]]]":
-    """Wire the readers for the daemon; it has to run the reflectors, those of pods and Node first."""
+    """Wire the readers for the daemon, which has to run the reflectors: of pods and Node first."""
     from agent.sources.kube.list_watch import Reflector
 
     server = ApiServer(config)

@@ -1,4 +1,4 @@
-"""What the API server is asked, for whoever wires it and whoever reads it; also where it is none."""
+"""What the API server is asked, for those who wire it and who read it; also where there is none."""
 
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias

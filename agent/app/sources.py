@@ -96,8 +96,8 @@ def node_sources(
 ) -> NodeSources:
     """Wire every source of this node; raises UsageError.
 
-    `api`: those that the API server answers; `NO_API` with --api=off. `history`: returns that of the
-    device plugins. `latest_node`: returns the Node as the API server last sent it.
+    `api`: those that the API server answers; `NO_API` with --api=off. `history`: returns that of
+    the device plugins. `latest_node`: returns the Node as the API server last sent it.
     """
     readers = Readers.of_node(config)
     tracker = _registration_tracker(config, readers.processes, latest_node)

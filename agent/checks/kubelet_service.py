@@ -25,7 +25,7 @@ RESTARTS: Final = {
 }
 
 LOG_FILES: Final = "/var/lib/rancher/*/agent/*/*.log"
-"""Where k3s and RKE2 write the log of containerd, and RKE2 that of the kubelet: no journal has it."""
+"""Where k3s and RKE2 write the log of containerd, and RKE2 the kubelet's. No journal has them."""
 
 
 def distribution(snapshot: Snapshot) -> Distribution:

@@ -8,7 +8,7 @@ Values = Mapping[str, Callable[[Sequence[str]], Iterable[str]]]
 """How to list the values of an argument of the parser, by its `dest`, after the words before it."""
 
 COMPLETE: Final = "__complete"
-"""The command that shells call, with the words up to the cursor: that of cobra, which kubectl has."""
+"""The command that shells call, with the words up to the cursor: cobra's, which kubectl has."""
 _FILES: Final = 0
 _NO_FILES: Final = 4
 """Whether a shell may complete names of files instead, as cobra numbers it."""

@@ -131,8 +131,8 @@ def _about_leaks(report: Report, leaks: Sequence[Finding], release: Release) -> 
 def release_plan(report: Report, release: Release = ON_NODE) -> Plan:
     """Return what commands would release of the leaks, as the guards decide on this snapshot.
 
-    It is what a dry run finds with the settings of `release`, without a probe. An old recording does
-    not say which networks `auto` allows: there it allows those that were read.
+    It is what a dry run finds with the settings of `release`, without a probe. An old recording
+    does not say which networks `auto` allows: there it allows those that were read.
     """
     limits = release.limits
     snapshot = report.assessment.snapshot

@@ -45,8 +45,8 @@ def release_steps(
         urgency = ""
         if release.by_job:
             yield Step(
-                "Without the plugin or the DaemonSet, run the first lines of deploy/clean-one-node.yaml "
-                "with:",
+                "Without the plugin or the DaemonSet, run the first lines of "
+                "deploy/clean-one-node.yaml with:",
                 (f"OPTIONS='{release.manifest_options(batch)}'",),
             )
 

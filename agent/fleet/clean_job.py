@@ -86,7 +86,7 @@ def clean_job(
         raise UsageError(f"the DaemonSet has no {error}") from error
     spec |= {"containers": [container], "nodeName": node, "restartPolicy": "Never"}
     spec.pop("priorityClassName", None)  # it evicts no other pod
-    # The kubelet of the named node checks these. The chart's DaemonSet excludes the nodes of a pool.
+    # The kubelet checks these. The chart's DaemonSet excludes the nodes of a pool.
     for chosen_nodes in ("affinity", "nodeSelector"):
         spec.pop(chosen_nodes, None)
     return {

@@ -70,8 +70,8 @@ it, prints its log, and ends with its exit code."""
 _VERSION: Final = """\
 Asks no cluster. 'kubectl nodeleak status' prints the version of each agent."""
 _COMPLETION: Final = """\
-kubectl runs the program kubectl_complete-nodeleak of PATH for the words after 'kubectl nodeleak'. pip
-installs it. After krew:
+kubectl runs the program kubectl_complete-nodeleak of PATH for the words after 'kubectl nodeleak'.
+pip installs it. After krew:
 
 kubectl nodeleak completion > ~/.local/bin/kubectl_complete-nodeleak
 

@@ -36,7 +36,7 @@ def did_you_mean(word: str, words: Iterable[str]) -> str:
 
 
 def truncate(text: object, longest: int = 200) -> str:
-    """Write a foreign message on one line of bounded length: an HTML page is not an error message."""
+    """Write a foreign message on one line of bounded length: an HTML page is no error message."""
     line = " ".join(str(text).split())
     return line if len(line) <= longest else f"{line[: longest - 3]}..."
 

@@ -150,3 +150,23 @@ def test_what_happened_again_to_the_same_is_named_once() -> None:
     document = timeline_of(node()) | {"events": started}
     text = " ".join(timeline_table(document, None).split())
     assert "… and 4 more device_manager_started until this time: kubelet (-v lists each)" in text
+
+
+def test_a_storm_of_many_reasons_fits_a_screen_and_names_every_reason_that_fits() -> None:
+    storm = [
+        {
+            "at": "2026-03-26T19:59:00.000Z",
+            "exact": True,
+            "what": "rejected",
+            "subject": f"shop/{number}",
+            "text": f"pod shop/{number} was rejected: {reason}",
+        }
+        for number in range(200)
+        for reason in [f"OutOfcpu, used {number}" if number % 2 else "no device"]
+    ]
+    document = timeline_of(node()) | {"events": storm}
+    lines = timeline_table(document, None).splitlines()
+    rows = [line for line in lines if "was rejected" in line]
+    assert (len(rows), sum("no device" in row for row in rows)) == (12, 3)
+    assert "… and 188 more rejected until this time: " in " ".join(lines)
+    assert len(timeline_table(document, None, verbose=True).splitlines()) > 200

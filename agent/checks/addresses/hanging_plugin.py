@@ -110,7 +110,8 @@ def _fifos(snapshot: Snapshot) -> Iterator[Finding]:
                     NAME,
                     f"{store.network}/{entry.name}",
                     f"{path} is a FIFO: host-local opens it in each ADD and DEL of "
-                    f"{store.network}, and waits forever: remove it with `(exec 3<>{path}; rm {path})`",
+                    f"{store.network}, and waits forever: remove it with "
+                    f"`(exec 3<>{path}; rm {path})`",
                     network=store.network,
                     kinds=(_FIFO,),
                 )

@@ -2,8 +2,8 @@
 
 A node that moved from docker to containerd, or from kubenet to another network, keeps the old
 directory. Nothing releases its files. They take no addresses from the network in use, but would if
-a network of that name returned. Or it is a backup: a copy of a network's directory, which no program
-reads.
+a network of that name returned. Or it is a backup: a copy of a network's directory, which no
+program reads.
 
 Means: the CNI configuration does not name the network, no pod here uses the directory or waits for
 an address, its newest file is older than every running pod or than the node's start, and no runtime

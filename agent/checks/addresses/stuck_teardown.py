@@ -71,8 +71,8 @@ ADVICE: Final = Advice(
         ),
         Step(
             "See why the attempts fail, and repair that: the pod's Events, and the logs of the "
-            f"kubelet and the runtime (k3s and RKE2: also `{LOG_FILES}`) with the sandbox's ID. The "
-            "kubelet then releases the address:",
+            f"kubelet and the runtime (k3s and RKE2: also `{LOG_FILES}`) with the sandbox's ID. "
+            "The kubelet then releases the address:",
             commands=(
                 "kubectl get events -A --field-selector reason=FailedKillPod",
                 "journalctl -u kubelet -u containerd -u crio -u 'k3s*' -u 'rke2*' | grep ID",

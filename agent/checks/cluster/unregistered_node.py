@@ -114,7 +114,10 @@ ADVICE: Final = Advice(
         Step(
             "The autoscaler removes a marked node by itself. To keep the node:",
             (
-                "kubectl annotate node NODE cluster-autoscaler.kubernetes.io/scale-down-disabled=true",
+                (
+                    "kubectl annotate node NODE "
+                    "cluster-autoscaler.kubernetes.io/scale-down-disabled=true"
+                ),
             ),
             kind=_SCALE_DOWN,
         ),
@@ -166,7 +169,10 @@ _PLANNED: Final = {
     Removal.SCALE_DOWN: f"the cluster-autoscaler marked it for removal (taint {TO_BE_DELETED})",
 }
 """Why the deletion of a Node was on purpose."""
-_SET_ID: Final = "repair the cloud-controller-manager, or set spec.providerID of the Node (it can be set only once)"
+_SET_ID: Final = (
+    "repair the cloud-controller-manager, or set spec.providerID of the Node (it can be set only "
+    "once)"
+)
 _NOT_DELETED_SINCE: Final = "no cluster-autoscaler has deleted the instance since"
 
 

@@ -86,8 +86,8 @@ def _by_records(
     if resource in pod.dra_resources:
         return unverified(
             f"the scheduler serves {resource} to the pod by DRA (it has a claim), and this kubelet "
-            "asks a device plugin for it, as one does that knows no extended resources of DRA: enable "
-            "its feature gate DRAExtendedResource, or keep such pods away from the node"
+            "asks a device plugin for it, as one does that knows no extended resources of DRA: "
+            "enable its feature gate DRAExtendedResource, or keep such pods away from the node"
         )
     if rejection.refused is RejectionKind.OTHER:
         return unverified("its message proves no cause")

@@ -1,6 +1,6 @@
 """Waiting pods by what stops them: one group for each cause. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from agent.checks.waiting_pods import EVENT_AGE, Wait, pods_to_list, unstarted_pods
@@ -12,6 +12,7 @@ from agent.model.snapshot import (
     VOLUME_REASONS,
     Known,
     NotRequested,
+    Pod,
     SandboxFailure,
     Snapshot,
     Unavailable,
@@ -71,14 +72,35 @@ def groups(snapshot: Snapshot) -> list[Group]:
     # Where no Events are known, nobody's are missing among them.
     asked = [wait.pod for wait in waits] if events_unread(snapshot) else pods_to_list(snapshot)
     listed = {pod.uid for pod in asked}
+    found = []
+    for key, members in _by_key(waits, failures, listed).items():
+        failure = failures.get(members[0].pod.name)
+        needs_volumes = key[0] in _WITH_VOLUMES
+        on_host = key[-1] in _ON_HOST
+        unlisted = [wait for wait in members if _is_unlisted(wait.pod, failures, listed)]
+        found.append(
+            Group(
+                cause=_cause(failure, snapshot, needs_volumes=needs_volumes, on_host=on_host),
+                failure=failure,
+                waits=tuple(sorted(members, key=lambda wait: -wait.age)),
+                needs_volumes=needs_volumes,
+                unlisted=len(unlisted),
+            )
+        )
+    return sorted(found, key=lambda group: -group.waits[0].age)
+
+
+def _by_key(
+    waits: Iterable[Wait], failures: Mapping[str, SandboxFailure], listed: Collection[str]
+) -> dict[tuple[str, ...], list[Wait]]:
+    """Group pods by what stops them. If there is one cause, it is assumed for unlisted ones."""
     by_key: dict[tuple[str, ...], list[Wait]] = {}
     unlisted = []
     for wait in waits:
-        failure = failures.get(wait.pod.name)
-        if failure is None and wait.pod.uid not in listed:
+        if _is_unlisted(wait.pod, failures, listed):
             unlisted.append(wait)
         else:
-            by_key.setdefault(_key(wait, failure), []).append(wait)
+            by_key.setdefault(_key(wait, failures.get(wait.pod.name)), []).append(wait)
     of_sandboxes = [key for key in by_key if key[0] not in _NO_SANDBOX_FAILED]
     assumed = of_sandboxes[0] if len(of_sandboxes) == 1 else None
     # What stops pods with a network of their own may be that network.
@@ -87,23 +109,12 @@ def groups(snapshot: Snapshot) -> list[Group]:
         is_other = wait.pod.host_network and not stops_hosts
         key = _key(wait, None) if assumed is None or is_other else assumed
         by_key.setdefault(key, []).append(wait)
-    found = []
-    for key, members in by_key.items():
-        failure = failures.get(members[0].pod.name)
-        needs_volumes = key[0] in _WITH_VOLUMES
-        on_host = key[-1] in _ON_HOST
-        found.append(
-            Group(
-                cause=_cause(failure, snapshot, needs_volumes=needs_volumes, on_host=on_host),
-                failure=failure,
-                waits=tuple(sorted(members, key=lambda wait: -wait.age)),
-                needs_volumes=needs_volumes,
-                unlisted=sum(
-                    wait.pod.name not in failures and wait.pod.uid not in listed for wait in members
-                ),
-            )
-        )
-    return sorted(found, key=lambda group: -group.waits[0].age)
+    return by_key
+
+
+def _is_unlisted(pod: Pod, failures: Mapping[str, SandboxFailure], listed: Collection[str]) -> bool:
+    """Whether it has no Event because its Events were not listed."""
+    return pod.name not in failures and pod.uid not in listed
 
 
 def unattached_volumes(snapshot: Snapshot) -> int:

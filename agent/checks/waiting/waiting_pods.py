@@ -6,8 +6,8 @@ one reason of many. The kubelet's Events say which; the node often shows the sam
 
 Means: a pod was scheduled to this node a minute ago or more, and has no running sandbox. Pods in
 the node's network need no plugin, and wait for a sandbox too. Pods that the same cause stops are
-one finding: with the last Event, what the message means, and what this node shows of it. `proof` was
-read here independently; what `fits` would stop pods too.
+one finding: with the last Event, what the message means, and what this node shows of it. `proof`
+was read here independently; what `fits` would stop pods too.
 Severity info: one pod, for less than five minutes; pods without an Event while others start; a node
 that has been up for less than five minutes; pods that wait for a volume; or a full range, which
 exhausted_range tells.

@@ -95,7 +95,8 @@ def _table(document: dict[str, Any], view: TableView, *, whole: bool) -> Iterato
     more = ""
     if len(shown) > _SCREENFUL:
         more = f"… and {count_of(len(shown) - _SCREENFUL, 'more row', 'more rows')}. "
-    yield f"{more}RESERVED FOR is that of the oldest. All: -v, or after a release 'nodeleak journal'."
+    listed = "All: -v, or after a release 'nodeleak journal'."
+    yield f"{more}RESERVED FOR is that of the oldest. {listed}"
 
 
 def _dry_run(cleaning: Cleaning, document: dict[str, Any], view: TableView) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """A timeline as text, for people."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import groupby
 from typing import Any, Final
@@ -9,8 +10,12 @@ from agent.exporters.rows import event_time
 from agent.exporters.text.layout import as_text, by_reason, fill, fill_each, section
 from agent.model.text import format_age, join_names
 
-_MAX_RUN: Final = 3
-"""How many consecutive events of one kind are printed in full: hundreds of pods can be rejected at once."""
+_MAX_ALIKE: Final = 3
+_MAX_RUN: Final = 12
+"""How many of a run of events of one kind are printed in full: those alike, and all.
+
+Hundreds of addresses can leak at once, and hundreds of pods can be rejected.
+"""
 _SMALL_SKEW: Final = 2
 """Seconds. Latency and rounding; a greater difference is a wrong clock."""
 _APPROXIMATE: Final = (
@@ -61,21 +66,29 @@ def _table(rows: Sequence[tuple[str, str]], columns: int | None) -> Iterator[str
 
 
 def _rows(events: Sequence[dict[str, Any]], *, verbose: bool) -> Iterator[tuple[str, str]]:
-    for (what, _), run in groupby(events, key=_kind):
-        alike = list(run)
-        shown = alike if verbose else alike[:_MAX_RUN]
+    for what, same in groupby(events, key=lambda event: event["what"]):
+        run = list(same)
+        shown, more = (run, []) if verbose else _shortened(run)
         for event in shown:
             yield _marked_time(event), event["text"]
-        if more := alike[len(shown) :]:
+        if more:
             subjects = join_names(list(dict.fromkeys(event["subject"] for event in more)))
             text = f"… and {len(more)} more {what} until this time: {subjects} (-v lists each)"
-            yield _marked_time(more[-1]), text
+            yield _marked_time(run[-1]), text
 
 
-def _kind(event: dict[str, Any]) -> tuple[str, str]:
-    """Return what two events have in common: rejected pods, also the reason."""
-    what = event["what"]
-    return what, event["text"].replace(event["subject"], "") if what == "rejected" else ""
+def _shortened(run: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the events that are printed in full, and those that are only named."""
+    shown: list[dict[str, Any]] = []
+    more: list[dict[str, Any]] = []
+    counts: Counter[str] = Counter()
+    for event in run:
+        # Pods are rejected for different reasons. Leaks differ in their pods alone.
+        reason = event["text"].replace(event["subject"], "") if event["what"] == "rejected" else ""
+        counts[reason] += 1
+        in_full = counts[reason] <= _MAX_ALIKE and len(shown) < _MAX_RUN
+        (shown if in_full else more).append(event)
+    return shown, more
 
 
 def _marked_time(event: dict[str, Any]) -> str:

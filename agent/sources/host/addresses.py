@@ -151,7 +151,7 @@ def _threads(proc: Path) -> Iterator[tuple[int, str]]:
 
 
 def _unread_addresses(net: str, seen: set[int]) -> Iterator[tuple[str, int, str]]:
-    """Yield each address of a thread's namespace, with inode and path of its table, unless `seen`."""
+    """Yield each address of a thread's namespace that is not `seen`, with inode and path."""
     for name, parse in (("fib_trie", _ipv4_addresses), ("if_inet6", _ipv6_addresses)):
         table = f"{net}/{name}"
         content, inode = _read_unless_seen(table, seen)

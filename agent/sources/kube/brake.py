@@ -76,8 +76,11 @@ class BrakeSource(Source):
         """
         reading = self._requested()
         if isinstance(reading, Known) and not reading.value.on and self._age > MAX_AGE_SECONDS:
-            why = f"the API server took {self._age:.1f} s to answer, and the brake may have been set since"
-            return Unavailable(self.name, f"{why} (at most {MAX_AGE_SECONDS:g} s)")
+            why = (
+                f"the API server took {self._age:.1f} s to answer (at most {MAX_AGE_SECONDS:g} s), "
+                "and the brake may have been set since"
+            )
+            return Unavailable(self.name, why)
         return reading
 
     @property
