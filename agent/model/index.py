@@ -14,6 +14,7 @@ from agent.model.snapshot import (
     Container,
     Damage,
     DamagedResult,
+    Pod,
     Reservation,
     Snapshot,
     known_or,
@@ -142,6 +143,16 @@ class SnapshotIndex:
         """
         owners = self.owners.get(ip, [])
         return owners if len(owners) >= len(self.holders.get(ip, [])) else []
+
+    @cached_property
+    def pods_by_uid(self) -> Mapping[str, Pod]:
+        """The pods that the API server has."""
+        return {pod.uid: pod for pod in known_or(self.snapshot.pods, ())}
+
+    @cached_property
+    def pods_by_name(self) -> Mapping[str, Pod]:
+        """The pods that the API server has, by `namespace/name`."""
+        return {pod.name: pod for pod in known_or(self.snapshot.pods, ())}
 
     @cached_property
     def claims(self) -> Mapping[str, str]:

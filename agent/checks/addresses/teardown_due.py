@@ -115,13 +115,11 @@ def _pod_of(
 ) -> Pod | None:
     """Return the pod that the sandbox is of, not a successor with the same name."""
     container = index.containers.get(entry.container_id)
-    for pod in known_or(index.snapshot.pods, ()):
-        if container is not None and container.pod_uid:
-            if pod.uid == container.pod_uid:
-                return pod
-        elif pod.name == entry.pod and pod.created and pod.created <= reservation.mtime:
-            return pod
-    return None
+    if container is not None and container.pod_uid:
+        return index.pods_by_uid.get(container.pod_uid)
+    pod = index.pods_by_name.get(entry.pod)
+    is_older = pod is not None and pod.created and pod.created <= reservation.mtime
+    return pod if is_older else None
 
 
 def _replaced_at(

@@ -13,6 +13,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -72,6 +73,20 @@ class CniResultsSource(Source):
     def read(self, _: Snapshot) -> WithFields:
         results = self.results.read()
         return WithFields(results, {"damaged_results": self.results.damaged})
+
+
+class _Configured(NamedTuple):
+    """What the configuration in a result says of its network."""
+
+    delegates: bool
+    """Whether it only calls other networks' plugins."""
+    ranges: RangeSets
+    data_dir: str
+    uses_pod_cidr: bool
+    plugin: str
+    """The one that has an IPAM."""
+    ports: bool
+    """Whether a plugin forwards ports."""
 
 
 class CniResults:
@@ -149,24 +164,45 @@ def _result(tree: Mapping[str, Any], file: ResultFile, mtime_ns: int) -> CniResu
         tree = {"networkName": file.network, "containerId": file.container_id, "result": tree}
     if (tree.get("networkName"), tree.get("containerId")) != (file.network, file.container_id):
         return None
-    plugins = _plugins(tree.get("config"))
-    if any(_DELEGATES & plugin.keys() for plugin in plugins):
+    config = tree.get("config")
+    configured = _configured(config if isinstance(config, str) else "")
+    if configured.delegates:
         return None
-    main = next((plugin for plugin in plugins if isinstance(plugin.get("ipam"), dict)), {})
-    ipam = main.get("ipam", {})
     return CniResult(
         network=file.network,
         container_id=file.container_id,
         ifname=str(tree.get("ifName", file.ifname)),
         pod=None if is_bare else _pod(tree.get("cniArgs")),
-        ranges=_configured_ranges(ipam) or _inferred_ranges(tree.get("result")),
-        data_dir=_text(ipam, "dataDir") if ipam.get("type") == "host-local" else "",
+        ranges=configured.ranges or _inferred_ranges(tree.get("result")),
+        data_dir=configured.data_dir,
         mtime_ns=mtime_ns,
         namespace=_namespace(tree),
-        port_mappings=_port_mappings(tree.get("capabilityArgs"), plugins),
+        port_mappings=_port_mappings(tree.get("capabilityArgs")) if configured.ports else (),
+        uses_pod_cidr=configured.uses_pod_cidr,
+        plugin=configured.plugin,
+    )
+
+
+@lru_cache(maxsize=4)  # the results of a network have it in common
+def _configured(config: str) -> _Configured:
+    """Return what a configuration says, in base64; nothing if it is malformed."""
+    plugins = _plugins(config)
+    main = next((plugin for plugin in plugins if isinstance(plugin.get("ipam"), dict)), {})
+    ipam = main.get("ipam", {})
+    return _Configured(
+        delegates=any(_DELEGATES & plugin.keys() for plugin in plugins),
+        ranges=_configured_ranges(ipam),
+        data_dir=_text(ipam, "dataDir") if ipam.get("type") == "host-local" else "",
         uses_pod_cidr=_POD_CIDR in json.dumps(ipam),
         plugin=_text(main, "type"),
+        ports=any(map(_takes_ports, plugins)),
     )
+
+
+def _takes_ports(plugin: Mapping[str, Any]) -> bool:
+    """Return whether libcni passes it the forwarded ports: it declares the capability."""
+    capabilities = plugin.get("capabilities")
+    return isinstance(capabilities, dict) and bool(capabilities.get("portMappings"))
 
 
 def _text(tree: Mapping[str, Any], key: str) -> str:
@@ -242,15 +278,10 @@ def _namespace(cached: Mapping[str, Any]) -> str:
     return ""
 
 
-def _port_mappings(arguments: Any, plugins: Iterable[Mapping[str, Any]]) -> tuple[PortMapping, ...]:
-    """Return the forwarded ports; none if they are malformed.
-
-    libcni passes them only to a plugin that declares the capability.
-    """
+def _port_mappings(arguments: Any) -> tuple[PortMapping, ...]:
+    """Return the forwarded ports; none if they are malformed."""
     mappings: list[PortMapping] = []
     try:
-        if not any(plugin.get("capabilities", {}).get("portMappings") for plugin in plugins):
-            return ()
         for mapping in arguments["portMappings"]:
             port = mapping.get("hostPort")
             protocol = str(mapping.get("protocol") or "tcp").lower()
