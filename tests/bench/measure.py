@@ -98,9 +98,14 @@ def get(url: str) -> str:
 
 
 def write_section(section: str) -> None:
-    """Put a section into the page in place of its own; a new one goes to the end."""
-    head, *rest = re.split(r"^(?=## )", _PAGE.read_text(), flags=re.MULTILINE)
-    sections = {text.partition("\n")[0]: text for text in rest} | {
-        section.partition("\n")[0]: f"{section}\n"
-    }
-    _PAGE.write_text(f"{head}{''.join(sections.values()).rstrip()}\n")
+    """Put a section into the page in place of its own; a new one goes to the end.
+
+    What somebody wrote below the table stays, to be read again.
+    """
+    title = section.partition("\n")[0]
+    head, *parts = re.split(r"^(?=## )", _PAGE.read_text(), flags=re.MULTILINE)
+    sections = {part.partition("\n")[0]: part for part in parts}
+    below = re.split(r"^\|.*\n", sections.get(title, ""), flags=re.MULTILINE)[1:][-1:]
+    sections[title] = f"{section.rstrip()}\n\n{''.join(below).strip()}"
+    page = [head, *sections.values()]
+    _PAGE.write_text("\n\n".join(part.strip() for part in page) + "\n")
