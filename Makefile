@@ -14,9 +14,9 @@ TOOLS := binutils chromium containerd containernetworking-plugins fish iproute2 
 # The methods of Path, which ruff's list of forbidden functions cannot name. (Nor perf_counter, which tests may use.)
 REMOVES := '\.(unlink|rmdir|rename|hardlink_to|symlink_to)\(|\.replace\([^,()=]*\)|rmtree|shutil\.move'
 
-.PHONY: help demo t test check fmt lint unit proof packages e2e pythons arm64 stress fuzz bench clean
+.PHONY: help demo t test check fmt lint unit proof packages e2e newer-python pythons arm64 stress fuzz bench clean
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(READY) ## find and release leaked addresses on a simulated node, in half a minute
 	@$(BIN)/python -m tests.demo
@@ -26,7 +26,7 @@ t: $(READY) ## the tests of one area, in seconds: T=checks/addresses
 
 # A stage that fails does not keep the others from running.
 test: packages ## run all tests (the real-node tests need Debian 12 and root, and say so if they did not run)
-	@failed=; for stage in check proof e2e; do \
+	@failed=; for stage in check newer-python proof e2e; do \
 	began=$$(date +%s); $(MAKE) --no-print-directory $$stage || failed="$$failed $$stage"; \
 	echo "make test: $$stage took $$(($$(date +%s) - began)) s"; done; \
 	[ -z "$$failed" ] || { echo "make test: FAILED:$$failed"; exit 1; }
@@ -66,7 +66,10 @@ packages: ## install the programs of Debian that tests run (Debian 12 and root)
 e2e: $(READY) ## the real-node tests: build and start a real kubelet, docker and API server
 	@PATH="$(CURDIR)/$(BIN):$$PATH" hack/e2e
 
-# Not in `make test`: the packages of one version alone take longer to install than all that it would find.
+newer-python: ## the tests of tests/model and tests/checks with Python 3.13, of PATH or of Debian 13 (root): two minutes
+	@nice hack/other-python 3.13 tests/model tests/checks
+
+# Not in `make test`: the packages of a version take longer to install than its tests run.
 pythons: ## the unit tests with Python 3.12 to 3.14, of PATH or of Debian (root): T=checks, or all of them
 	@nice hack/other-python all $(if $(T),tests/$(T))
 
