@@ -97,16 +97,15 @@ def _rows(nodes: Sequence[FakeNode], alone: Run, watchers: Run, agents: Run) -> 
     def requests(run: Run) -> float:
         return len(run.requests) * 60 / run.seconds / clients
 
-    def sent(run: Run) -> float:
-        more = run.rate(lambda reading: reading.sent) - alone.rate(lambda reading: reading.sent)
-        return more * 60 / clients / 1000
+    def received(run: Run) -> float:
+        return run.received * 60 / run.seconds / clients / 1000
 
     def cores(run: Run) -> float:
         return run.rate(lambda reading: reading.server.cpu)
 
     yield Compared("clients", ("0", f"{clients:,}", f"{clients:,}"))
     yield of_clients("each: requests in a minute", lambda run: f"{requests(run):.1f}")
-    yield of_clients("each: received in a minute", lambda run: f"{sent(run):.1f} KB")
+    yield of_clients("each: received in a minute", lambda run: f"{received(run):.1f} KB")
     yield of_all("API server: watches", lambda run: f"{run.after.server.watches:,}")
     yield of_all("API server: CPU", lambda run: f"{cores(run) * 1000:.0f} millicores")
     yield of_all(

@@ -26,6 +26,8 @@ _AT_ONCE: Final = 4
 """Agents that start at the same time: each needs a core for a second."""
 _IN_A_PROCESS: Final = 100
 """Watchers."""
+_OTHERS: Final = 20
+"""Watches of kwok and of the API server itself, by which their number may differ."""
 _LONGEST_START: Final = 600.0
 
 
@@ -68,6 +70,8 @@ def watchers(plane: ControlPlane, account: Path, names: Sequence[str]) -> Iterat
             clients.pids.append(child.pid)
         _until_open(plane, base + _WATCHES * len(names))
         yield clients
+    # Who counts next would count these too.
+    _until(lambda: open_watches(plane) <= base + _OTHERS, "the watches are closed", every=1.0)
 
 
 @contextmanager

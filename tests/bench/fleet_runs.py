@@ -2,10 +2,12 @@
 
 import json
 import math
+import re
+import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -51,8 +53,8 @@ class Reading:
     server: Sample
     resident: float
     """MiB of the API server."""
-    sent: int
-    """Bytes, apart from the audit log."""
+    received: Mapping[str, int]
+    """Bytes, by each connection of a client that is open."""
     cpu: float
     """Seconds, of all clients."""
 
@@ -102,6 +104,14 @@ class Run:
         """Return what was used in a second."""
         return (value(self.after) - value(self.before)) / self.seconds
 
+    @property
+    def received(self) -> int:
+        """Return the bytes that clients received, but for those of connections that have ended."""
+        before = self.before.received
+        return sum(
+            count - before.get(connection, 0) for connection, count in self.after.received.items()
+        )
+
 
 def measure(
     what: str, plane: ControlPlane, times: Times, running: AbstractContextManager[Clients]
@@ -130,9 +140,24 @@ def _read(plane: ControlPlane, pids: Sequence[int]) -> Reading:
     return Reading(
         server=server,
         resident=footprint(plane.api_server).rss_mib,
-        sent=server.sent - plane.audit_log.stat().st_size,
+        received=_received(plane.port, pids),
         cpu=sum(footprint(pid).cpu_ms for pid in pids) / 1000,
     )
+
+
+def _received(port: int, pids: Sequence[int]) -> dict[str, int]:
+    """Return the bytes that each connection of these processes to a port has received so far."""
+    command = ["ss", "--tcp", "--info", "--processes", "--numeric", "--oneline", "--no-header"]
+    done = subprocess.run(
+        [*command, f"dport = :{port}"], capture_output=True, text=True, check=True
+    )
+    own = {f"pid={pid}," for pid in pids}
+    received: dict[str, int] = {}
+    for line in done.stdout.splitlines():
+        count = re.search(r"bytes_received:(\d+)", line)
+        if count and own & set(re.findall(r"pid=\d+,", line)):
+            received[line.split()[3]] = int(count[1])
+    return received
 
 
 def _memory(pid: int) -> Memory:
