@@ -27,7 +27,7 @@ from tests.fakes.nodes import FakeNode
 
 COLUMNS: Final = ("what", "no clients", "watchers", "agents")
 _NODES: Final = 5_000
-_AGENTS: Final = 300
+_AGENTS: Final = 500
 _POD_UPDATES: Final = 3 / 60
 _NODE_UPDATES: Final = 1 / 300
 """Changes of pods, and of the Node, for each agent in a second."""
