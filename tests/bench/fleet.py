@@ -6,7 +6,7 @@ files, process table and containerd. It runs as in a pod, with the settings, acc
 syncs every 15 s. Its node has 30 pods of 6 KB, one node in 20 has 110; all other Nodes have 2 pods. On each node with
 an agent, 3 pods change in a minute, and the Node of 7 KB every 5 minutes. A minimal watcher
 (`tests/bench/watchers.py`) lists and watches the same three things, and tries again after a second. In the end, the API
-server is killed and started again.
+server is killed and started again. With 500 agents it takes 20 GiB of memory and half an hour.
 """
 
 import sys
