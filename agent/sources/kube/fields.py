@@ -20,6 +20,8 @@ RESOURCE: Final = (
     r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?"
     r"/[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 )
+"""The qualified name of an extended resource, such as `nvidia.com/gpu`."""
+
 _COUNT: Final = re.compile(r"([0-9]{1,18})([kMGTPE]|[KMGTPE]i)?")
 _SCALES: Final = {
     **{suffix: 1000**power for power, suffix in enumerate("kMGTPE", start=1)},
@@ -27,6 +29,7 @@ _SCALES: Final = {
 }
 _LARGEST_QUANTITY: Final = 2**63 - 1
 """Kubernetes has no larger ones either."""
+
 _VERSION: Final = re.compile(r"[0-9]{1,20}")
 _YEARS: Final = range(1970, 9000)
 """Nearer to the ends of the calendar, adding a duration overflows."""
@@ -63,7 +66,10 @@ def count(value: Any) -> int | None:
     The server writes 1000, the number of devices of KubeVirt, as `1k`.
     """
     matched = _COUNT.fullmatch(str(value))
-    return min(int(matched[1]) * _SCALES.get(matched[2], 1), _LARGEST_QUANTITY) if matched else None
+    if matched is None:
+        return None
+    number, suffix = matched.groups()
+    return min(int(number) * _SCALES.get(suffix, 1), _LARGEST_QUANTITY)
 
 
 def resource_version(metadata: Object) -> int:
@@ -91,6 +97,17 @@ def objects(value: Any) -> list[Object]:
     """
     entries = value if isinstance(value, list) else ()
     return [entry for entry in entries if isinstance(entry, Mapping)]
+
+
+def subobject(parent: Object, field: str) -> Object:
+    """Return an object in a field; empty if the field is missing or null."""
+    child: Object = parent.get(field) or {}
+    return child
+
+
+def text_field(parent: Object, field: str) -> str:
+    """Return a field as text; empty if it is missing or null."""
+    return str(parent.get(field) or "")
 
 
 def condition(status: Object, kind: str) -> Object:
