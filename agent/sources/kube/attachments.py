@@ -18,10 +18,11 @@ from agent.model import catalog
 from agent.model.snapshot import VOLUME_REASONS, Pod, Snapshot
 from agent.model.text import escape, truncate
 from agent.model.volumes import Attachment, Attachments, Holder, VolumeEvent
+from agent.sources.json_tree import subobject, text_field
 from agent.sources.kube.cached_request import CachedRequest, Get, OpenSession
 from agent.sources.kube.connection import Query
 from agent.sources.kube.errors import FORBIDDEN, NOT_FOUND, ApiError
-from agent.sources.kube.fields import Object, objects, subobject, text_field
+from agent.sources.kube.fields import Object, objects
 from agent.sources.kube.node_object import NODES_PATH, parse_node
 from agent.sources.kube.pod_events import pod_events
 from agent.sources.kube.volume_names import unique_volume_names

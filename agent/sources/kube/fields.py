@@ -99,17 +99,6 @@ def objects(value: Any) -> list[Object]:
     return [entry for entry in entries if isinstance(entry, Mapping)]
 
 
-def subobject(parent: Object, field: str) -> Object:
-    """Return an object in a field; empty if the field is missing or null."""
-    child: Object = parent.get(field) or {}
-    return child
-
-
-def text_field(parent: Object, field: str) -> str:
-    """Return a field as text; empty if it is missing or null."""
-    return str(parent.get(field) or "")
-
-
 def condition(status: Object, kind: str) -> Object:
     """Return a condition of a status; empty: it has none of this kind."""
     for entry in objects(status.get("conditions")):

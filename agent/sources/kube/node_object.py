@@ -10,6 +10,7 @@ from typing import Final
 from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED, Taint
 from agent.model.snapshot import ADDRESS_PRESSURE, Node, NodeDevices
 from agent.model.text import escape
+from agent.sources.json_tree import subobject, text_field
 from agent.sources.kube.api import Resource
 from agent.sources.kube.fields import (
     Object,
@@ -19,8 +20,6 @@ from agent.sources.kube.fields import (
     moment,
     objects,
     sorted_names,
-    subobject,
-    text_field,
 )
 
 NODES_PATH: Final = "/api/v1/nodes"

@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from operator import index
 
 from agent.model.snapshot import Pod, PortMapping
+from agent.sources.json_tree import subobject
 from agent.sources.kube.api import Resource
 from agent.sources.kube.fields import (
     Object,
@@ -17,7 +18,6 @@ from agent.sources.kube.fields import (
     moment,
     objects,
     sorted_names,
-    subobject,
 )
 from agent.sources.kube.rejections import parse_rejection
 from agent.sources.kube.volume_names import unique_volume_names

@@ -19,9 +19,10 @@ from agent.model.snapshot import (
     Snapshot,
 )
 from agent.model.text import escape, truncate
+from agent.sources.json_tree import subobject, text_field
 from agent.sources.kube.cached_request import CachedRequest, Get, OpenSession
 from agent.sources.kube.errors import FORBIDDEN, ApiError
-from agent.sources.kube.fields import Object, moment, subobject, text_field
+from agent.sources.kube.fields import Object, moment
 from agent.sources.kube.pod_events import pod_events
 from agent.sources.source import Source
 

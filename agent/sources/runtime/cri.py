@@ -109,7 +109,6 @@ class Cri(Runtime):
 
     @property
     def expected(self) -> ContainerRuntime:
-        """The runtime whose usual socket has this name."""
         name = RUNTIME_OF_SOCKET.get(self.endpoint.name, "cri")
         return ContainerRuntime(name, version="", endpoint=str(self.endpoint))
 
