@@ -30,15 +30,19 @@ from agent.model.snapshot import (
 )
 from agent.sources.host.cni_config import is_disabled, ranges_of, respelled
 from agent.sources.host.files import names_in, open_directory, read_file
+from agent.sources.json_tree import text_field
 from agent.sources.source import Source, WithFields
 from agent.sources.source_error import MALFORMED, NotFound, SourceError
 
 _LOOPBACK: Final = "lo"
+"""The interface that has no address of the network."""
 LARGEST: Final = 4 * 1024 * 1024
 """Bytes: CRI-O adds a pod's annotations, 256 KiB that Go may escape to six times."""
 _NAME: Final = re.compile(r"(?P<network>.+)-(?P<id>[0-9a-f]{64})-(?P<ifname>[^/]{1,15})")
 """Names of networks and interfaces may have dashes. An interface's name is too short to have an id
 in it (IFNAMSIZ)."""
+
+_CACHE_KIND: Final = "cniCacheV1"
 _DELEGATES: Final = frozenset({"delegates", "clusterNetwork"})
 """Keys of a plugin (Multus) that calls other networks' plugins: its result does not say where an
 address is from."""
@@ -48,8 +52,10 @@ _DELETED_BY_ID: Final = ("bridge", "ptp", "macvlan", "ipvlan", "portmap", "bandw
 _POD_CIDR: Final = '"usePodCidr'
 """Calico's, in place of a subnet; with `IPv6` behind it for the other family."""
 
-_Version: TypeAlias = tuple[str, int, int, int]  # name, inode, modification time and size of a file
-_Parsed: TypeAlias = CniResult | DamagedResult | None  # None: content and file name disagree
+_Version: TypeAlias = tuple[str, int, int, int]
+"""The name, inode, modification time and size of a file."""
+_Parsed: TypeAlias = CniResult | DamagedResult | None
+"""None: the content does not belong to the file's name, or is of a plugin that delegates."""
 
 
 class ResultFile(NamedTuple):
@@ -70,6 +76,7 @@ class CniResultsSource(Source):
     name = "cni_results"
 
     def read(self, _: Snapshot) -> WithFields:
+        """Return what is cached, and the damaged files; raises SourceError."""
         results = self.results.read()
         return WithFields(results, {"damaged_results": self.results.damaged})
 
@@ -104,10 +111,13 @@ class CniResults:
                         self._read_file(name, directory, parsed)
             except NotFound:
                 missing.append(path)
-        if len(missing) == len(self._directories) and not all(map(self._is_missing, missing)):
+
+        has_none = len(missing) == len(self._directories)
+        if has_none and not all(map(self._is_missing, missing)):
             remedy = Remedy("check --cni-cache-dir")
             paths = ", ".join(map(str, missing))
             raise NotFound(f"none of these exists: {paths} ({remedy})", remedy)
+
         self._parsed = parsed
         results = parsed.values()
         self.damaged = tuple(result for result in results if isinstance(result, DamagedResult))
@@ -119,6 +129,7 @@ class CniResults:
         if parts is None or parts["ifname"] == _LOOPBACK:
             return
         file = ResultFile(parts["network"], parts["id"], parts["ifname"])
+
         try:
             status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             version = (name, status.st_ino, status.st_mtime_ns, status.st_size)
@@ -144,7 +155,7 @@ def _parse(content: bytes, file: ResultFile, mtime_ns: int) -> _Parsed:
 
 def _result(tree: Mapping[str, Any], file: ResultFile, mtime_ns: int) -> CniResult | None:
     """Return the result; None: it is of another sandbox, or of a plugin that delegates."""
-    is_bare = tree.get("kind") != "cniCacheV1"
+    is_bare = tree.get("kind") != _CACHE_KIND
     if is_bare:
         tree = {"networkName": file.network, "containerId": file.container_id, "result": tree}
     if (tree.get("networkName"), tree.get("containerId")) != (file.network, file.container_id):
@@ -152,25 +163,24 @@ def _result(tree: Mapping[str, Any], file: ResultFile, mtime_ns: int) -> CniResu
     plugins = _plugins(tree.get("config"))
     if any(_DELEGATES & plugin.keys() for plugin in plugins):
         return None
-    main = next((plugin for plugin in plugins if isinstance(plugin.get("ipam"), dict)), {})
+
+    with_ipam = (plugin for plugin in plugins if isinstance(plugin.get("ipam"), dict))
+    main = next(with_ipam, {})
     ipam = main.get("ipam", {})
+
     return CniResult(
         network=file.network,
         container_id=file.container_id,
         ifname=str(tree.get("ifName", file.ifname)),
         pod=None if is_bare else _pod(tree.get("cniArgs")),
         ranges=_configured_ranges(ipam) or _inferred_ranges(tree.get("result")),
-        data_dir=_text(ipam, "dataDir") if ipam.get("type") == "host-local" else "",
+        data_dir=text_field(ipam, "dataDir") if ipam.get("type") == "host-local" else "",
         mtime_ns=mtime_ns,
         namespace=_namespace(tree),
         port_mappings=_port_mappings(tree.get("capabilityArgs"), plugins),
         uses_pod_cidr=_POD_CIDR in json.dumps(ipam),
-        plugin=_text(main, "type"),
+        plugin=text_field(main, "type"),
     )
-
-
-def _text(tree: Mapping[str, Any], key: str) -> str:
-    return str(tree.get(key) or "")
 
 
 def _plugins(config: Any) -> list[dict[str, Any]]:
@@ -198,21 +208,20 @@ def _pod(arguments: Any) -> str:
 
 def _configured_ranges(ipam: Mapping[str, Any]) -> RangeSets:
     """Return the ranges of host-local's configuration; none if they are missing or malformed."""
-    sets: list[tuple[Any, ...]] = []
     try:
-        for ranges in ranges_of(ipam):
-            one_set = (subnet_range(r.subnet, r.first, r.last, r.gateway) for r in ranges)
-            sets.append(tuple(one_set))
+        return tuple(
+            tuple(subnet_range(each.subnet, each.first, each.last, each.gateway) for each in ranges)
+            for ranges in ranges_of(ipam)
+        )
     except MALFORMED:
         return ()
-    return tuple(sets)
 
 
 def _inferred_ranges(result: Any) -> RangeSets:
     """Infer the ranges from the addresses of a result; none if it is malformed."""
     try:
-        pairs = _addresses(result)
-        return tuple((subnet_range(ip, gateway=gateway or ""),) for ip, gateway in pairs)
+        addresses = _addresses(result)
+        return tuple((subnet_range(ip, gateway=gateway or ""),) for ip, gateway in addresses)
     except MALFORMED:
         return ()
 
@@ -231,10 +240,12 @@ def _namespace(cached: Mapping[str, Any]) -> str:
 
     Interfaces of the host have none.
     """
+    paths: list[Any] = []
     try:
-        paths = [interface.get("sandbox") for interface in cached["result"].get("interfaces") or []]
+        interfaces = cached["result"].get("interfaces") or []
+        paths = [interface.get("sandbox") for interface in interfaces]
     except MALFORMED:
-        paths = []
+        pass
     for path in (*paths, cached.get("netns")):
         # kubenet names that of a process, which is not mounted: `/proc/<pid>/ns/net`.
         if isinstance(path, str) and path.startswith("/") and not path.startswith("/proc/"):
@@ -251,11 +262,12 @@ def _port_mappings(arguments: Any, plugins: Iterable[Mapping[str, Any]]) -> tupl
     try:
         if not any(plugin.get("capabilities", {}).get("portMappings") for plugin in plugins):
             return ()
+
         for mapping in arguments["portMappings"]:
             port = mapping.get("hostPort")
-            protocol = str(mapping.get("protocol") or "tcp").lower()
+            protocol = str(mapping.get("protocol") or "tcp")
             if type(port) is int and 0 < port < 1 << 16:
-                mappings.append(PortMapping(port, protocol))
+                mappings.append(PortMapping(port, protocol.lower()))
     except MALFORMED:
         return ()
     return tuple(mappings)
@@ -282,12 +294,13 @@ def belongs(content: bytes, reservation: Reservation, file: ResultFile) -> bool:
     # A bare result (libcni < 0.8) names no sandbox: it is matched by its address.
     try:
         tree = json.loads(content)
-        if tree.get("kind") == "cniCacheV1":
+        if tree.get("kind") == _CACHE_KIND:
             named = (tree["networkName"], tree["containerId"], tree["ifName"])
             return bool(named == file)
         addresses = [ip_interface(str(address)).ip for address, _ in _addresses(tree)]
     except MALFORMED:
         return False
+
     if file.ifname == _LOOPBACK:
         return bool(addresses) and all(address.is_loopback for address in addresses)
     return ip_address(reservation.ip) in addresses
