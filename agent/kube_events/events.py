@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # as in `delivery`
     from agent.kube_events.writer import Writer
 
 _CAPACITY: Final = 1000
+"""Events whose counts are remembered."""
 _BURST: Final = 25
 """As in client-go, but for the whole agent, not for each object: 200 rejected pods are 200
 objects."""
@@ -44,7 +45,9 @@ class EventExporter:
         self._queue = queue
         self._bucket = TokenBucket(_BURST, _TOKEN_INTERVAL)
         self._sent: dict[str, _Sent] = {}
+        """By the name of the Event."""
         self._held_back: frozenset[str] = frozenset()
+        """Names of lasting Events that the last sync did not send."""
         self._counts: dict[str, int] = {}
         """Of the Events that this process created or patched. Belongs to the delivery thread."""
 
@@ -53,9 +56,8 @@ class EventExporter:
         snapshot = report.assessment.snapshot
         now = snapshot.uptime
         self._bucket.fill(now)
-        self._sent = {
-            name: sent for name, sent in self._sent.items() if now - sent.at < _FORGET_AFTER
-        }
+        remembered = self._sent.items()
+        self._sent = {name: sent for name, sent in remembered if now - sent.at < _FORGET_AFTER}
 
         due = [spec for spec in event_specs(report) if self._is_due(spec, now)]
         due.sort(key=self._priority)
@@ -92,6 +94,7 @@ class EventExporter:
     def _send(self, spec: EventSpec, at: datetime, writer: "Writer") -> None:
         """Create or patch the Event; raises SourceError."""
         answer = self._create_or_patch(spec, at, writer)
+
         if len(self._counts) >= _CAPACITY:
             self._counts.clear()
         count = answer.get("count")
