@@ -38,6 +38,7 @@ from agent.sources.source import Disabled, ReadBy, Source, Sources
 from agent.sources.source_error import SourceError
 from agent.state.stores import DeviceHistoryStore
 
+_RUN: Final = Path("/run")
 API_SOURCES: Final = (
     "pods", "node", "watches", "brake", "attachments", "sandbox_failures", "autoscaler",
 )  # fmt: skip
@@ -101,6 +102,7 @@ def node_sources(
     """
     readers = Readers.of_node(config)
     tracker = _registration_tracker(config, readers.processes, latest_node)
+
     sources: list[Source] = [
         readers.networks,
         RuntimeStatusSource(readers.networks),
@@ -123,6 +125,7 @@ def node_sources(
     ]
     if not api.snapshot:
         sources += [Disabled(name, f"{option('api')}=off") for name in API_SOURCES]
+
     return NodeSources(sources, readers, api.brake)
 
 
@@ -133,6 +136,7 @@ def for_command(config: Config) -> NodeSources:
         from agent.app import api_server
 
         api = api_server.for_command(config)
+
     return node_sources(
         config,
         api=api,
@@ -159,6 +163,7 @@ def _disks(config: Config, runtimes: NodeRuntimes) -> DisksSource:
     directories = [cni.parent, cni, *config.cni_cache_dir, _RUN]
     if config.kubelet_dir:
         directories.append(config.kubelet_dir)
+
     return DisksSource(
         directories=tuple(directories),
         runtime_root=lambda: runtimes.cni.root,
@@ -212,8 +217,10 @@ def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
             setting = f"{option('docker_host')} ({variable('docker_host')}, DOCKER_HOST)"
             raise UsageError(f"{setting}: {error}") from error
         socket = Path(docker_host.removeprefix("unix://"))
-        is_known = socket.is_relative_to(config.run_dir)
-        docker_socket = _RUN / socket.relative_to(config.run_dir) if is_known else None
+        docker_socket = None
+        if socket.is_relative_to(config.run_dir):
+            docker_socket = _RUN / socket.relative_to(config.run_dir)
+
     return NodeRuntimes(
         docker=docker,
         connect=cri,
@@ -225,9 +232,6 @@ def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
         endpoint=config.cri_endpoint,
         config_dir=config.cni_config_dir,
     )
-
-
-_RUN: Final = Path("/run")
 
 
 def mounted_path(path: Path, run_dir: Path) -> Path:
