@@ -90,7 +90,6 @@ def _run(parts: _Parts, http: HttpExporter) -> None:
         latest_node=lambda: node_watch.replica.latest if node_watch else None,
     )
     cleaner = cleaning.cleaner_of_daemon(config, sources, parts.heartbeat.beat)
-
     queue = _delivery(parts)
     exporters: list[loop.Exporter] = [*_exporters(parts, watches), history, http]
     if queue and config.events == "on":
