@@ -34,6 +34,7 @@ LARGEST_OBJECT: Final = 4 * 1024 * 1024
 """Bytes of an answer, object of a list, or event: etcd takes 1.5 MiB."""
 LARGEST_LIST: Final = 256 * 1024 * 1024
 """Bytes, of which only one object at a time is kept."""
+
 _VERSION: Final = re.compile(r"v[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,6}(?:[-+.][A-Za-z0-9.+_-]{0,60})?")
 """`v1.20.2`, `v1.18.9-eks-d1db3c`, `v1.9.2+coreos.0`. It is printed to terminals, so nothing else
 is accepted."""
@@ -42,6 +43,8 @@ _LARGEST_SKEW: Final = timedelta(days=36525)
 
 
 class Resource(NamedTuple, Generic[_T]):
+    """What is listed or watched."""
+
     name: str
     path: str
     query: Query
@@ -71,6 +74,7 @@ class ServerInfo:
         # No date, or one without a zone, is from an odd proxy: reading pods does not depend on it.
         with suppress(ValueError, TypeError, OverflowError):
             at = parsedate_to_datetime(date or "") + WHOLE_SECOND / 2
+
             skew = at - (sent + round_trip / 2)
             if timedelta(0) <= round_trip <= SLOWEST_ANSWER and abs(skew) <= _LARGEST_SKEW:
                 self.skew = skew
@@ -134,26 +138,30 @@ class Api:
         self._server.version = version if _VERSION.fullmatch(version) else ""
 
     def close(self) -> None:
+        """Close the connection; the next request opens another one."""
         self._connection.close()
 
     def _request(self, path: str, query: Query, silence: float) -> BaseHTTPResponse:
+        """Return a response in JSON, with its body still to be read; raises as `get`."""
         sent = self._server.now()
         response = self._connection.request("GET", path, query=query, silence=silence)
         if response.status != HTTPStatus.OK:
             body = self._pieces(response, sent, LARGEST_ERROR)
             raise refusal(response, body, sent.wall)
+
         content_type = str(response.headers.get("Content-Type"))
         # A proxy's page may have status 200 too.
         if "json" not in content_type:
             response.close()
-            raise SourceError(
-                f"API server: expected a response in JSON, got {truncate(content_type)}"
-            )
+            shown = truncate(content_type)
+            raise SourceError(f"API server: expected a response in JSON, got {shown}")
+
         date = response.headers.get("Date")
         self._server.record_date(date, sent.wall, self._server.now().wall)
         return response
 
     def _pieces(self, response: BaseHTTPResponse, sent: Moment, limit: int) -> Iterator[bytes]:
+        """Yield a body that was requested at `sent`; raises SourceError if it is late as a whole."""
         seconds = self._timeout * WHOLE_RESPONSE
         for piece in read_body(response, limit):
             # The library limits each single read: an occasional byte would do.
@@ -163,6 +171,7 @@ class Api:
 
 
 def _lines(response: BaseHTTPResponse) -> Iterator[bytes]:
+    """Yield the lines of a watch; raises as `Api.stream`."""
     incomplete = b""
     try:
         for piece in read_body(response, what="watch"):
@@ -174,5 +183,6 @@ def _lines(response: BaseHTTPResponse) -> Iterator[bytes]:
     finally:
         # Not returned to the pool: the rest of a watch must not be read as another response.
         response.close()
+
     if incomplete:
         raise SourceError("API server: the watch broke off in the middle of a line")

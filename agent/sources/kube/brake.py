@@ -16,13 +16,15 @@ from agent.sources.source import Source
 from agent.sources.source_error import SourceError
 
 _LONGEST_REASON: Final = 200
+"""Characters."""
 
 
 def brake_object(brake: str) -> Resource[Brake]:
     """Return the resource of the one object. `brake`: its `namespace/name`."""
     namespace, _, name = brake.partition("/")
     path = f"/api/v1/namespaces/{namespace}/configmaps"
-    return Resource("brake", path, (("fieldSelector", f"metadata.name={name}"),), _parse)
+    selector = ("fieldSelector", f"metadata.name={name}")
+    return Resource("brake", path, (selector,), _parse)
 
 
 def _parse(item: Object) -> Brake:
@@ -30,6 +32,7 @@ def _parse(item: Object) -> Brake:
     metadata = item["metadata"]
     data = item.get("data")
     reason = data.get("reason") if isinstance(data, dict) else None
+
     return Brake(
         name=f"{metadata['namespace']}/{metadata['name']}",
         on=True,
@@ -66,6 +69,7 @@ class BrakeSource(Source):
         """Return what a watch says, which may be as old as `--stale-after`, or else a request."""
         if self._watched is None:
             return self._requested()
+
         reading = self._watched()
         return Known(self._of(reading.value)) if isinstance(reading, Known) else reading
 
@@ -92,6 +96,7 @@ class BrakeSource(Source):
         """Return the last reading while it is new, or else request another."""
         if self._last and self._age <= MAX_AGE_SECONDS:
             return self._last
+
         self._last = None  # whatever the request raises, what was read before is no answer to it
         self._requested_at = self._clock()
         try:

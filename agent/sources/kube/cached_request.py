@@ -21,6 +21,8 @@ hour."""
 
 
 class _Cached(NamedTuple, Generic[_T]):
+    """A result, with the time until which it counts."""
+
     until: float
     subjects: frozenset[str]
     result: _T | SourceError
@@ -47,6 +49,7 @@ class CachedRequest(Generic[_T]):
         cached = self._cached
         if cached is None or now >= cached.until or not subjects <= cached.subjects:
             cached = self._cached = self._read(read, subjects, now)
+
         if isinstance(cached.result, SourceError):
             raise cached.result.with_traceback(None)  # or it would grow with each call
         return cached.result

@@ -34,6 +34,7 @@ class Connection:
         self._pools: PoolManager | None = None
 
     def close(self) -> None:
+        """Close the connection, also one that is idle; the next request opens another one."""
         if self._pools is None:
             return
         # clear() alone leaves idle connections open until the garbage collector finds them.
@@ -58,6 +59,7 @@ class Connection:
         """
         server = self._credentials.server
         url = f"{server}{path}{'?' if query else ''}{urlencode(query, quote_via=quote, safe='/')}"
+
         try:
             return self._opened().request(
                 method,
@@ -83,6 +85,7 @@ class Connection:
         return self._pools
 
     def _headers(self, content_type: str | None) -> dict[str, str]:
+        """Return the headers of one request; raises SourceError if the token cannot be read."""
         headers = {"Accept": "application/json", "User-Agent": "nodeleak"}
         if content_type:
             headers["Content-Type"] = content_type
@@ -106,6 +109,7 @@ def _pools(credentials: Credentials) -> PoolManager:
 
 
 def _describe(error: Exception) -> str:
+    """Return why a request could not be sent, without the credentials."""
     # Of a header that cannot be sent, it quotes the value: that of the token.
     if type(error) is ValueError or isinstance(error, UnicodeEncodeError):
         return "cannot send a header of the request: is there a line break in the token?"
@@ -131,9 +135,11 @@ def read_body(
 
 
 def _pieces(response: BaseHTTPResponse) -> Iterator[bytes]:
+    """Yield what has arrived; without chunks, `stream` would wait for a whole piece."""
     if getattr(response, "chunked", False):
         yield from response.stream(_PIECE, decode_content=True)
         return
+
     while piece := response.read1(_PIECE, decode_content=True):
         yield piece
 
@@ -152,10 +158,12 @@ def refusal(response: BaseHTTPResponse, body: Iterable[bytes], now: datetime | N
         pass  # the status says enough
     finally:
         response.close()
+
     try:
         message = str(json.loads(content)["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
         message = str(response.reason)
+
     headers = response.headers
     return ApiError(
         response.status,
