@@ -80,8 +80,8 @@ def _setting(
 
 
 def _choice(words: str, default: str, group: str, **more: Any) -> Any:
-    """Return the field of a setting with one of these words, such as `on|off`."""
-    return _setting(default, one_of(*words.split("|")), group, words, **more)
+    """Return the field of a setting with one of these words; see `one_of`."""
+    return _setting(default, one_of(words), group, words, **more)
 
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -185,8 +185,9 @@ def path_or_off(text: str) -> Path | None:
     return None if text == "off" else path(text)
 
 
-def one_of(*words: str) -> Callable[[str], str]:
-    return matching("|".join(words), f"one of: {', '.join(words)}", str)
+def one_of(words: str) -> Callable[[str], str]:
+    """Return a parser of one of these words, such as `on|off`."""
+    return matching(words, f"one of: {words.replace('|', ', ')}", str)
 
 
 def percentage(text: str) -> float:
@@ -298,8 +299,8 @@ class Config:
         "2m", duration_between("2s", "1d"), DETECTION, "DURATION", commands=_RUN, help="""
         how long the last data of the API server stay valid after it stops responding""")
     provider_id: Expected = _setting(
-        "auto", lambda text: Expected(one_of(*Expected)(text)), DETECTION, "auto|required|ignored",
-        help="""
+        "auto", lambda text: Expected(one_of("|".join(Expected))(text)), DETECTION,
+        "auto|required|ignored", help="""
         whether the Node object must have a provider ID; cluster-autoscaler deletes instances
         without one. auto: only if the cluster uses a cloud provider; ignored: on bare metal, or
         without an autoscaler""")
@@ -433,7 +434,7 @@ def load(
     `options`: by the names of settings; None: the option was not used.
     """
     mistakes = _unknown_variables(environment)
-    values: dict[str, Any] = {}
+    values = {}
     for name, setting in all_settings().items():
         text = options.get(name)
         source = option(name)
@@ -544,7 +545,7 @@ _SERVICE_LINK = re.compile(
 def _unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Return a mistake for each misspelled variable, which would otherwise be ignored."""
     variables = {variable(name) for name in all_settings()}
-    mistakes: list[str] = []
+    mistakes = []
     for name in sorted(environment):
         is_ours = name.startswith(ENV_PREFIX) and name not in variables
         if is_ours and not _SERVICE_LINK.fullmatch(f"{name}={environment[name]}"):

@@ -111,7 +111,7 @@ def event_specs(report: Report) -> Iterator[EventSpec]:
         yield from _released(about_node, report.cleaning)
 
     confirmed = [tracked.finding for tracked in report.sorted_findings if tracked.confirmed]
-    groups: defaultdict[tuple[About, str, str], list[Finding]] = defaultdict(list)
+    groups = defaultdict(list)
     for finding in confirmed:
         subject = finding.network or finding.resource
         groups[about_node, finding.detector, subject].append(finding)
@@ -147,7 +147,7 @@ def _affected(finding: Finding, snapshot: Snapshot) -> Iterator[Pod]:
 
 def _released(about_node: About, cleaning: Cleaning) -> Iterator[EventSpec]:
     """Yield one Event for each network in which addresses were released."""
-    released: defaultdict[str, list[str]] = defaultdict(list)
+    released = defaultdict(list)
     for outcome in cleaning.outcomes:
         if outcome.verdict is Verdict.RELEASED:
             request = outcome.request

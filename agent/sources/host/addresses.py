@@ -92,7 +92,7 @@ def read_addresses(
     A thread that ends meanwhile is skipped: the next snapshot may be the first to see its child.
     `container_ids`: of the containers that the runtime has. `uptime`: of the node, since its boot.
     """
-    found: list[tuple[Address, str]] = []
+    found = []
     seen: set[int] = set()  # the inodes of the tables that were read
 
     for pid, net in _threads(proc):
@@ -214,7 +214,7 @@ def _ipv4_addresses(fib_trie: bytes) -> set[str]:
 
 def _ipv6_addresses(if_inet6: bytes) -> set[str]:
     """Return the same for IPv6, and without those of links; raises ValueError."""
-    ips: set[str] = set()
+    ips = set()
     for line in filter(None, if_inet6.split(b"\n")):
         # The owner of a namespace can name an interface with nearly any bytes: the name, last, is
         # not parsed.

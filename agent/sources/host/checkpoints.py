@@ -17,7 +17,7 @@ from agent.model.snapshot import Checkpoint, Container, Snapshot, known_or
 from agent.sources.host.files import names_in, open_directory, read_file
 from agent.sources.json_tree import subobject
 from agent.sources.source import Source
-from agent.sources.source_error import MALFORMED, NotFound, SourceError, read_error
+from agent.sources.source_error import MALFORMED, NotFound, SourceError, none_exists, read_error
 
 
 class _Directory(NamedTuple):
@@ -43,17 +43,16 @@ class CheckpointDirectories(Source):
         # Each kubelet creates its own directory when it starts, so one of them may be missing. If
         # all are missing, no such kubelet ever ran here, or they are not mounted: `crosscheck.py`
         # tells these apart.
-        existing: dict[Path, _Directory] = {}
+        existing = {}
         for path in self.directories:
             if directory := _read(path):
                 existing[path] = directory
 
         if not existing:
-            paths = ", ".join(map(str, self.directories))
             remedy = Remedy(
                 "in a pod apply deploy/overlays/docker, elsewhere check --checkpoint-dir"
             )
-            raise NotFound(f"none of these exists: {paths} ({remedy})", remedy)
+            raise none_exists(self.directories, remedy)
 
         containers = known_or(snapshot.containers, ())
         sandboxes = [container for container in containers if container.sandbox]

@@ -32,7 +32,7 @@ from agent.sources.host.cni_config import is_disabled, ranges_of, respelled
 from agent.sources.host.files import names_in, open_directory, read_file
 from agent.sources.json_tree import text_field
 from agent.sources.source import Source, WithFields
-from agent.sources.source_error import MALFORMED, NotFound, SourceError
+from agent.sources.source_error import MALFORMED, NotFound, SourceError, none_exists
 
 _LOOPBACK: Final = "lo"
 """The interface that has no address of the network."""
@@ -101,7 +101,7 @@ class CniResults:
         """
         # The networks that are not checked show where pods have their addresses from instead.
         parsed: dict[_Version, _Parsed] = {}
-        missing: list[Path] = []
+        missing = []
         self.damaged = ()
         for path in self._directories:
             try:
@@ -114,9 +114,7 @@ class CniResults:
 
         has_none = len(missing) == len(self._directories)
         if has_none and not all(map(self._is_missing, missing)):
-            remedy = Remedy("check --cni-cache-dir")
-            paths = ", ".join(map(str, missing))
-            raise NotFound(f"none of these exists: {paths} ({remedy})", remedy)
+            raise none_exists(missing, Remedy("check --cni-cache-dir"))
 
         self._parsed = parsed
         results = parsed.values()
@@ -258,7 +256,7 @@ def _port_mappings(arguments: Any, plugins: Iterable[Mapping[str, Any]]) -> tupl
 
     libcni passes them only to a plugin that declares the capability.
     """
-    mappings: list[PortMapping] = []
+    mappings = []
     try:
         if not any(plugin.get("capabilities", {}).get("portMappings") for plugin in plugins):
             return ()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -116,7 +117,7 @@ def read_files(directory: Path) -> list[ConfigFile]:
 
     Raises NotFound if there is no directory, and SourceError.
     """
-    files: list[ConfigFile] = []
+    files = []
     with open_directory(directory) as handle:
         for name in sorted(names_in(handle, directory)):
             if _is_directory(name, handle) or Path(name).suffix not in _SUFFIXES:
@@ -345,10 +346,9 @@ def _changed_ns(directory: Path, name: str, network: str) -> int:
 
 def loaded_networks(loaded: Iterable[Configuration], directory: Path) -> tuple[RuntimeNetwork, ...]:
     """Return the networks that a runtime has loaded from a directory; raises SourceError."""
-    networks: list[RuntimeNetwork] = []
-    for configuration in loaded:
-        networks += networks_of(configuration, partial(read_directory, directory))
-    return tuple(networks)
+    files = partial(read_directory, directory)
+    networks = (networks_of(configuration, files) for configuration in loaded)
+    return tuple(chain.from_iterable(networks))
 
 
 def networks_of(configuration: Configuration, files: Files) -> Iterator[RuntimeNetwork]:
@@ -521,7 +521,7 @@ def with_subnets(
 ) -> tuple[RuntimeNetwork, ...]:
     """Return the networks with the node's subnets as the ranges of flannel."""
     ranges = tuple((WrittenRange(subnet),) for subnet in subnets)
-    completed: list[RuntimeNetwork] = []
+    completed = []
     for network in networks:
         needs_ranges = FLANNEL in network.plugins and not network.ranges
         completed.append(replace(network, ranges=ranges) if needs_ranges else network)

@@ -48,7 +48,7 @@ class LinksSource(Source):
 def read_links(proc: Path) -> tuple[Link, ...]:
     """Return every interface; raises SourceError, also in a network that is not the node's."""
     _require_network_of_node(proc)
-    addresses: defaultdict[int, list[str]] = defaultdict(list)
+    addresses = defaultdict(list)
     try:
         for index, address in _addresses():
             addresses[index].append(address)

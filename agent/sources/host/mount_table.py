@@ -41,7 +41,7 @@ def read_mount_table(proc: Path, process: int | str = 1) -> tuple[MountEntry, ..
     except OSError as error:
         raise read_error(table, error) from error
 
-    entries: list[MountEntry] = []
+    entries = []
     lines = content.decode(errors="replace").split("\n")
     for line in filter(None, map(_LINE.fullmatch, lines)):
         point = _OCTAL.sub(lambda code: chr(int(code[1], 8)), line["point"])

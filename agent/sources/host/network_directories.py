@@ -68,7 +68,7 @@ class ReservationsSource(Source):
         """
         directories, listing_failure = self._directories(known_or(snapshot.networks, ()))
 
-        stores: list[NetworkStore] = []
+        stores = []
         files = 0
         for directory in directories:
             store = read_reservations(directory.parent, directory.network, self.limit, files)

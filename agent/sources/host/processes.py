@@ -147,8 +147,8 @@ class ProcessTable:
         if self._still_running().intersection(runtimes) or self.running(runtimes):
             return
 
-        commands = frozenset[str]().union(*(RUNTIMES[runtime] for runtime in runtimes))
-        where = f"on this node (no {' or '.join(sorted(commands))} in {self.proc})"
+        commands = sorted(command for runtime in runtimes for command in RUNTIMES[runtime])
+        where = f"on this node (no {' or '.join(commands)} in {self.proc})"
         if len(runtimes) == 1:
             raise SourceError(f"{runtimes[0]} does not run {where}, so it was not asked")
         raise SourceError(f"no container runtime runs {where}, so none was asked")
@@ -215,8 +215,8 @@ class ProcessTable:
 
         Raises SourceError if there is no process of the node.
         """
-        node: list[_Process] = []
-        candidates: list[_Process] = []
+        node = []
+        candidates = []
         for pid in process_ids(self.proc):
             process = _process(self.proc, pid)
             if process is None:
@@ -253,7 +253,7 @@ class ProcessTable:
 
         None: a command line that cannot be read. Empty: not set.
         """
-        values: set[str | None] = set()
+        values = set()
         for process in self._processes(_KUBELET | _CRI_DOCKERD):
             words = _command_line(self.proc, process.pid)
             values.add(None if words is None else flag(name, words) or "")
@@ -261,7 +261,7 @@ class ProcessTable:
 
     def _named_runtimes(self) -> set[str]:
         """Return what each kubelet names, if its command line can be read."""
-        runtimes: set[str] = set()
+        runtimes = set()
         for process in self._processes(_KUBELET):
             words = _command_line(self.proc, process.pid)
             if words is not None:

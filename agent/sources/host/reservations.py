@@ -71,8 +71,8 @@ def read_reservations(
     read before.
     """
     directory = networks_dir / network
-    reservations: list[Reservation] = []
-    unrecognized: list[UnrecognizedEntry] = []
+    reservations = []
+    unrecognized = []
     try:
         with open_directory(directory, follow=False) as handle:
             names = names_in(handle, directory)

@@ -179,7 +179,7 @@ def _parse(message: bytes) -> _Answer | None:
 
     _, prefix, _, _, _, _, _, kind, flags = _ROUTE.unpack_from(message, _HEADER.size)
 
-    attributes: set[int] = set()
+    attributes = set()
     device = 0
     offset = _HEADER.size + _ROUTE.size
     while offset < min(length, len(message)):

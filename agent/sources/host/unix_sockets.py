@@ -31,8 +31,8 @@ def read_sockets(proc: Path, paths: Iterable[bytes]) -> UnixSockets:
     """Return which of these paths are in the node's list; raises SourceError."""
     wanted = frozenset(paths)
     ends = tuple({b"/%b\n" % path.rpartition(b"/")[2] for path in wanted})
-    listening: set[bytes] = set()
-    connected: set[bytes] = set()
+    listening = set()
+    connected = set()
 
     table = proc / "1/net/unix"
     try:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -26,7 +27,7 @@ from agent.sources.kube.connection import (
 )
 from agent.sources.kube.credentials import Credentials
 from agent.sources.kube.fields import Object
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import MALFORMED, SourceError
 
 _T = TypeVar("_T")
 
@@ -53,15 +54,15 @@ class Resource(NamedTuple, Generic[_T]):
     """Raises KeyError, TypeError, ValueError or AttributeError for anything else."""
 
 
+@dataclass
 class ServerInfo:
     """What the connections to one API server learn about it, in any thread."""
 
-    def __init__(self, now: Callable[[], Moment]) -> None:
-        self.now = now
-        self.version = ""
-        """Empty: not known."""
-        self.skew: timedelta | None = None
-        """At most 2.5 s wrong: half a round trip and half a second."""
+    now: Callable[[], Moment]
+    version: str = ""
+    """Empty: not known."""
+    skew: timedelta | None = None
+    """At most 2.5 s wrong: half a round trip and half a second."""
 
     def record_date(self, date: str | None, sent: datetime, received: datetime) -> None:
         """Measure the skew by the `Date` of a response.
@@ -133,7 +134,7 @@ class Api:
         """Request the server's version. If it refuses, or is late, the version is not known."""
         try:
             version = str(json.loads(self.get("/version"))["gitVersion"])
-        except (SourceError, ValueError, KeyError, TypeError, RecursionError):
+        except (SourceError, *MALFORMED):
             version = ""
         self._server.version = version if _VERSION.fullmatch(version) else ""
 

@@ -324,7 +324,7 @@ class _Lookup:
 
 def _last_events(events: list[tuple[Pod, Object]]) -> tuple[VolumeEvent, ...]:
     """Return the last Event of each pod, kind and volume that says why one is not attached."""
-    kept: dict[tuple[str, str, str], VolumeEvent] = {}
+    kept = {}
     for pod, event in sorted(events, key=lambda pair: text_field(pair[1], "lastTimestamp")):
         text = text_field(event, "message")
         entry = catalog.find(text)

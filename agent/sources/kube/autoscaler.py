@@ -22,7 +22,7 @@ from agent.sources.kube.errors import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, ApiErr
 from agent.sources.kube.fields import Object, objects
 from agent.sources.kube.node_object import NODES_PATH
 from agent.sources.source import Source
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import MALFORMED, SourceError
 
 _STATUS: Final = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
 _CONFIGMAP: Final = "configmap kube-system/cluster-autoscaler-status"
@@ -162,7 +162,7 @@ def _read_status(get: Get) -> Autoscaler:
         text = json.loads(body)["data"]["status"]
         # The entries of the node groups follow: they are long and not needed.
         cluster_wide = _GROUPS.split(text, maxsplit=1)[0]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except MALFORMED:
         return Autoscaler(why=f"{_CONFIGMAP} has no status", exists=True)
 
     counts = {name: int(count) for name, count in _COUNT.findall(cluster_wide)}

@@ -12,7 +12,7 @@ from urllib3.exceptions import HTTPError, SSLError
 from agent.model.text import truncate
 from agent.sources.kube.credentials import Credentials
 from agent.sources.kube.errors import ApiError, parse_retry_after
-from agent.sources.source_error import SourceError, connection_failure
+from agent.sources.source_error import MALFORMED, SourceError, connection_failure
 
 Query: TypeAlias = Sequence[tuple[str, str]]
 
@@ -161,7 +161,7 @@ def refusal(response: BaseHTTPResponse, body: Iterable[bytes], now: datetime | N
 
     try:
         message = str(json.loads(content)["message"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except MALFORMED:
         message = str(response.reason)
 
     headers = response.headers

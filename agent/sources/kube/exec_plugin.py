@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from agent.model.text import escape, truncate
 from agent.sources.json_tree import text_field
 from agent.sources.kube.fields import moment
-from agent.sources.source_error import SourceError, describe_os_error
+from agent.sources.source_error import MALFORMED, SourceError, describe_os_error
 
 _LARGEST_OUTPUT: Final = 1 << 20
 """Bytes, of each output: a certificate with its chain has some thousand."""
@@ -167,7 +167,7 @@ def _parse(command: str, version: str, output: bytes) -> Credential:
     try:
         tree = json.loads(output)
         if tree["apiVersion"] != version or tree["kind"] != "ExecCredential":
-            raise ValueError(f"it is not an ExecCredential of {version}")  # noqa: TRY301
+            raise ValueError(f"it is not an ExecCredential of {version}")
         status = tree["status"]
         credential = Credential(
             token=text_field(status, "token"),
@@ -175,7 +175,7 @@ def _parse(command: str, version: str, output: bytes) -> Credential:
             key=text_field(status, "clientKeyData"),
             expires=moment(status.get("expirationTimestamp")),
         )
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except MALFORMED as error:
         # The output may have a token in it: it is not shown.
         text = f"its output is not an ExecCredential ({type(error).__name__})"
         raise PluginError(f"exec plugin {command}: {text}") from None

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from agent.model.text import truncate
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import MALFORMED, SourceError
 
 Object: TypeAlias = Mapping[str, Any]
 """An object of the API, or a part of one, as JSON."""
@@ -40,14 +40,7 @@ def parsing(what: str, kind: type[SourceError] = SourceError) -> Iterator[None]:
     """Raise this kind of error if the block finds something else than it expects."""
     try:
         yield
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ) as error:
+    except MALFORMED as error:
         raise kind(f"API server: {what} ({truncate(repr(error))})") from error
 
 

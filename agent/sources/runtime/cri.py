@@ -278,7 +278,7 @@ class _Session:
     ) -> dict[str, Container]:
         """Return the records of these ids in one of containerd's namespaces, by id."""
         wanted = frozenset(ids)
-        records: dict[str, Container] = {}
+        records = {}
         for response in self._record_lists(method, namespace, ids):
             for item in DecodedMessage(response).messages(1):
                 container_id = item.text(1)

@@ -139,7 +139,7 @@ class NodeRuntimes:
 
     def has(self, container_id: str) -> bool:
         """Return whether any runtime has it; raises SourceError if any of them fails."""
-        answers: dict[str, bool | None] = {}  # by endpoint; None: it serves no CRI
+        answers = {}  # by endpoint; None: it serves no CRI
         for runtime in self._runtimes():
             call = partial(runtime.has, container_id)
             answers[runtime.expected.endpoint] = self._call(runtime, call)

@@ -60,7 +60,7 @@ class DecodedMessage:
 
     def _values(self, number: int, expected: int) -> list[Any]:
         """Return every value of a field. `expected`: its wire type."""
-        values: list[Any] = []
+        values = []
         for wire_type, value in self._fields.get(number, []):
             if wire_type != expected:
                 raise ValueError(f"field {number} has another type")
