@@ -494,19 +494,19 @@ def _contradictions(command: str, values: Mapping[str, Any]) -> Iterator[str]:
     if "tls_cert_file" in settings:
         yield from _incomplete_tls(values)
 
+    has_no_api = values.get("api") == OFF
     brake_name = values.get("brake", OFF)
     # A daemon that only observes releases nothing, and its findings do not depend on the brake.
     cleans = command == "clean" or (command in _RUN and values.get("cleanup", OFF) != OFF)
-    if cleans and brake_name != OFF and values.get("api") == OFF:
+    if cleans and brake_name != OFF and has_no_api:
         yield (
             f"{option('brake')}={brake_name} needs the API server: remove {option('api')}=off, or "
             f"set {option('brake')}=off ({variable('brake')}) to release without a brake"
         )
-
-    if command in _RUN and values.get("cleanup_node_label") and values.get("api") == OFF:
+    if command in _RUN and values.get("cleanup_node_label") and has_no_api:
         label = f"{option('cleanup_node_label')}={values['cleanup_node_label']}"
         yield f"{label} needs the API server: remove it, or remove {option('api')}=off"
-    if values.get("node_condition") == "on" and values.get("api") == "off":
+    if values.get("node_condition") == "on" and has_no_api:
         condition = f"{option('node_condition')}=on"
         yield f"{condition} needs the API server: remove it, or remove {option('api')}=off"
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -12,15 +13,15 @@ _MIN_FREE_BYTES: Final = 4096  # the largest file is a few blocks
 _INCOMPLETE: Final = ".nodeleak"  # the end of the name of a file that is not complete yet
 
 
+@dataclass
 class StateFile:
     """A file of the agent's directory, which may be unwritable."""
 
-    def __init__(self, path: Path, warn: Callable[[str], None]) -> None:
-        """`warn`: called with the reason when a write fails, once for each reason."""
-        self.path = path
-        self.write_error: str | None = None
-        """Why the last write failed; None: it did not."""
-        self._warn = warn
+    path: Path
+    warn: Callable[[str], None]
+    """Called with the reason when a write fails, once for each reason."""
+    write_error: str | None = None
+    """Why the last write failed; None: it did not."""
 
     def write(self, content: bytes) -> bool:
         """Return whether the file could be written."""
@@ -32,7 +33,7 @@ class StateFile:
             # Without the name of the temporary file, which is different each time.
             self.write_error = f"{self.path.parent}: {error.strerror}"
             if self.write_error != before:
-                self._warn(self.write_error)
+                self.warn(self.write_error)
         return self.write_error is None
 
 

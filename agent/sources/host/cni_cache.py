@@ -238,12 +238,11 @@ def _namespace(cached: Mapping[str, Any]) -> str:
 
     Interfaces of the host have none.
     """
-    paths: list[Any] = []
     try:
         interfaces = cached["result"].get("interfaces") or []
         paths = [interface.get("sandbox") for interface in interfaces]
     except MALFORMED:
-        pass
+        paths = []
     for path in (*paths, cached.get("netns")):
         # kubenet names that of a process, which is not mounted: `/proc/<pid>/ns/net`.
         if isinstance(path, str) and path.startswith("/") and not path.startswith("/proc/"):

@@ -65,8 +65,7 @@ _JSON_ERRORS: Final = {
 """Words for those of Python's parser that say how it works."""
 _TYPES: Final = {"cniVersion": str, "name": str, "type": str, "capabilities": dict, "ipam": dict}
 """The keys that libcni itself decodes (its `types.NetConf`)."""
-_INLINED_ONLY: Final = "loadOnlyInlinedPlugins"
-_SWITCHES: Final = ("disableCheck", _INLINED_ONLY)
+_SWITCHES: Final = ("disableCheck", "loadOnlyInlinedPlugins")
 
 Configuration: TypeAlias = Mapping[str, Any]
 """A network's `name` and `plugins`, or one plugin."""
@@ -184,7 +183,7 @@ def _read(name: str, handle: int, directory: Path) -> Configuration:
     ]
 
     separate: list[Configuration] = []
-    if not switches[_INLINED_ONLY]:
+    if not switches["loadOnlyInlinedPlugins"]:
         separate = _read_plugins(directory, network)
     if not plugins and not separate:
         raise _Refused("has no plugins")

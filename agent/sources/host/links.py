@@ -83,7 +83,7 @@ def _addresses() -> Iterator[tuple[int, str]]:
         kernel.settimeout(_TIMEOUT)
         kernel.sendto(request, (0, 0))
         while True:
-            for kind, content in _messages(kernel.recv(_BUFFER)):
+            for kind, content in _parts("a message", kernel.recv(_BUFFER), _MESSAGE):
                 if kind == _DONE:
                     return
                 if kind == _ERROR:
@@ -91,32 +91,22 @@ def _addresses() -> Iterator[tuple[int, str]]:
                     raise OSError(-code, "netlink")
 
                 _, prefix, _, _, index = _ADDRESS.unpack_from(content)
-                attributes = dict(_attributes(content[_ADDRESS.size :]))
+                attributes = dict(_parts("an attribute", content[_ADDRESS.size :], _ATTRIBUTE))
                 address = attributes.get(_LOCAL) or attributes.get(_PEER)
                 if address:
                     yield index, f"{ip_address(address)}/{prefix}"
 
 
-def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the type of each message of the kernel with its content."""
+def _parts(what: str, data: bytes, header: struct.Struct) -> Iterator[tuple[int, bytes]]:
+    """Yield the type and the content of each message, or of each attribute of one.
+
+    Raises struct.error and ValueError. `what`: the name of one, for the message.
+    """
     while data:
-        length, kind, *_ = _MESSAGE.unpack_from(data)
-        if length < _MESSAGE.size:
-            raise ValueError("a message is truncated")
-        yield kind, data[_MESSAGE.size : length]
-        data = data[_aligned(length) :]
+        length, kind, *_ = header.unpack_from(data)
+        if length < header.size:
+            raise ValueError(f"{what} is truncated")
+        yield kind, data[header.size : length]
 
-
-def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the type of each attribute of a message with its content."""
-    while data:
-        length, kind = _ATTRIBUTE.unpack_from(data)
-        if length < _ATTRIBUTE.size:
-            raise ValueError("an attribute is truncated")
-        yield kind, data[_ATTRIBUTE.size : length]
-        data = data[_aligned(length) :]
-
-
-def _aligned(length: int) -> int:
-    """Return where the next message or attribute begins: at a multiple of four."""
-    return length + 3 & ~3
+        aligned = length + 3 & ~3  # the next one begins at a multiple of four
+        data = data[aligned:]

@@ -75,6 +75,6 @@ def is_on_node(path: Path, proc: Path) -> bool:
         roots = {entry.point: entry.root for entry in read_mount_table(OWN_PROC, "self")}
     except SourceError:
         return False
-    mounted = (str(above) for above in (path, *path.parents) if str(above) in roots)
-    nearest = next(mounted, "/")
+    points = map(str, (path, *path.parents))
+    nearest = next((point for point in points if point in roots), "/")
     return nearest != "/" and not roots[nearest].endswith(_DELETED)

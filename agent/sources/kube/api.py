@@ -6,7 +6,7 @@ Objects stay raw JSON: typed models would need more memory than the rest of the 
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -97,11 +97,9 @@ class Api:
         expires = self._credentials.expires
         return expires is not None and self._server.now().wall >= expires
 
-    @contextmanager
-    def second_connection(self) -> Iterator["Api"]:
+    def second_connection(self) -> AbstractContextManager["Api"]:
         """Open another connection, for requests during a watch; it does not stay idle."""
-        with closing(Api(self._credentials, self._timeout, self._server)) as api:
-            yield api
+        return closing(Api(self._credentials, self._timeout, self._server))
 
     def get(self, path: str, query: Query = ()) -> bytes:
         """Return the body of a response; raises SourceError, and ApiError if the server refuses."""

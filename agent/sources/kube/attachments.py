@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
@@ -57,7 +57,11 @@ _CSI: Final = re.compile(r"kubernetes\.io/csi/([^^]*)\^(.*)", re.DOTALL)
 
 
 class AttachmentsSource(Source):
-    """Requests each volume and pod at most once a minute."""
+    """Requests each volume and pod at most once a minute.
+
+    All nodes are listed at most every ten minutes, and only if a volume is missing for so long that
+    no attach takes as long.
+    """
 
     name = "attachments"
 
@@ -84,11 +88,8 @@ class AttachmentsSource(Source):
 
     def _with_holders(self, found: Attachments, request: detached_volume.Request) -> Attachments:
         """Add who else has each volume that nothing else explains."""
-        volumes = [
-            attachment.volume
-            for attachment in found.volumes
-            if attachment.volume in request.volumes and _is_unexplained(attachment)
-        ]
+        missing = [each for each in found.volumes if each.volume in request.volumes]
+        volumes = [each.volume for each in missing if _is_unexplained(each)]
         if not volumes:
             return found
 
@@ -109,6 +110,7 @@ class AttachmentsSource(Source):
 
 
 def _is_unexplained(attachment: Attachment) -> bool:
+    """Return whether its VolumeAttachment does not say why it is missing."""
     return not (attachment.attached or attachment.attach_error or attachment.detach_error)
 
 
@@ -144,19 +146,22 @@ def _read_holders(get: Get, own: str, volumes: Sequence[str]) -> _Holders:
 
 
 def _lists(volumes: Iterable[str], volume: str) -> bool:
+    """Return whether a volume is among those of a node's status, by either of its names."""
     return any(detached_volume.same(volume, other) for other in volumes)
 
 
+@dataclass
 class _Lookup:
     """The requests for one snapshot."""
 
-    def __init__(self, get: Get, node: str) -> None:
-        self._get = get
-        self._node = node
-        self._requests_left = MAX_REQUESTS
-        self._not_requested: dict[str, None] = {}
-        """Rights that the account lacks, and that there were too many requests; in order."""
-        self._events_read = True
+    get: Get
+    node: str
+
+    _requests_left: int = MAX_REQUESTS
+    _not_requested: dict[str, None] = field(default_factory=dict)
+    """Rights that the account lacks, and that there were too many requests; in order."""
+    _events_read: bool = True
+    """Whether those of every pod were read."""
 
     def attachments(self, request: detached_volume.Request) -> Attachments:
         """Return what is known of the volumes and of the pods that wait; raises SourceError."""
@@ -192,22 +197,16 @@ class _Lookup:
             for volume in volumes
             if _is_unexplained(attachments[volume]) and (csi := _CSI.fullmatch(volume))
         }
-        registered = self._drivers() if drivers else None
-        if registered is None:
+        csi_node = self._object(_STORAGE, "csinodes", self.node) if drivers else None
+        if not csi_node:  # servers before 1.17 have none
             return attachments
 
+        listed = objects(subobject(csi_node, "spec").get("drivers"))
+        registered = {str(driver.get("name")) for driver in listed}
         return attachments | {
             volume: replace(attachments[volume], driver_registered=driver in registered)
             for volume, driver in drivers.items()
         }
-
-    def _drivers(self) -> set[str] | None:
-        """Return the CSI drivers that are registered on this node; None: unknown."""
-        described = self._object(_STORAGE, "csinodes", self._node)
-        if not described:  # servers before 1.17 have none
-            return None
-        drivers = objects(subobject(described, "spec").get("drivers"))
-        return {str(driver.get("name")) for driver in drivers}
 
     def _add_claim(
         self,
@@ -229,7 +228,7 @@ class _Lookup:
 
         # A volume can have an in-tree name and one of CSI: that of the request counts.
         pairs = itertools.product(names, volumes)
-        same = (volume for name, volume in pairs if detached_volume.same(name, volume))
+        same = (volume for own_name, volume in pairs if detached_volume.same(own_name, volume))
         volume = next(same, names[0])
         attachments[volume] = replace(
             attachments.get(volume) or Attachment(volume),
@@ -245,7 +244,7 @@ class _Lookup:
             return Attachment(volume)
         driver, handle = csi.groups()
         # The controller derives the name, so the object can be requested without a list.
-        digest = sha256(f"{handle}{driver}{self._node}".encode()).hexdigest()
+        digest = sha256(f"{handle}{driver}{self.node}".encode()).hexdigest()
         described = self._object(_STORAGE, "volumeattachments", f"csi-{digest}")
         if described is None:
             return Attachment(volume)
@@ -253,7 +252,7 @@ class _Lookup:
         status = subobject(described, "status")
         deleting = bool(subobject(described, "metadata").get("deletionTimestamp"))
         attached = status.get("attached") is True and not deleting
-        errors = {} if attached else status
+        errors: Object = {} if attached else status
 
         source = subobject(subobject(described, "spec"), "source")
         persistent_volume = text_field(source, "persistentVolumeName")
@@ -308,7 +307,7 @@ class _Lookup:
 
         self._requests_left -= 1
         try:
-            tree = json.loads(self._get(path, query))
+            tree = json.loads(self.get(path, query))
         except ApiError as error:
             if error.status == NOT_FOUND:
                 return {}

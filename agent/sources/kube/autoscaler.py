@@ -61,7 +61,8 @@ class AutoscalerClient(Source):
                     raise
                 reason = f"no permission to list nodes, to read their provider IDs ({error})"
                 return NotRequested("autoscaler", reason)
-            if not nodes.others_with_id and not _has_id(snapshot):
+            own = snapshot.node.known()
+            if not nodes.others_with_id and not (own and own.provider_id):
                 return nodes
 
         return replace(
@@ -101,11 +102,6 @@ def _is_marked(item: Object) -> bool:
     annotations = subobject(item["metadata"], "annotations")
     is_annotated = any(name.startswith(_ANNOTATIONS) for name in annotations)
     return is_annotated or not taints.isdisjoint({TO_BE_DELETED, DELETION_CANDIDATE})
-
-
-def _has_id(snapshot: Snapshot) -> bool:
-    node = snapshot.node.known()
-    return node is not None and bool(node.provider_id)
 
 
 def _uses_cloud(name: str, snapshot: Snapshot) -> NotRequested | bool:

@@ -84,8 +84,11 @@ class _Fields(NamedTuple):
 
     labels: int
     created: int
+    """Nanoseconds since the epoch; in a record, a Timestamp."""
     state: int = 0
+    """0: it has none."""
     states: Sequence[str] = ()
+    """The names of its states, by their numbers."""
 
 
 _POD_SANDBOX: Final = _Fields(labels=5, created=4, state=3, states=_SANDBOX_STATES)
@@ -124,9 +127,10 @@ class Cri(Runtime):
             listed = session.call("ListContainers").messages(1)
             containers += [_container(item, _CONTAINER) for item in listed]
 
-            ids = {container_id for container_id in unlisted if _ID.fullmatch(container_id)}
+            ids = set(filter(_ID.fullmatch, unlisted))
             if missing := sorted(ids.difference(container.id for container in containers)):
                 containers += session.unlisted(missing)
+
         return tuple(containers)
 
     def has(self, container_id: str) -> bool:
@@ -172,6 +176,7 @@ class Cri(Runtime):
 
         if response.status == HTTPStatus.NOT_FOUND:
             return CniStatus(status)
+
         tree = tomllib.loads(content)["crio"]
         network = tree["network"]
         return CniStatus(
@@ -194,12 +199,13 @@ class Cri(Runtime):
             raise SourceError(f"{self.endpoint}: cannot parse the response ({reason})") from error
 
 
+@dataclass
 class _Session:
     """The calls of one connection. Each raises SourceError."""
 
-    def __init__(self, connection: GrpcConnection) -> None:
-        self._connection = connection
-        self._versions: Sequence[str] = _VERSIONS
+    connection: GrpcConnection
+    _versions: Sequence[str] = _VERSIONS
+    """Those that the runtime may have implemented."""
 
     def call(self, method: str, request: bytes = b"") -> DecodedMessage:
         """Call a method of CRI."""
@@ -212,7 +218,7 @@ class _Session:
         """Call CRI, in the first version that is implemented; return the responses in order."""
         for version in self._versions:
             path = f"/runtime.{version}.RuntimeService/{method}"
-            responses = self._connection.calls(path, requests)
+            responses = self.connection.calls(path, requests)
 
             error = responses[0]
             if not isinstance(error, GrpcError) or error.code != UNIMPLEMENTED:
@@ -251,7 +257,7 @@ class _Session:
 
     def records(self, runtime: ContainerRuntime, ids: Sequence[str]) -> Collection[Container]:
         """Return those of these ids that containerd has a record of."""
-        listed = DecodedMessage(self._connection.call(_NAMESPACES)).messages(1)
+        listed = DecodedMessage(self.connection.call(_NAMESPACES)).messages(1)
         namespaces = {item.text(1) for item in listed}
         records: dict[str, Container] = {}
 
@@ -296,7 +302,7 @@ class _Session:
         metadata = {"containerd-namespace": namespace}
         if len(ids) > _FILTER_LIMIT:
             try:
-                yield self._connection.call(method, metadata=metadata)
+                yield self.connection.call(method, metadata=metadata)
             except GrpcError as error:
                 if error.code != RESOURCE_EXHAUSTED:
                     raise
@@ -304,7 +310,7 @@ class _Session:
                 return
         for batch in _batches(ids):
             request = encode_texts(*(f"id=={container_id}" for container_id in batch))
-            yield self._connection.call(method, request, metadata)
+            yield self.connection.call(method, request, metadata)
 
 
 def _runtime_status(status: DecodedMessage, last_load: str) -> RuntimeStatus:

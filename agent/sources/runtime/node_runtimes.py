@@ -318,13 +318,13 @@ class NodeRuntimes:
 
         `named`: what the kubelet names; empty: nothing.
         """
-        required: list[Path] = []
-        usual: list[Path] = []
+        required = []
+        usual = [*map(Path, ENDPOINTS)]
         if self.endpoint:
-            required = [self.endpoint]
-        else:
-            required = [Path(named)] if named not in {"", DOCKER} else []
-            usual = [*map(Path, ENDPOINTS)]
+            required.append(self.endpoint)
+            usual.clear()
+        elif named not in {"", DOCKER}:
+            required.append(Path(named))
 
         # The node's list of sockets is long: it is read once.
         sockets = {*required, *usual, *filter(None, [self.docker_socket])}

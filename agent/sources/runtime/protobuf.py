@@ -60,12 +60,10 @@ class DecodedMessage:
 
     def _values(self, number: int, expected: int) -> list[Any]:
         """Return every value of a field. `expected`: its wire type."""
-        values = []
-        for wire_type, value in self._fields.get(number, []):
-            if wire_type != expected:
-                raise ValueError(f"field {number} has another type")
-            values.append(value)
-        return values
+        fields = self._fields.get(number, [])
+        if any(wire_type != expected for wire_type, _ in fields):
+            raise ValueError(f"field {number} has another type")
+        return [value for _, value in fields]
 
 
 def encode_texts(*texts: str) -> bytes:
