@@ -1,6 +1,7 @@
 """Wiring of the daemon's port: what it serves, over which transport."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,7 @@ def _status(
     )
 
 
+@dataclass
 class _CachedListing:
     """Lists the journal's files for display; anew only if the directory has changed.
 
@@ -104,13 +106,12 @@ class _CachedListing:
     rely on that.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._seen: tuple[int, int] | None = None
-        """The identity of the directory in the last sync."""
-        self._is_settled = False
-        self._files: list[JournalFile] | None = None
-        """None: they are to be listed anew."""
+    directory: Path
+    _seen: tuple[int, int] | None = None
+    """The identity of the directory in the last sync."""
+    _is_settled: bool = False
+    _files: list[JournalFile] | None = None
+    """None: they are to be listed anew."""
 
     def __call__(self, directory: Path) -> list[JournalFile]:
         """Return the files, as `list_files` does."""
@@ -133,7 +134,7 @@ class _CachedListing:
     def _identity(self) -> tuple[int, int] | None:
         """Return inode and mtime of the directory; None: it cannot be read."""
         try:
-            found = self._directory.stat()
+            found = self.directory.stat()
         except OSError:
             return None
         return found.st_ino, found.st_mtime_ns

@@ -11,8 +11,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -81,18 +81,16 @@ class CniResultsSource(Source):
         return WithFields(results, {"damaged_results": self.results.damaged})
 
 
+@dataclass
 class CniResults:
     """The cache. Each file is parsed once: libcni writes it once, and there is one for each pod."""
 
-    def __init__(
-        self, directories: Iterable[Path], is_missing: Callable[[Path], bool] = lambda _: False
-    ) -> None:
-        """`is_missing`: whether a path that is missing here is known not to exist on the node."""
-        self._directories = tuple(directories)
-        self._is_missing = is_missing
-        self._parsed: dict[_Version, _Parsed] = {}
-        self.damaged: tuple[DamagedResult, ...] = ()
-        """The files of the last reading that have no result."""
+    directories: Sequence[Path]
+    is_missing: Callable[[Path], bool] = lambda _: False
+    """Returns whether a path that is missing here is known not to exist on the node."""
+    damaged: tuple[DamagedResult, ...] = ()
+    """The files of the last reading that have no result."""
+    _parsed: dict[_Version, _Parsed] = field(default_factory=dict)
 
     def read(self) -> tuple[CniResult, ...]:
         """Return what is cached of all networks; raises SourceError.
@@ -103,7 +101,7 @@ class CniResults:
         parsed: dict[_Version, _Parsed] = {}
         missing = []
         self.damaged = ()
-        for path in self._directories:
+        for path in self.directories:
             try:
                 # An unreadable file may name a mounted namespace: it makes all of them unavailable.
                 with open_directory(path) as directory:
@@ -112,8 +110,8 @@ class CniResults:
             except NotFound:
                 missing.append(path)
 
-        has_none = len(missing) == len(self._directories)
-        if has_none and not all(map(self._is_missing, missing)):
+        has_none = len(missing) == len(self.directories)
+        if has_none and not all(map(self.is_missing, missing)):
             raise none_exists(missing, Remedy("check --cni-cache-dir"))
 
         self._parsed = parsed

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, urlencode
@@ -24,14 +25,14 @@ _PIECE: Final = 64 * 1024
 """Bytes read together. An object of usual size is rarely cut in two."""
 
 
+@dataclass
 class Connection:
     """Opened with the first request, and kept open for the next one. Not thread-safe."""
 
-    def __init__(self, credentials: Credentials, timeout: float) -> None:
-        """`timeout`: seconds to connect."""
-        self._credentials = credentials
-        self._timeout = timeout
-        self._pools: PoolManager | None = None
+    credentials: Credentials
+    timeout: float
+    """Seconds to connect."""
+    _pools: PoolManager | None = None
 
     def close(self) -> None:
         """Close the connection, also one that is idle; the next request opens another one."""
@@ -57,7 +58,7 @@ class Connection:
         It is from the server that the credentials name: redirects are not followed. Raises
         SourceError. `silence`: seconds without a byte after which the connection counts as lost.
         """
-        server = self._credentials.server
+        server = self.credentials.server
         url = f"{server}{path}{'?' if query else ''}{urlencode(query, quote_via=quote, safe='/')}"
 
         try:
@@ -66,7 +67,7 @@ class Connection:
                 url,
                 body=body,
                 headers=self._headers(content_type),
-                timeout=Timeout(connect=self._timeout, read=silence),
+                timeout=Timeout(connect=self.timeout, read=silence),
                 preload_content=False,
                 redirect=False,
                 retries=False,
@@ -81,7 +82,7 @@ class Connection:
 
     def _opened(self) -> PoolManager:
         if self._pools is None:
-            self._pools = _pools(self._credentials)
+            self._pools = _pools(self.credentials)
         return self._pools
 
     def _headers(self, content_type: str | None) -> dict[str, str]:
@@ -89,7 +90,7 @@ class Connection:
         headers = {"Accept": "application/json", "User-Agent": "nodeleak"}
         if content_type:
             headers["Content-Type"] = content_type
-        if authorization := self._credentials.authorization():
+        if authorization := self.credentials.authorization():
             headers["Authorization"] = authorization
         return headers
 
