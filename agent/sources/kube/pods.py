@@ -87,7 +87,6 @@ def _pod(item: Object) -> Pod:
 
 
 def _phase(status: Object) -> str:
-    """Return the phase; empty if the kubelet has not written a status yet."""
     phase = status.get("phase") or ""
     if not isinstance(phase, str):
         raise TypeError(f"phase {phase!r}")
