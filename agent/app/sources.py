@@ -11,10 +11,9 @@ from typing import Final, NamedTuple
 from agent.app import loop
 from agent.app.api_sources import NO_API, ApiSources, ReadBrake
 from agent.config import Config, UsageError, option, variable
-from agent.model.devices import DevicePlugins
 from agent.model.documents import StoredHistory
 from agent.model.runtime import DOCKER
-from agent.model.snapshot import Node, NotRequested
+from agent.model.snapshot import Container, Node, Snapshot
 from agent.sources.deadline import Deadline
 from agent.sources.host.addresses import AddressesSource
 from agent.sources.host.checkpoints import CheckpointDirectories
@@ -30,7 +29,6 @@ from agent.sources.host.mounts import MountsSource
 from agent.sources.host.network_directories import ReservationsSource
 from agent.sources.host.processes import ProcessesSource, ProcessTable
 from agent.sources.host.registration import RegistrationTracker
-from agent.sources.runtime.containers import ContainersSource, RuntimesSource
 from agent.sources.runtime.node_runtimes import DOCKER_SOCKET, NodeRuntimes
 from agent.sources.runtime.pod_networks import PodNetworks, RuntimeStatusSource
 from agent.sources.runtime.runtime import Runtime
@@ -63,7 +61,7 @@ class Readers:
 
     @classmethod
     def of_node(cls, config: Config) -> "Readers":
-        """Raises UsageError."""
+        """Return those of this node; raises UsageError."""
         processes = ProcessTable(config.proc)
         runtimes = _runtimes(config, processes)
         # A little more than the timeout of one response, which has the better message.
@@ -77,6 +75,10 @@ class Readers:
             results=CniResults(config.cni_cache_dir, is_missing),
             checkpoints=CheckpointDirectories(config.checkpoint_dir),
         )
+
+    def containers(self, snapshot: Snapshot) -> tuple[Container, ...]:
+        """Return the containers of every runtime; raises SourceError."""
+        return self.in_time(lambda: self.runtimes.containers(snapshot))
 
 
 class NodeSources(NamedTuple):
@@ -108,12 +110,12 @@ def node_sources(
         RuntimeStatusSource(readers.networks),
         CniFilesSource(lambda: readers.runtimes.cni, readers.runtimes.programs),
         _reservations(config, readers.results),
-        ContainersSource(readers.runtimes, readers.in_time),
-        RuntimesSource(readers.runtimes),
+        ReadBy("containers", readers.containers),
+        _asked_runtimes(config, readers.runtimes),
         readers.checkpoints,
         CniResultsSource(readers.results),
         ProcessesSource(readers.processes, readers.networks.plugins),
-        ReadBy("device_plugins", lambda _: _device_plugins(config, history)),
+        _device_plugins(config, history),
         ReadBy("registration", lambda read: tracker.read(read.node, read.pods, read.taken_at)),
         AddressesSource(config.proc),
         MountedNamespacesSource(config.proc, readers.processes),
@@ -172,12 +174,18 @@ def _disks(config: Config, runtimes: NodeRuntimes) -> DisksSource:
     )
 
 
-def _device_plugins(
-    config: Config, history: Callable[[], StoredHistory]
-) -> DevicePlugins | NotRequested:
-    if directory := config.device_plugins_dir:
-        return read_device_plugins(directory, config.proc, history)
-    return NotRequested("device_plugins", "--device-plugins-dir=off")
+def _asked_runtimes(config: Config, runtimes: NodeRuntimes) -> Source:
+    """Return what was asked for the last list of containers, whether it answered or not."""
+    if config.runtime == DOCKER:
+        return Disabled("runtimes", "--runtime=docker")
+    return ReadBy("runtimes", lambda _: runtimes.asked)
+
+
+def _device_plugins(config: Config, history: Callable[[], StoredHistory]) -> Source:
+    directory = config.device_plugins_dir
+    if directory is None:
+        return Disabled("device_plugins", "--device-plugins-dir=off")
+    return ReadBy("device_plugins", lambda _: read_device_plugins(directory, config.proc, history))
 
 
 def _registration_tracker(
