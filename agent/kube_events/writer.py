@@ -49,6 +49,7 @@ class Writer:
     def _send(
         self, method: str, path: str, body: Mapping[str, Any], content_type: str
     ) -> Mapping[str, Any]:
+        """Return the object in a response, which is waited for as a whole; raises as `create`."""
         if self._connection is None:
             credentials = loader(self._kubeconfig, self._timeout).load()
             self._connection = Connection(credentials, self._timeout)

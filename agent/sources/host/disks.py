@@ -22,6 +22,8 @@ _TIMEOUT: Final = 5.0  # seconds, after which a file system hangs
 
 @dataclass(frozen=True)
 class DisksSource(Source):
+    """The file systems of some directories, each by the directory that is nearest to its root."""
+
     directories: tuple[Path, ...]
     """As the node knows them."""
     runtime_root: Callable[[], Path | None]
@@ -41,6 +43,7 @@ class DisksSource(Source):
 
     def _read(self) -> tuple[Disk, ...]:
         mounts = read_mount_table(self.proc)
+
         places = {directory: self._place(directory) for directory in self.directories}
         if root := self.runtime_root():
             places[root] = self._place(root) or _own_root()
