@@ -22,7 +22,7 @@ _TIMEOUT: Final = 5.0  # seconds, after which a file system hangs
 
 @dataclass(frozen=True)
 class DisksSource(Source):
-    """The file systems of some directories, each by the directory that is nearest to its root."""
+    """The file systems of some directories, each once: by the topmost of its directories."""
 
     directories: tuple[Path, ...]
     """As the node knows them."""
