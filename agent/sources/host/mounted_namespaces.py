@@ -34,7 +34,7 @@ def read_namespaces(proc: Path, runtimes: Iterable[int]) -> tuple[str, ...]:
     mount keeps a namespace, and its addresses, without any process: the kernel in it still answers
     for them.
     """
-    points = {}  # below a shared directory, a namespace is listed more than once
+    points: dict[str, None] = {}  # below a shared directory, a namespace is listed more than once
     for process in (1, *runtimes):
         for entry in read_mount_table(proc, process):
             if entry.kind == "nsfs" and entry.root.startswith("net:["):

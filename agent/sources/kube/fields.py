@@ -61,8 +61,8 @@ def count(value: Any) -> int | None:
     matched = _COUNT.fullmatch(str(value))
     if matched is None:
         return None
-    number, suffix = matched.groups()
-    return min(int(number) * _SCALES.get(suffix, 1), _LARGEST_QUANTITY)
+    scale: int = _SCALES.get(matched[2], 1)
+    return min(int(matched[1]) * scale, _LARGEST_QUANTITY)
 
 
 def resource_version(metadata: Object) -> int:
