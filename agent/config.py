@@ -51,8 +51,10 @@ class Setting(NamedTuple):
     help: str
     """Sentences without a final period. `--help` shows the first one, `--help-all` all of them."""
     commands: frozenset[str] = frozenset({"run", "scan", "timeline", "record", "clean"})
-    many: bool = False  # whether it is a list
-    common: bool = False  # whether `--help` shows it
+    many: bool = False
+    """Whether it is a list."""
+    common: bool = False
+    """Whether `--help` shows it."""
 
 
 CONNECTIONS = "API server and container runtime"
@@ -60,6 +62,7 @@ PATHS = "node paths"
 DETECTION = "detection"
 CLEANUP = "cleanup"
 DAEMON = "daemon"
+
 _RUN = frozenset({"run"})
 _CLEANING = frozenset({"run", "clean"})
 _WRITING = frozenset({"run", "clean", "restore", "resume"})
@@ -77,8 +80,8 @@ def _setting(
 
 
 def _choice(words: str, default: str, group: str, **more: Any) -> Any:
-    """Return the field of a setting with one of these words, such as `on|off`."""
-    return _setting(default, one_of(*words.split("|")), group, words, **more)
+    """Return the field of a setting with one of these words; see `one_of`."""
+    return _setting(default, one_of(words), group, words, **more)
 
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -90,6 +93,7 @@ def duration(text: str) -> timedelta:
     # Without this check, the time to search a long number for a unit would be quadratic.
     if not re.fullmatch(f"(?:{_PART})+", text):
         raise ValueError("expected a duration such as 90s or 5m")
+
     parts = re.findall(_PART, text)
     try:
         return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
@@ -98,6 +102,8 @@ def duration(text: str) -> timedelta:
 
 
 def duration_between(minimum: str, maximum: str) -> Callable[[str], timedelta]:
+    """Return a parser of durations; both ends are allowed."""
+
     def parse(text: str) -> timedelta:
         period = duration(text)
         if not duration(minimum) <= period <= duration(maximum):
@@ -112,6 +118,8 @@ age = duration_between("0s", "36500d")  # the longest duration that a snapshot c
 
 
 def matching(pattern: str, expected: str, convert: Callable[[str], _T]) -> Callable[[str], _T]:
+    """Return a parser of texts that match as a whole. `expected`: for the error."""
+
     def parse(text: str) -> _T:
         if not re.fullmatch(pattern, text, re.DOTALL):
             raise ValueError(f"expected {expected}")
@@ -125,6 +133,8 @@ positive = matching(r"[1-9]\d{0,8}", "a whole number of 1 or more", int)
 
 
 def number_up_to(limit: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers from 1 on."""
+
     def parse(text: str) -> int:
         if not re.fullmatch(r"[1-9]\d{0,8}", text) or int(text) > limit:
             raise ValueError(f"expected a whole number from 1 to {limit}")
@@ -167,6 +177,7 @@ endpoint = matching(
 
 
 def optional(parse: Callable[[str], _T]) -> Callable[[str], _T | None]:
+    """Return a parser for which an empty text is None."""
     return lambda text: parse(text) if text else None
 
 
@@ -174,8 +185,9 @@ def path_or_off(text: str) -> Path | None:
     return None if text == "off" else path(text)
 
 
-def one_of(*words: str) -> Callable[[str], str]:
-    return matching("|".join(words), f"one of: {', '.join(words)}", str)
+def one_of(words: str) -> Callable[[str], str]:
+    """Return a parser of one of these words, such as `on|off`."""
+    return matching(words, f"one of: {words.replace('|', ', ')}", str)
 
 
 def percentage(text: str) -> float:
@@ -189,7 +201,7 @@ def percentage(text: str) -> float:
 def listen(text: str) -> tuple[str, int]:
     """Read `host:port`. An empty host means every address; an IPv6 host is in brackets."""
     matched = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\[\]]*)):(\d{1,5})", text)
-    if matched is None or not 0 <= int(matched[3]) <= 65535:  # noqa: PLR2004 (the range of a port)
+    if matched is None or int(matched[3]) > 65535:  # noqa: PLR2004 (the range of a port)
         raise ValueError("expected HOST:PORT, such as :9747, 127.0.0.1:9747 or [::1]:9747")
     return matched[1] or matched[2] or "", int(matched[3])
 
@@ -287,8 +299,8 @@ class Config:
         "2m", duration_between("2s", "1d"), DETECTION, "DURATION", commands=_RUN, help="""
         how long the last data of the API server stay valid after it stops responding""")
     provider_id: Expected = _setting(
-        "auto", lambda text: Expected(one_of(*Expected)(text)), DETECTION, "auto|required|ignored",
-        help="""
+        "auto", lambda text: Expected(one_of("|".join(Expected))(text)), DETECTION,
+        "auto|required|ignored", help="""
         whether the Node object must have a provider ID; cluster-autoscaler deletes instances
         without one. auto: only if the cluster uses a cloud provider; ignored: on bare metal, or
         without an autoscaler""")
@@ -385,6 +397,7 @@ DEFAULT_CONFIRM_AFTER: Final = {
     "record": "5ms",
     "clean": "3s",
 }
+"""By command. The others confirm nothing."""
 
 
 def settings_of(command: str) -> dict[str, Setting]:
@@ -394,6 +407,7 @@ def settings_of(command: str) -> dict[str, Setting]:
 
 
 def all_settings() -> dict[str, Setting]:
+    """Return the settings of all commands, by name: those of `Config`."""
     return {field.name: field.metadata["setting"] for field in fields(Config)}
 
 
@@ -407,6 +421,11 @@ def variable(name: str) -> str:
     return ENV_PREFIX + name.upper()
 
 
+def both_names(name: str) -> str:
+    """Return option and variable, for messages: `--api-timeout (NODELEAK_API_TIMEOUT)`."""
+    return f"{option(name)} ({variable(name)})"
+
+
 def load(
     command: str, options: Mapping[str, _Text | None], environment: Mapping[str, str]
 ) -> Config:
@@ -415,7 +434,7 @@ def load(
     `options`: by the names of settings; None: the option was not used.
     """
     mistakes = _unknown_variables(environment)
-    values: dict[str, Any] = {}
+    values = {}
     for name, setting in all_settings().items():
         text = options.get(name)
         source = option(name)
@@ -426,11 +445,13 @@ def load(
             text = setting.default
             if name == "confirm_after":
                 text = DEFAULT_CONFIRM_AFTER.get(command, "0s")
+
         try:
             values[name] = _parse(setting, text)
         except ValueError as error:
             shown = text if isinstance(text, str) else ",".join(text)
             mistakes.append(invalid(source, shown, error))
+
     mistakes += _contradictions(command, values)
     if mistakes:
         raise UsageError("\n".join(mistakes))
@@ -449,7 +470,9 @@ def _parse(setting: Setting, text: _Text) -> Any:
         return setting.parse(texts[-1])
     if not any(texts) and not setting.default:
         return ()
-    return tuple(dict.fromkeys(setting.parse(part.strip()) for part in ",".join(texts).split(",")))
+
+    parts = ",".join(texts).split(",")
+    return tuple(dict.fromkeys(setting.parse(part.strip()) for part in parts))
 
 
 def _contradictions(command: str, values: Mapping[str, Any]) -> Iterator[str]:
@@ -457,11 +480,12 @@ def _contradictions(command: str, values: Mapping[str, Any]) -> Iterator[str]:
     settings = settings_of(command)
     if "node" in settings and values.get("api") == "on" and values.get("node") == "":
         yield (
-            f"{option('node')} ({variable('node')}) is not set: give the name of this node's "
+            f"{both_names('node')} is not set: give the name of this node's "
             f"Node object, or {option('api')}=off to run without the API server"
         )
     if "cleanup_network" in settings:
         yield from _unchecked_network(values)
+
     state_dir = values.get("state_dir")
     networks_dir = values.get("cni_networks_dir")
     if state_dir and networks_dir and state_dir.is_relative_to(networks_dir):
@@ -469,23 +493,26 @@ def _contradictions(command: str, values: Mapping[str, Any]) -> Iterator[str]:
         yield f"{where}: host-local reads every file below {networks_dir}: use another directory"
     if "tls_cert_file" in settings:
         yield from _incomplete_tls(values)
+
+    has_no_api = values.get("api") == OFF
     brake_name = values.get("brake", OFF)
     # A daemon that only observes releases nothing, and its findings do not depend on the brake.
     cleans = command == "clean" or (command in _RUN and values.get("cleanup", OFF) != OFF)
-    if cleans and brake_name != OFF and values.get("api") == OFF:
+    if cleans and brake_name != OFF and has_no_api:
         yield (
             f"{option('brake')}={brake_name} needs the API server: remove {option('api')}=off, or "
             f"set {option('brake')}=off ({variable('brake')}) to release without a brake"
         )
-    if command in _RUN and values.get("cleanup_node_label") and values.get("api") == OFF:
+    if command in _RUN and values.get("cleanup_node_label") and has_no_api:
         label = f"{option('cleanup_node_label')}={values['cleanup_node_label']}"
         yield f"{label} needs the API server: remove it, or remove {option('api')}=off"
-    if values.get("node_condition") == "on" and values.get("api") == "off":
+    if values.get("node_condition") == "on" and has_no_api:
         condition = f"{option('node_condition')}=on"
         yield f"{condition} needs the API server: remove it, or remove {option('api')}=off"
 
 
 def _unchecked_network(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a mistake if no network that is to be cleaned is checked."""
     cleaned = values.get("cleanup_network", ())
     checked = values.get("network", ())
     if cleaned and AUTO not in checked and not {AUTO, *checked} & set(cleaned):
@@ -502,10 +529,11 @@ _TLS_NEEDS: Final = {
 
 
 def _incomplete_tls(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a mistake for each file that is of no use without another one."""
     for name, (needed, reason) in _TLS_NEEDS.items():
         if values.get(name) and not values.get(needed, "invalid"):
             setting = f"{option(name)}={values[name]}"
-            yield f"{setting} needs {option(needed)} ({variable(needed)}): {reason}"
+            yield f"{setting} needs {both_names(needed)}: {reason}"
 
 
 _SERVICE_LINK = re.compile(
@@ -517,7 +545,7 @@ _SERVICE_LINK = re.compile(
 def _unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Return a mistake for each misspelled variable, which would otherwise be ignored."""
     variables = {variable(name) for name in all_settings()}
-    mistakes: list[str] = []
+    mistakes = []
     for name in sorted(environment):
         is_ours = name.startswith(ENV_PREFIX) and name not in variables
         if is_ours and not _SERVICE_LINK.fullmatch(f"{name}={environment[name]}"):

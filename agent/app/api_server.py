@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from agent.app import loop
 from agent.app.api_sources import ApiSources, no_brake
-from agent.config import OFF, Config, UsageError, option, variable
+from agent.config import OFF, Config, UsageError, both_names, option, variable
 from agent.model.snapshot import Known, Node, NotRequested, Reading, Snapshot
 from agent.model.watches import Watch
 from agent.sources.deadline import Deadline
@@ -47,7 +47,6 @@ def for_command(config: Config) -> ApiSources:
         api = server.first_connection()
     except SourceError as error:
         api = error  # so that what hangs is waited for once
-
     in_time = Deadline("API server", config.api_timeout.total_seconds() * _WHOLE_LIST)
 
     @cache
@@ -67,6 +66,7 @@ def for_command(config: Config) -> ApiSources:
     if name := _brake_name(config):
         listing = brake_object(name)
         brake = BrakeSource(name, lambda: listed(listing).known(), _boot_clock)
+
     return server.sources(
         pods=lambda _: listed(pods_of(config.node)),
         node=lambda _: _with_name(config.node, listed(own_node(config.node))),
@@ -84,6 +84,7 @@ def watched(config: Config) -> "tuple[ApiSources, list[Reflector[Any]]]":
     # the agent.
     with suppress(SourceError):
         server.first_connection().close()
+
     node = own_node(config.node, config.cleanup_node_label)
     stale_after = config.stale_after.total_seconds()
 
@@ -93,12 +94,14 @@ def watched(config: Config) -> "tuple[ApiSources, list[Reflector[Any]]]":
     pods = reflector(pods_of(config.node))
     nodes = reflector(node)
     reflectors: list[Reflector[Any]] = [pods, nodes]
+
     brake = None
     if name := _brake_name(config):
         listing = brake_object(name)
         watch = reflector(listing)
         reflectors.append(watch)
         brake = BrakeSource(name, lambda: server.list_now(listing), _boot_clock, watch.reading)
+
     sources = server.sources(
         pods=lambda _: pods.reading(),
         node=lambda _: _with_name(config.node, nodes.reading()),
@@ -141,9 +144,8 @@ class ApiServer:
         try:
             return self.connect()
         except NoCredentials as error:
-            setting = f"{option('kubeconfig')} ({variable('kubeconfig')})"
             hint = f"use {option('api')}=off to run without the API server"
-            raise UsageError(f"{setting}: {error}; {hint}") from error
+            raise UsageError(f"{both_names('kubeconfig')}: {error}; {hint}") from error
 
     def connect(self) -> Api:
         """Open a connection. It reads the credentials again: they may have been rotated."""
@@ -158,6 +160,7 @@ class ApiServer:
         """
         seconds = self._seconds
         end = loop.clock() + seconds
+
         with closing(self.connect()) as api:
 
             def get(path: str, query: Query) -> bytes:
@@ -205,4 +208,5 @@ def _with_name(name: str, nodes: Reading[tuple[Node, ...]]) -> Reading[Node | No
     """Return the Node of that name; None: the API server has none."""
     if not isinstance(nodes, Known):
         return nodes
-    return Known(next((node for node in nodes.value if node.name == name), None))
+    named = (node for node in nodes.value if node.name == name)
+    return Known(next(named, None))

@@ -17,7 +17,7 @@ from agent.cleanup.restore import Restoration, restore
 from agent.cleanup.run import Cleaner
 from agent.cleanup.signals import held_signals
 from agent.cleanup.unlink import NodeFiles, describe_error
-from agent.config import Config, UsageError, option, variable
+from agent.config import Config, UsageError, both_names, option
 from agent.model.release import BlockedBy, Blocker, Cleaning, Limits, ProbeResult
 from agent.model.remedy import Remedy
 from agent.model.report import Report
@@ -36,6 +36,7 @@ def cleaner_of_daemon(
     """
     if config.cleanup == "off":
         return None
+
     dry_run = config.cleanup != "auto"
     allowed = replace(
         limits(config, dry_run=dry_run),
@@ -56,7 +57,7 @@ def _cleaner(
     dry_run: bool,
     heartbeat: Callable[[], None] = lambda: None,
 ) -> Cleaner:
-    """`actor`: who releases, for the journal. `heartbeat`: see Cleaner."""
+    """Return what releases. `actor`: who does, for the journal. `heartbeat`: see Cleaner."""
     return Cleaner(
         limits=allowed,
         actor=actor,
@@ -80,6 +81,7 @@ def limits(config: Config, only: frozenset[str] | None = None, *, dry_run: bool)
     """
     if not dry_run and (blocker := _no_network(config)):
         raise UsageError(blocker.why)
+
     return Limits(
         networks=frozenset(config.cleanup_network or {AUTO}),
         grace=config.grace,
@@ -98,12 +100,13 @@ def _no_network(config: Config) -> Blocker | None:
         networks = describe_networks(config.cni_networks_dir) or "none"
     except OSError as error:
         networks = f"unknown: {describe_os_error(error)}"
-    setting = f"{option('cleanup_network')} ({variable('cleanup_network')})"
+
     remedy = Remedy(
         "name the networks whose leaked addresses may be released, or auto for those that pods "
         f"of this node use (networks in {config.cni_networks_dir}: {networks})"
     )
-    return Blocker(BlockedBy.NO_CLEANUP_NETWORK, f"{setting} is not set", remedy)
+    problem = f"{both_names('cleanup_network')} is not set"
+    return Blocker(BlockedBy.NO_CLEANUP_NETWORK, problem, remedy)
 
 
 def recheck_of(config: Config, readers: Readers) -> Recheck:
@@ -128,6 +131,7 @@ def _probe(
     if config.probe == "off":
         not_probed = ProbeResult("not probed: --probe=off", conclusive=False)
         return {reservation.key: not_probed for reservation in reservations}
+
     # What may make the interfaces of a network: its cached results say so, the first plugin of its
     # chain, and any that isolates.
     plugins: dict[str, set[str]] = {reservation.network: set() for reservation in reservations}
@@ -138,10 +142,12 @@ def _probe(
         if network.name in plugins:
             isolating = probe.ISOLATING.intersection(network.plugins)
             plugins[network.name].update(network.plugins[:1], isolating)
+
     return probe.probe(reservations, plugins, loop.clock, config.proc, send=send)
 
 
 def node_files(config: Config) -> NodeFiles:
+    """Return what removes and restores the files of host-local and of libcni."""
     return NodeFiles(
         networks_dir=config.cni_networks_dir,
         cache_dirs=tuple(config.cni_cache_dir),
@@ -160,12 +166,14 @@ def _names_data_dir(config: Config, data_dir: str) -> bool:
     readers = Readers.of_node(config)
     with suppress(SourceError):  # the configuration may name it
         cached = readers.results.read()
-        if data_dir in {normpath(result.data_dir) for result in cached if result.data_dir}:
+        named = {result.data_dir for result in cached if result.data_dir}
+        if data_dir in map(normpath, named):
             return True
+
     networks = readers.in_time(readers.runtimes.networks)
     later = networks[0].later if networks else ()
     named = {network.data_dir for network in (*networks, *later) if network.data_dir}
-    return data_dir in set(map(normpath, named))
+    return data_dir in map(normpath, named)
 
 
 def clean_once(
@@ -184,10 +192,12 @@ def clean_once(
     per_sync = None if limit is None else ("--max", limit)
     allowed = replace(limits(config, only, dry_run=dry_run), per_sync=per_sync)
     cleaner = _cleaner(config, "clean", sources, allowed, dry_run=dry_run)
+
     cleaner.before_snapshot()
     snapshots = loop.take_snapshots(
         sources.snapshot, displayed_name(config), config.grace, config.confirm_after
     )
+
     until_reported.enter_context(held_signals())
     report = engine.replay(snapshots, grace=config.grace, confirm_after=config.confirm_after)
     return cleaner.after_snapshot(snapshots, report)
@@ -216,6 +226,7 @@ def releases(config: Config) -> tuple[tuple[Entry, ...] | Unavailable, tuple[str
 
 
 def read_journal(config: Config) -> Journal:
+    """Return the journal of this node; raises UsageError if it cannot be read."""
     try:
         return JournalStore(config.state_dir).read()
     except SourceError as error:
@@ -238,4 +249,4 @@ def resume(config: Config) -> tuple[Entry, ...]:
 
 
 def _state_dir_error(error: Exception) -> UsageError:
-    return UsageError(f"{option('state_dir')} ({variable('state_dir')}): {describe_error(error)}")
+    return UsageError(f"{both_names('state_dir')}: {describe_error(error)}")

@@ -61,6 +61,7 @@ def run_daemon(config: Config) -> int:
         heartbeat=_heartbeat(config),
         stop=threading.Event(),
     )
+
     pages = documents(config, parts.heartbeat, parts.bugs)
     http = http_exporter(config, registry, pages, parts.bugs, log)
     # It answers before anything waits for the API server or its credentials.
@@ -157,6 +158,7 @@ def _heartbeat(config: Config) -> loop.Heartbeat:
 
 
 def _exporters(parts: _Parts, watches: "Sequence[Reflector[Any]]") -> list[loop.Exporter]:
+    """Return those that every daemon has, with or without an API server."""
     config = parts.config
     log = parts.log
     metrics = MetricsExporter(
@@ -181,6 +183,7 @@ def _delivery(parts: _Parts) -> DeliveryQueue | None:
     metrics = DeliveryMetrics(parts.registry)
     if config.api == "off" or "on" not in {config.events, config.node_condition}:
         return None
+
     from agent.kube_events.writer import Writer
 
     return DeliveryQueue(

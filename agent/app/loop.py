@@ -27,7 +27,8 @@ from agent.sources.source import Sources
 if TYPE_CHECKING:  # a scan cleans nothing
     from agent.cleanup.run import Cleaner
 
-clock: Callable[[], float] = time.monotonic  # seconds that never jump, to measure durations
+clock: Callable[[], float] = time.monotonic
+"""Returns seconds that never jump, to measure durations."""
 
 
 def now() -> Moment:
@@ -36,6 +37,7 @@ def now() -> Moment:
 
 
 def wall() -> datetime:
+    """Return the present time by the node's wall clock, in UTC."""
     return now().wall
 
 
@@ -45,6 +47,7 @@ def uptime() -> timedelta:
 
 
 def snapshot_node(sources: Sources, node: str) -> Snapshot:
+    """Take a snapshot, with what the history of its device plugins adds."""
     return with_history(take_snapshot(sources, node, now(), clock))
 
 
@@ -75,10 +78,12 @@ class Heartbeat:
         self._last = clock()
 
     def beat(self) -> None:
+        """Remember that a sync ended, or that a release goes on."""
         self._last = clock()
 
     @property
     def alive(self) -> bool:
+        """Whether the last one was within the limit."""
         return clock() - self._last <= self._limit
 
 
@@ -132,10 +137,12 @@ def run_loop(
         report, state = engine.run(
             snapshot, state, grace=config.grace, confirm_after=config.confirm_after
         )
+
         with held_signals(deliver=True):  # releases are exported before the process ends
             if cleaner:
                 report = replace(report, cleaning=_after_snapshot(cleaner, report, bug))
             for exporter in exporters:
                 _export(exporter, report, clock() - started, report_bug)
+
         heartbeat.beat()
         stop.wait(max(0.0, config.interval.total_seconds() - (clock() - started)))

@@ -1,6 +1,7 @@
 """Wiring of the daemon's port: what it serves, over which transport."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from agent.app import cleaning, loop
 from agent.cleanup.journal import JournalFile
 from agent.cleanup.journal_store import JournalStore, list_files
 from agent.cleanup.status import read_releases
-from agent.config import Config, UsageError, option, variable
+from agent.config import Config, UsageError, both_names
 from agent.exporters.json.scan import status_document
 from agent.exporters.log import Logger
 from agent.exporters.web.connections import CONNECTION_SECONDS
@@ -62,11 +63,9 @@ def http_exporter(
             warn=log.warning,
         )
     except OSError as error:
-        setting = f"{option('listen')} ({variable('listen')})"
         host, port = config.listen
-        raise UsageError(
-            f"{setting}: cannot listen on {host or '*'}:{port}: {error.strerror or error}"
-        ) from error
+        reason = f"cannot listen on {host or '*'}:{port}: {error.strerror or error}"
+        raise UsageError(f"{both_names('listen')}: {reason}") from error
 
 
 def _certificates(config: Config, log: Logger) -> Certificates | None:
@@ -81,8 +80,7 @@ def _certificates(config: Config, log: Logger) -> Certificates | None:
     try:
         return Certificates(files, log.info, log.error)
     except TlsError as error:
-        setting = f"{option(error.file)} ({variable(error.file)})"
-        raise UsageError(f"{setting}: {error}") from error
+        raise UsageError(f"{both_names(error.file)}: {error}") from error
 
 
 def _status(
@@ -100,6 +98,7 @@ def _status(
     )
 
 
+@dataclass
 class _CachedListing:
     """Lists the journal's files for display; anew only if the directory has changed.
 
@@ -107,13 +106,15 @@ class _CachedListing:
     rely on that.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._seen: tuple[int, int] | None = None
-        self._is_settled = False
-        self._files: list[JournalFile] | None = None
+    directory: Path
+    _seen: tuple[int, int] | None = None
+    """The identity of the directory in the last sync."""
+    _is_settled: bool = False
+    _files: list[JournalFile] | None = None
+    """None: they are to be listed anew."""
 
     def __call__(self, directory: Path) -> list[JournalFile]:
+        """Return the files, as `list_files` does."""
         if self._files is None:
             self._files = list_files(directory)
         return self._files
@@ -131,8 +132,9 @@ class _CachedListing:
         self._seen = seen
 
     def _identity(self) -> tuple[int, int] | None:
+        """Return inode and mtime of the directory; None: it cannot be read."""
         try:
-            found = self._directory.stat()
+            found = self.directory.stat()
         except OSError:
             return None
         return found.st_ino, found.st_mtime_ns

@@ -11,10 +11,9 @@ from typing import Final, NamedTuple
 from agent.app import loop
 from agent.app.api_sources import NO_API, ApiSources, ReadBrake
 from agent.config import Config, UsageError, option, variable
-from agent.model.devices import DevicePlugins
 from agent.model.documents import StoredHistory
 from agent.model.runtime import DOCKER
-from agent.model.snapshot import Node, NotRequested
+from agent.model.snapshot import Container, Node, Snapshot
 from agent.sources.deadline import Deadline
 from agent.sources.host.addresses import AddressesSource
 from agent.sources.host.checkpoints import CheckpointDirectories
@@ -30,7 +29,6 @@ from agent.sources.host.mounts import MountsSource
 from agent.sources.host.network_directories import ReservationsSource
 from agent.sources.host.processes import ProcessesSource, ProcessTable
 from agent.sources.host.registration import RegistrationTracker
-from agent.sources.runtime.containers import ContainersSource, RuntimesSource
 from agent.sources.runtime.node_runtimes import DOCKER_SOCKET, NodeRuntimes
 from agent.sources.runtime.pod_networks import PodNetworks, RuntimeStatusSource
 from agent.sources.runtime.runtime import Runtime
@@ -38,6 +36,7 @@ from agent.sources.source import Disabled, ReadBy, Source, Sources
 from agent.sources.source_error import SourceError
 from agent.state.stores import DeviceHistoryStore
 
+_RUN: Final = Path("/run")
 API_SOURCES: Final = (
     "pods", "node", "watches", "brake", "attachments", "sandbox_failures", "autoscaler",
 )  # fmt: skip
@@ -62,7 +61,7 @@ class Readers:
 
     @classmethod
     def of_node(cls, config: Config) -> "Readers":
-        """Raises UsageError."""
+        """Return those of this node; raises UsageError."""
         processes = ProcessTable(config.proc)
         runtimes = _runtimes(config, processes)
         # A little more than the timeout of one response, which has the better message.
@@ -76,6 +75,10 @@ class Readers:
             results=CniResults(config.cni_cache_dir, is_missing),
             checkpoints=CheckpointDirectories(config.checkpoint_dir),
         )
+
+    def containers(self, snapshot: Snapshot) -> tuple[Container, ...]:
+        """Return the containers of every runtime; raises SourceError."""
+        return self.in_time(lambda: self.runtimes.containers(snapshot))
 
 
 class NodeSources(NamedTuple):
@@ -101,17 +104,18 @@ def node_sources(
     """
     readers = Readers.of_node(config)
     tracker = _registration_tracker(config, readers.processes, latest_node)
+
     sources: list[Source] = [
         readers.networks,
         RuntimeStatusSource(readers.networks),
         CniFilesSource(lambda: readers.runtimes.cni, readers.runtimes.programs),
         _reservations(config, readers.results),
-        ContainersSource(readers.runtimes, readers.in_time),
-        RuntimesSource(readers.runtimes),
+        ReadBy("containers", readers.containers),
+        _asked_runtimes(config, readers.runtimes),
         readers.checkpoints,
         CniResultsSource(readers.results),
         ProcessesSource(readers.processes, readers.networks.plugins),
-        ReadBy("device_plugins", lambda _: _device_plugins(config, history)),
+        _device_plugins(config, history),
         ReadBy("registration", lambda read: tracker.read(read.node, read.pods, read.taken_at)),
         AddressesSource(config.proc),
         MountedNamespacesSource(config.proc, readers.processes),
@@ -123,6 +127,7 @@ def node_sources(
     ]
     if not api.snapshot:
         sources += [Disabled(name, f"{option('api')}=off") for name in API_SOURCES]
+
     return NodeSources(sources, readers, api.brake)
 
 
@@ -133,6 +138,7 @@ def for_command(config: Config) -> NodeSources:
         from agent.app import api_server
 
         api = api_server.for_command(config)
+
     return node_sources(
         config,
         api=api,
@@ -159,6 +165,7 @@ def _disks(config: Config, runtimes: NodeRuntimes) -> DisksSource:
     directories = [cni.parent, cni, *config.cni_cache_dir, _RUN]
     if config.kubelet_dir:
         directories.append(config.kubelet_dir)
+
     return DisksSource(
         directories=tuple(directories),
         runtime_root=lambda: runtimes.cni.root,
@@ -167,12 +174,18 @@ def _disks(config: Config, runtimes: NodeRuntimes) -> DisksSource:
     )
 
 
-def _device_plugins(
-    config: Config, history: Callable[[], StoredHistory]
-) -> DevicePlugins | NotRequested:
-    if directory := config.device_plugins_dir:
-        return read_device_plugins(directory, config.proc, history)
-    return NotRequested("device_plugins", "--device-plugins-dir=off")
+def _asked_runtimes(config: Config, runtimes: NodeRuntimes) -> Source:
+    """Return what was asked for the last list of containers, whether it answered or not."""
+    if config.runtime == DOCKER:
+        return Disabled("runtimes", "--runtime=docker")
+    return ReadBy("runtimes", lambda _: runtimes.asked)
+
+
+def _device_plugins(config: Config, history: Callable[[], StoredHistory]) -> Source:
+    directory = config.device_plugins_dir
+    if directory is None:
+        return Disabled("device_plugins", "--device-plugins-dir=off")
+    return ReadBy("device_plugins", lambda _: read_device_plugins(directory, config.proc, history))
 
 
 def _registration_tracker(
@@ -212,8 +225,10 @@ def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
             setting = f"{option('docker_host')} ({variable('docker_host')}, DOCKER_HOST)"
             raise UsageError(f"{setting}: {error}") from error
         socket = Path(docker_host.removeprefix("unix://"))
-        is_known = socket.is_relative_to(config.run_dir)
-        docker_socket = _RUN / socket.relative_to(config.run_dir) if is_known else None
+        docker_socket = None
+        if socket.is_relative_to(config.run_dir):
+            docker_socket = _RUN / socket.relative_to(config.run_dir)
+
     return NodeRuntimes(
         docker=docker,
         connect=cri,
@@ -225,9 +240,6 @@ def _runtimes(config: Config, processes: ProcessTable) -> NodeRuntimes:
         endpoint=config.cri_endpoint,
         config_dir=config.cni_config_dir,
     )
-
-
-_RUN: Final = Path("/run")
 
 
 def mounted_path(path: Path, run_dir: Path) -> Path:

@@ -41,26 +41,26 @@ class Condition(NamedTuple):
 
 def condition(report: Report) -> Condition | None:
     """Return the condition; None: leave it unchanged."""
-    findings = [
-        tracked
-        for tracked in sorted(report.problems, key=urgency)
-        if tracked.finding.detector == exhausted_range.NAME
-    ]
+    problems = sorted(report.problems, key=urgency)
+    findings = [each for each in problems if each.finding.detector == exhausted_range.NAME]
     confirmed = [tracked.finding for tracked in findings if tracked.confirmed]
     if confirmed:
         is_exhausted = confirmed[0].severity is Severity.CRITICAL
         reason = "CNIAddressesExhausted" if is_exhausted else "CNIAddressesScarce"
         return Condition("True", reason, "; ".join(finding.message for finding in confirmed))
+
     return None if findings else _without_finding(report)
 
 
 def _without_finding(report: Report) -> Condition | None:
+    """Return the condition by the gaps of the detector, and by the free addresses."""
     for gap in report.gaps:
         if gap.detector == exhausted_range.NAME:
             # A node without kubenet keeps no old status, but does not get a new condition.
             if gap.chosen and not _status(report):
                 return None
             return Condition("Unknown", "CNIAddressesUnknown", gap.why)
+
     free = [_free_addresses(network) for network in report.networks if not network.not_in_use]
     return Condition("False", "CNIAddressesAvailable", "; ".join(free))
 
@@ -87,8 +87,10 @@ class ConditionExporter:
         self._queue = queue
         self._sent: Condition | None = None
         self._sent_at = timedelta(0)
+        """By the boot clock."""
 
     def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (a metric)
+        """Queue the patch, if it is due."""
         snapshot = report.assessment.snapshot
         sent = self._sent
         now = condition(report)
@@ -97,12 +99,15 @@ class ConditionExporter:
         unchanged = sent is not None and (sent.status, sent.reason) == (now.status, now.reason)
         if unchanged and snapshot.uptime - self._sent_at < REPEAT_AFTER:
             return
+
         before = _status(report)  # the Node object survives a restart of the agent
         if before is None and sent is not None:
             before = sent.status
         patch = now.patch(snapshot.taken_at, changed=now.status != before)
+
         path = f"/api/v1/nodes/{snapshot.node_name}/status"
         message = Message(Kind.CONDITION, now.reason, lambda writer: writer.patch(path, patch))
         self._queue.put(message)
+
         self._sent = now
         self._sent_at = snapshot.uptime

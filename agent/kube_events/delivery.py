@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # the client library is loaded by a daemon that uses the API 
 REPEAT_AFTER: Final = timedelta(minutes=5)
 """What lasts is sent again: a message, or the object itself, may get lost."""
 _CAPACITY: Final = 64
+"""Messages that wait to be sent."""
 
 
 class Kind(StrEnum):
@@ -80,10 +81,12 @@ class DeliveryQueue:
         self._waiting: Queue[Message | None] = Queue(_CAPACITY)
         self._stopped = Event()
         self._throttled: Message | None = None
+        """The message that the server wants later; it comes next."""
         self._failing: set[tuple[Kind, Failure]] = set()
         self._changing = Lock()
 
     def put(self, message: Message) -> None:
+        """Queue a message; with a full queue it is counted as failed."""
         try:
             self._waiting.put_nowait(message)
         except Full:
@@ -96,6 +99,7 @@ class DeliveryQueue:
             retrying(self._stopped, lambda: self._wait)(self._deliver_next)
 
     def stop(self) -> None:
+        """End `run`, whatever it waits for."""
         self._stopped.set()
         # Wakes a thread that waits for a message; with a full queue none does.
         with suppress(Full):
@@ -110,6 +114,7 @@ class DeliveryQueue:
         self._throttled = None
         if message is None or self._stopped.is_set():
             return
+
         try:
             message.send(self._writer)
         except SourceError as error:
@@ -117,6 +122,7 @@ class DeliveryQueue:
             if failure is Failure.THROTTLED and not again:
                 self._throttled = message
                 raise
+
             self._failed(message, failure, str(error))
             if not isinstance(error, ApiError) or not error.keeps_connection:
                 # Credentials may have been rotated, and the server replaced.
@@ -147,4 +153,6 @@ class DeliveryQueue:
 def _failure(error: SourceError) -> Failure:
     if not isinstance(error, ApiError) or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return Failure.UNREACHABLE
-    return Failure.THROTTLED if error.status == HTTPStatus.TOO_MANY_REQUESTS else Failure.REFUSED
+    if error.status == HTTPStatus.TOO_MANY_REQUESTS:
+        return Failure.THROTTLED
+    return Failure.REFUSED

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # as in `delivery`
     from agent.kube_events.writer import Writer
 
 _CAPACITY: Final = 1000
+"""Events whose counts are remembered."""
 _BURST: Final = 25
 """As in client-go, but for the whole agent, not for each object: 200 rejected pods are 200
 objects."""
@@ -29,6 +30,8 @@ _FORGET_AFTER: Final = timedelta(hours=1)
 
 
 class _Sent(NamedTuple):
+    """The last time that an Event was queued."""
+
     at: timedelta
     """By the boot clock."""
     severity: Severity
@@ -44,7 +47,9 @@ class EventExporter:
         self._queue = queue
         self._bucket = TokenBucket(_BURST, _TOKEN_INTERVAL)
         self._sent: dict[str, _Sent] = {}
+        """By the name of the Event."""
         self._held_back: frozenset[str] = frozenset()
+        """Names of lasting Events that the last sync did not send."""
         self._counts: dict[str, int] = {}
         """Of the Events that this process created or patched. Belongs to the delivery thread."""
 
@@ -53,9 +58,8 @@ class EventExporter:
         snapshot = report.assessment.snapshot
         now = snapshot.uptime
         self._bucket.fill(now)
-        self._sent = {
-            name: sent for name, sent in self._sent.items() if now - sent.at < _FORGET_AFTER
-        }
+        remembered = self._sent.items()
+        self._sent = {name: sent for name, sent in remembered if now - sent.at < _FORGET_AFTER}
 
         due = [spec for spec in event_specs(report) if self._is_due(spec, now)]
         due.sort(key=self._priority)
@@ -65,6 +69,7 @@ class EventExporter:
             self._sent[spec.name] = _Sent(now, spec.severity)
             send = partial(self._send, spec, snapshot.taken_at)
             self._queue.put(Message(Kind.EVENT, spec.reason, send))
+
         self._hold_back(due[tokens:])
 
     def _hold_back(self, specs: Sequence[EventSpec]) -> None:
@@ -75,12 +80,15 @@ class EventExporter:
         self._held_back = frozenset(spec.name for spec in specs if spec.lasting)
 
     def _is_due(self, spec: EventSpec, now: timedelta) -> bool:
+        """Return whether it is new, happened in this sync, or was sent long ago."""
         sent_at = self._last_sent(spec)
         return not spec.lasting or sent_at is None or now - sent_at >= REPEAT_AFTER
 
     def _priority(self, spec: EventSpec) -> tuple[bool, timedelta]:
-        # First what is critical, and what can be sent only now. Of these and of the others, first
-        # what was never sent, then what was sent longest ago.
+        """Return what to sort by: first what is critical, and what can be sent only now.
+
+        Of these and of the others, first what was never sent, then what was sent longest ago.
+        """
         can_wait = spec.lasting and spec.severity is not Severity.CRITICAL
         return can_wait, self._last_sent(spec) or timedelta.min
 
@@ -92,6 +100,7 @@ class EventExporter:
     def _send(self, spec: EventSpec, at: datetime, writer: "Writer") -> None:
         """Create or patch the Event; raises SourceError."""
         answer = self._create_or_patch(spec, at, writer)
+
         if len(self._counts) >= _CAPACITY:
             self._counts.clear()
         count = answer.get("count")
@@ -100,9 +109,13 @@ class EventExporter:
     def _create_or_patch(
         self, spec: EventSpec, at: datetime, writer: "Writer"
     ) -> "Mapping[str, Any]":
-        # Refusals say which Events exist: the agent may not read them.
+        """Return the Event as the server has it now; raises SourceError.
+
+        Refusals say which Events exist: the agent may not read them.
+        """
         path = f"{spec.path}/{spec.name}"
         count = self._counts.get(spec.name)
+
         try:
             if count:
                 return writer.patch(path, spec.changes(at, count + 1))
@@ -110,6 +123,7 @@ class EventExporter:
         except ApiError as error:
             if count and error.status == HTTPStatus.NOT_FOUND:  # it has expired
                 return writer.create(spec.path, spec.event(at))
+
             # An earlier process of the agent created it.
             if not count and error.status == HTTPStatus.CONFLICT:
                 return writer.patch(path, spec.changes(at, None))

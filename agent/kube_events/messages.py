@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from agent.model.finding import Finding, Severity
 from agent.model.release import Cleaning, Verdict
 from agent.model.report import Report
-from agent.model.snapshot import Known, Pod, Snapshot
+from agent.model.snapshot import Pod, Snapshot, known_or
 from agent.model.text import escape, rfc3339
 
 _COMPONENT: Final = "nodeleak"
@@ -51,6 +51,7 @@ class EventSpec(NamedTuple):
 
     @property
     def namespace(self) -> str:
+        """Of the Event: that of an object without one is `default`."""
         return self.about.namespace or "default"
 
     @property
@@ -64,9 +65,11 @@ class EventSpec(NamedTuple):
 
     @property
     def path(self) -> str:
+        """Where it is created; a patch adds its name."""
         return f"/api/v1/namespaces/{self.namespace}/events"
 
     def event(self, at: datetime) -> dict[str, Any]:
+        """Return the object to create, of the first time that this happened."""
         about = {
             "apiVersion": "v1",
             "kind": self.about.kind,
@@ -75,6 +78,7 @@ class EventSpec(NamedTuple):
         }
         if self.about.namespace:
             about["namespace"] = self.about.namespace
+
         return {
             "apiVersion": "v1",
             "kind": "Event",
@@ -105,23 +109,26 @@ def event_specs(report: Report) -> Iterator[EventSpec]:
     about_node = About(kind="Node", namespace="", name=node, uid=node)
     if report.cleaning is not None:
         yield from _released(about_node, report.cleaning)
+
     confirmed = [tracked.finding for tracked in report.sorted_findings if tracked.confirmed]
-    groups: defaultdict[tuple[About, str, str], list[Finding]] = defaultdict(list)
+    groups = defaultdict(list)
     for finding in confirmed:
-        groups[about_node, finding.detector, finding.network or finding.resource].append(finding)
+        subject = finding.network or finding.resource
+        groups[about_node, finding.detector, subject].append(finding)
     for finding in confirmed:
         for pod in _affected(finding, snapshot):
             namespace, _, name = pod.name.partition("/")
             about_pod = About(kind="Pod", namespace=namespace, name=name, uid=pod.uid)
             groups[about_pod, finding.detector, ""].append(finding)
+
     for (about, detector, subject), findings in groups.items():
-        severities = [finding.severity for finding in findings]
+        worst = max(findings, key=lambda finding: finding.severity.rank)
         yield EventSpec(
             node,
             about,
             reason=detector.title().replace("_", ""),
             message=_message(subject, findings),
-            severity=max(severities, key=lambda severity: severity.rank),
+            severity=worst.severity,
             subject=subject,
         )
 
@@ -133,17 +140,21 @@ def _affected(finding: Finding, snapshot: Snapshot) -> Iterator[Pod]:
     """
     rejected = (pod.uid for pod in finding.rejected_pods)
     uids = {*finding.identity, *finding.affected, *rejected}
-    if isinstance(snapshot.pods, Known):
-        yield from (pod for pod in snapshot.pods.value if pod.uid and pod.uid in uids)
+    for pod in known_or(snapshot.pods, ()):
+        if pod.uid and pod.uid in uids:
+            yield pod
 
 
 def _released(about_node: About, cleaning: Cleaning) -> Iterator[EventSpec]:
-    released: defaultdict[str, list[str]] = defaultdict(list)
+    """Yield one Event for each network in which addresses were released."""
+    released = defaultdict(list)
     for outcome in cleaning.outcomes:
         if outcome.verdict is Verdict.RELEASED:
-            pod = f" (of pod {outcome.request.pod})" if outcome.request.pod else ""
-            for reservation in outcome.request.reservations:
+            request = outcome.request
+            pod = f" (of pod {request.pod})" if request.pod else ""
+            for reservation in request.reservations:
                 released[reservation.network].append(f"{reservation.ip}{pod}")
+
     for network, addresses in released.items():
         count = len(addresses)
         yield EventSpec(
@@ -160,18 +171,24 @@ def _released(about_node: About, cleaning: Cleaning) -> Iterator[EventSpec]:
 def _message(subject: str, findings: Sequence[Finding]) -> str:
     if len(findings) == 1:
         return _shorten(findings[0].message, LONGEST)
+
     count = sum(finding.count for finding in findings)
     texts = [finding.message for finding in findings if finding.count == 1]
-    return _list(f"{count} findings{f' in {subject}' if subject else ''}", texts, count)
+    where = f" in {subject}" if subject else ""
+    return _list(f"{count} findings{where}", texts, count)
 
 
 def _list(head: str, texts: Sequence[str], count: int) -> str:
-    """`count`: how many there are, with those that have no text."""
+    """Return the head with the first texts. `count`: of all, also of those that have no text."""
     shown = [_shorten(text, _LONGEST_EXAMPLE) for text in texts[:EXAMPLES]]
     more = f" | and {count - len(shown)} more" if count > len(shown) else ""
     return _shorten(f"{head}: {' | '.join(shown)}{more}", LONGEST)
 
 
 def _shorten(text: str, limit: int) -> str:
-    raw = escape(text).encode()
-    return raw.decode() if len(raw) <= limit else f"{raw[: limit - 3].decode(errors='ignore')}..."
+    """Return the text without control characters. `limit`: bytes."""
+    escaped = escape(text)
+    raw = escaped.encode()
+    if len(raw) <= limit:
+        return escaped
+    return f"{raw[: limit - 3].decode(errors='ignore')}..."

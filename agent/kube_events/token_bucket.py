@@ -14,6 +14,7 @@ class TokenBucket:
         self._filled_at = timedelta(0)
 
     def fill(self, now: timedelta) -> None:
+        """Put back the tokens of the time since the last call."""
         self._tokens = min(self._size, self._tokens + (now - self._filled_at) / self._interval)
         self._filled_at = now
 

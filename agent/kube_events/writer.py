@@ -18,6 +18,7 @@ from agent.sources.kube.loader import loader
 from agent.sources.source_error import SourceError
 
 _LARGEST_RESPONSE: Final = 1 << 20
+"""Bytes."""
 
 
 class Writer:
@@ -40,6 +41,7 @@ class Writer:
         return self._send("PATCH", path, body, "application/strategic-merge-patch+json")
 
     def close(self) -> None:
+        """Close the connection; the next request opens another one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -47,10 +49,12 @@ class Writer:
     def _send(
         self, method: str, path: str, body: Mapping[str, Any], content_type: str
     ) -> Mapping[str, Any]:
+        """Return the object in a response, which is waited for as a whole; raises as `create`."""
         if self._connection is None:
             credentials = loader(self._kubeconfig, self._timeout).load()
             self._connection = Connection(credentials, self._timeout)
         connection = self._connection
+
         content = json.dumps(body).encode()
         answer = self._in_time(
             lambda: self._request(connection, method, path, content, content_type)
@@ -60,6 +64,7 @@ class Writer:
         except (ValueError, RecursionError) as error:
             text = f"the response is not JSON ({type(error).__name__})"
             raise SourceError(f"API server: {text}") from error
+
         if not isinstance(tree, dict):  # the page of a proxy: nothing was written
             raise SourceError(f"API server: the response is not an object ({type(tree).__name__})")
         return tree
@@ -73,6 +78,7 @@ class Writer:
         )
         if response.status not in {HTTPStatus.OK, HTTPStatus.CREATED}:
             raise refusal(response, read_body(response, LARGEST_ERROR), now=None)
+
         try:
             return b"".join(read_body(response, _LARGEST_RESPONSE))
         finally:

@@ -44,16 +44,17 @@ def take_snapshot(
 
     `clock`: seconds, to time the reading with. A source that is not given is not requested.
     """
-    unread: dict[str, Any] = {
-        name: NotRequested(name, "this process does not read it") for name in SOURCES
-    }
+    reason = "this process does not read it"
+    unread: dict[str, Any] = {name: NotRequested(name, reason) for name in SOURCES}
     unread["reservations"] = ()
     snapshot = Snapshot(node_name=node_name, taken_at=now.wall, uptime=now.uptime, **unread)
+
     remaining = {source.name: source for source in sources}
     for name in _ORDER:
         if source := remaining.pop(name, None):
             snapshot = _read(source, snapshot, clock)
     snapshot = crosscheck.all_sources(snapshot)
+
     for source in remaining.values():
         snapshot = _read(source, snapshot, clock)
     return crosscheck.namespaces(snapshot)
@@ -64,10 +65,12 @@ def _read(source: Source, snapshot: Snapshot, clock: Callable[[], float]) -> Sna
     name = source.name
     fields: dict[str, Any] = {}
     start = clock()
+
     try:
         if reason := source.reason_not_needed(snapshot):
             fields[name] = NotRequested(name, reason)
             return replace(snapshot, **fields)
+
         value = source.read(snapshot)
         if isinstance(value, WithFields):
             fields |= value.fields
@@ -78,6 +81,7 @@ def _read(source: Source, snapshot: Snapshot, clock: Callable[[], float]) -> Sna
         bug = bug_of("source", name, error)
         fields["bugs"] = (*snapshot.bugs, bug)
         value = Unavailable(name, bug.reason)
+
     fields[name] = _reading(name, value)
     fields["timings"] = (*snapshot.timings, (name, clock() - start))
     return replace(snapshot, **fields)

@@ -15,6 +15,7 @@ def objects_of(pieces: Iterable[bytes], limit: int, end: str = "") -> Iterator[d
     `limit`: characters of one object. `end`: what follows the list.
     """
     text = _Arriving(pieces)
+
     _expect("[", text.next())
     text.at += 1
     if text.next() != "]":
@@ -22,6 +23,7 @@ def objects_of(pieces: Iterable[bytes], limit: int, end: str = "") -> Iterator[d
         while text.next() == ",":
             text.at += 1
             yield text.take_object(limit)
+
     for char in f"]{end}":
         _expect(char, text.next())
         text.at += 1
@@ -48,6 +50,7 @@ class _Arriving:
         while True:
             gap = _SPACE.match(self._text, self.at)
             self.at = gap.end() if gap else self.at
+
             if self.at < len(self._text):
                 return self._text[self.at]
             if not self._read(1):
@@ -59,6 +62,7 @@ class _Arriving:
         `limit`: its characters. Raises ValueError or RecursionError.
         """
         _expect("{", self.next())
+
         while True:
             try:
                 tree, self.at = self._decode(self._text, self.at)
@@ -79,6 +83,7 @@ class _Arriving:
         while available < wanted and (more := next(self._texts, "")):
             parts.append(more)
             available += len(more)
+
         self._text = "".join(parts)
         self.at = 0
         return available > before

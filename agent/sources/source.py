@@ -99,6 +99,7 @@ def reason_nothing_is_stuck(snapshot: Snapshot) -> str | None:
     )
     if waiting_pods(snapshot) or waiting_host_pods(snapshot) or any(overdue):
         return None
+
     stuck = {
         container.id
         for container in known_or(snapshot.containers, ())

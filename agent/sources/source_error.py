@@ -5,6 +5,8 @@ Pure code may handle them.
 
 import errno
 import os
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
 from agent.model.remedy import Remedy
@@ -43,6 +45,11 @@ class SourceError(Exception):
 
 class NotFound(SourceError):
     """What should be read does not exist."""
+
+
+def none_exists(paths: Iterable[Path], remedy: Remedy) -> NotFound:
+    """Return the error of paths of which one should exist."""
+    return NotFound(f"none of these exists: {', '.join(map(str, paths))} ({remedy})", remedy)
 
 
 def describe_os_error(error: OSError) -> str:

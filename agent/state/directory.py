@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -12,12 +13,15 @@ _MIN_FREE_BYTES: Final = 4096  # the largest file is a few blocks
 _INCOMPLETE: Final = ".nodeleak"  # the end of the name of a file that is not complete yet
 
 
+@dataclass
 class StateFile:
-    def __init__(self, path: Path, warn: Callable[[str], None]) -> None:
-        """`warn`: called with the reason when a write fails, once for each reason."""
-        self.path = path
-        self.write_error: str | None = None  # why the last write failed, if it did
-        self._warn = warn
+    """A file of the agent's directory, which may be unwritable."""
+
+    path: Path
+    warn: Callable[[str], None]
+    """Called with the reason when a write fails, once for each reason."""
+    write_error: str | None = None
+    """Why the last write failed; None: it did not."""
 
     def write(self, content: bytes) -> bool:
         """Return whether the file could be written."""
@@ -29,7 +33,7 @@ class StateFile:
             # Without the name of the temporary file, which is different each time.
             self.write_error = f"{self.path.parent}: {error.strerror}"
             if self.write_error != before:
-                self._warn(self.write_error)
+                self.warn(self.write_error)
         return self.write_error is None
 
 
@@ -44,6 +48,7 @@ def replace_file(path: Path, content: bytes) -> None:
     # O_NONBLOCK: a FIFO of that name would wait for a reader.
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     handle = os.open(temporary, flags, 0o600)
+
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -53,6 +58,7 @@ def replace_file(path: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
     _sync_directory(path.parent)
 
 
@@ -77,6 +83,7 @@ def make_directory(directory: Path) -> None:
 
 
 def _sync_directory(directory: Path) -> None:
+    """Wait until the names in a directory are on disk. Raises OSError."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -109,6 +116,7 @@ def why_unwritable(directory: Path) -> str | None:
         existing, status = _nearest_existing(directory)
     except OSError as error:
         return cannot_read(error.filename, error)
+
     if not existing.is_dir():
         return f"{existing} is not a directory"
     if status.f_flag & os.ST_RDONLY:

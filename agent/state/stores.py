@@ -41,13 +41,16 @@ class DeviceHistoryStore:
         return self._history
 
     def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (unused)
+        """Store the history of the report, if it has changed or could not be stored before."""
         devices = known_or(report.assessment.snapshot.device_plugins, None)
         if devices is None:
             return
+
         before = self.read()
         is_stored = devices.history == before.transitions and not before.trouble
         if is_stored and self.write_error is None:
             return
+
         written = self._file.write(documents.dump_history(devices.history).encode())
         self._history = StoredHistory(devices.history, None if written else before.trouble)
 
@@ -62,10 +65,11 @@ def _load(path: Path) -> StoredHistory:
         return StoredHistory(trouble=cannot_read(path, error))
     except SourceError as error:
         return StoredHistory(trouble=str(error))
+
     stored = documents.load_history(content)
-    return StoredHistory(
-        stored.transitions, f"{path}: {stored.trouble}" if stored.trouble else None
-    )
+    if stored.trouble:
+        return replace(stored, trouble=f"{path}: {stored.trouble}")
+    return stored
 
 
 class LastSeenExporter:
@@ -76,6 +80,7 @@ class LastSeenExporter:
         self._written: LastSeen | None = None
 
     def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (unused)
+        """Store the Node that the report has seen last, if there is news."""
         snapshot = report.assessment.snapshot
         registration = known_or(snapshot.registration, None)
         last = registration.last if registration else None
@@ -89,5 +94,6 @@ class LastSeenExporter:
         """Return whether there is news. If the Node is gone, its exact time is."""
         if self._written is None or gone:
             return last != self._written
+
         unchanged = replace(last, at=self._written.at, in_use=self._written.in_use)
         return unchanged != self._written or abs(last.at - self._written.at) >= MAX_AGE

@@ -33,11 +33,14 @@ routes may stand between (`fib_trie_seq_show` in the kernel's net/ipv4/fib_trie.
 _LINK_OR_LOOPBACK: Final = frozenset({b"20", b"10"})
 """Scopes in `if_inet6`: `IPV6_ADDR_LINKLOCAL` and `IPV6_ADDR_LOOPBACK` (include/net/ipv6.h)."""
 _GONE: Final = frozenset({errno.ENOENT, errno.ESRCH, errno.EINVAL, errno.ENXIO})
+"""What reading a file of a thread fails with that has ended."""
+
 _MAX_ADDRESSES: Final = 65536
 _INTERVAL: Final = timedelta(minutes=1)
 _SETTLED: Final = timedelta(minutes=1)
 """The list of containers, read before, has that of a process as old as this."""
 _ID: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+"""A container's, in the path of a cgroup."""
 
 
 @dataclass
@@ -51,7 +54,9 @@ class AddressesSource(Source):
     proc: Path
     name = "addresses"
     _last: tuple[Address, ...] | None = None
+    """Of the last reading; None: it failed."""
     _read_at: timedelta = timedelta(0)
+    """By the boot clock."""
 
     def reason_not_needed(self, snapshot: Snapshot) -> str | None:
         if isinstance(snapshot.containers, Known):
@@ -59,12 +64,14 @@ class AddressesSource(Source):
         return "network namespaces were not read, because the list of containers is missing"
 
     def read(self, snapshot: Snapshot) -> tuple[Address, ...]:
+        """Return the addresses, of the last reading if that is enough; raises SourceError."""
         last = self._last
         is_recent = snapshot.uptime - self._read_at < _INTERVAL
         if last is not None and is_recent and not unowned_ids(snapshot):
             reserved = {reservation.ip for reservation in reservations_of(snapshot)}
             if all(_is_explained(address, reserved) for address in last):
                 return last
+
         self._last = None
         ids = frozenset(container.id for container in known_or(snapshot.containers, ()))
         self._last = read_addresses(self.proc, ids, snapshot.uptime)
@@ -85,8 +92,9 @@ def read_addresses(
     A thread that ends meanwhile is skipped: the next snapshot may be the first to see its child.
     `container_ids`: of the containers that the runtime has. `uptime`: of the node, since its boot.
     """
-    found: list[tuple[Address, str]] = []
+    found = []
     seen: set[int] = set()  # the inodes of the tables that were read
+
     for pid, net in _threads(proc):
         for ip, inode, table in _unread_addresses(net, seen):
             command = read_process_file(proc, pid, "comm").strip() or "?"
@@ -95,6 +103,7 @@ def read_addresses(
         if len(found) > _MAX_ADDRESSES:
             limit = f"over {_MAX_ADDRESSES:,} addresses"
             raise SourceError(f"{net}: the namespaces up to this one have {limit}")
+
     if not seen:
         remedy = Remedy("check --proc")
         raise SourceError(f"no process in {proc} shows its network namespace: {remedy}", remedy)
@@ -118,6 +127,7 @@ def _is_passing(proc: Path, address: Address, table: str, uptime: timedelta) -> 
         has_left = os.stat(table).st_ino != address.namespace  # noqa: PTH116 (as below)
     except OSError:
         has_left = True
+
     started = started_after_boot(proc, address.pid)
     return has_left or (started is not None and uptime - started < _SETTLED)
 
@@ -130,6 +140,7 @@ def _is_in_container(proc: Path, pid: int, container_ids: frozenset[str]) -> boo
     """
     if not container_ids:
         return False
+
     cgroup = read_process_file(proc, pid, "cgroup")
     return not cgroup or not container_ids.isdisjoint(_ID.findall(cgroup))
 
@@ -146,6 +157,7 @@ def _threads(proc: Path) -> Iterator[tuple[int, str]]:
         except OSError as error:
             _require_gone(task, error)
             continue
+
         for thread in threads:
             yield pid, f"{task}/{thread}/net"
 
@@ -183,6 +195,7 @@ def _read_unless_seen(file: str, seen: set[int]) -> tuple[bytes, int]:
     except OSError as error:
         _require_gone(file, error)
         return b"", 0
+
     seen.add(inode)
     return content, inode
 
@@ -194,12 +207,14 @@ def _require_gone(file: str, error: OSError) -> None:
 
 
 def _ipv4_addresses(fib_trie: bytes) -> set[str]:
+    """Return the addresses in the table of one namespace, without those of loopback."""
     ips = (ip for ip in _LOCAL4.findall(fib_trie) if not ip.startswith(b"127."))
     return {str(IPv4Address(ip.decode())) for ip in ips}
 
 
 def _ipv6_addresses(if_inet6: bytes) -> set[str]:
-    ips: set[str] = set()
+    """Return the same for IPv6, and without those of links; raises ValueError."""
+    ips = set()
     for line in filter(None, if_inet6.split(b"\n")):
         # The owner of a namespace can name an interface with nearly any bytes: the name, last, is
         # not parsed.

@@ -15,12 +15,14 @@ from typing import NamedTuple
 from agent.model.remedy import Remedy
 from agent.model.snapshot import Checkpoint, Container, Snapshot, known_or
 from agent.sources.host.files import names_in, open_directory, read_file
+from agent.sources.json_tree import subobject
 from agent.sources.source import Source
-from agent.sources.source_error import MALFORMED, NotFound, SourceError, read_error
+from agent.sources.source_error import MALFORMED, NotFound, SourceError, none_exists, read_error
 
 
 class _Directory(NamedTuple):
-    checkpoints: dict[str, Checkpoint]  # by container ID
+    checkpoints: dict[str, Checkpoint]
+    """By container ID."""
     newest: float
     """When its youngest file was written, in seconds since the epoch; infinite if one vanished."""
 
@@ -41,19 +43,21 @@ class CheckpointDirectories(Source):
         # Each kubelet creates its own directory when it starts, so one of them may be missing. If
         # all are missing, no such kubelet ever ran here, or they are not mounted: `crosscheck.py`
         # tells these apart.
-        existing: dict[Path, _Directory] = {}
+        existing = {}
         for path in self.directories:
             if directory := _read(path):
                 existing[path] = directory
+
         if not existing:
-            paths = ", ".join(map(str, self.directories))
             remedy = Remedy(
                 "in a pod apply deploy/overlays/docker, elsewhere check --checkpoint-dir"
             )
-            raise NotFound(f"none of these exists: {paths} ({remedy})", remedy)
+            raise none_exists(self.directories, remedy)
+
         containers = known_or(snapshot.containers, ())
         sandboxes = [container for container in containers if container.sandbox]
         unused = _unused(existing, sandboxes, snapshot.taken_at.timestamp())
+
         checkpoints: list[Checkpoint] = []
         left_over: set[Path] = set()
         for path, directory in existing.items():
@@ -85,6 +89,7 @@ def _unused(
     has_all = any(created.keys() <= directory.checkpoints.keys() for directory in existing.values())
     if oldest >= now or not has_all:
         return frozenset()
+
     listed = {sandbox.id for sandbox in sandboxes}
     return frozenset(
         path
@@ -94,6 +99,7 @@ def _unused(
 
 
 def _exists(file: Path) -> bool:
+    """Return whether a file exists, a link too; raises SourceError if that is unknown."""
     try:
         file.lstat()
     except FileNotFoundError:
@@ -126,7 +132,7 @@ def _checkpoint(name: str, directory: int) -> tuple[Checkpoint, float]:
         written = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime
         content, _ = read_file(name, directory)
         tree = json.loads(content)
-        host_network = (tree.get("data") or {}).get("host_network") is True
+        host_network = subobject(tree, "data").get("host_network") is True
         return Checkpoint(name, f"{tree['namespace']}/{tree['name']}", host_network), written
     except (OSError, SourceError, *MALFORMED):
         return Checkpoint(name, ""), written

@@ -11,8 +11,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
@@ -31,15 +31,19 @@ from agent.model.snapshot import (
 )
 from agent.sources.host.cni_config import is_disabled, ranges_of, respelled
 from agent.sources.host.files import names_in, open_directory, read_file
+from agent.sources.json_tree import text_field
 from agent.sources.source import Source, WithFields
-from agent.sources.source_error import MALFORMED, NotFound, SourceError
+from agent.sources.source_error import MALFORMED, NotFound, SourceError, none_exists
 
 _LOOPBACK: Final = "lo"
+"""The interface that has no address of the network."""
 LARGEST: Final = 4 * 1024 * 1024
 """Bytes: CRI-O adds a pod's annotations, 256 KiB that Go may escape to six times."""
 _NAME: Final = re.compile(r"(?P<network>.+)-(?P<id>[0-9a-f]{64})-(?P<ifname>[^/]{1,15})")
 """Names of networks and interfaces may have dashes. An interface's name is too short to have an id
 in it (IFNAMSIZ)."""
+
+_CACHE_KIND: Final = "cniCacheV1"
 _DELEGATES: Final = frozenset({"delegates", "clusterNetwork"})
 """Keys of a plugin (Multus) that calls other networks' plugins: its result does not say where an
 address is from."""
@@ -49,8 +53,10 @@ _DELETED_BY_ID: Final = ("bridge", "ptp", "macvlan", "ipvlan", "portmap", "bandw
 _POD_CIDR: Final = '"usePodCidr'
 """Calico's, in place of a subnet; with `IPv6` behind it for the other family."""
 
-_Version: TypeAlias = tuple[str, int, int, int]  # name, inode, modification time and size of a file
-_Parsed: TypeAlias = CniResult | DamagedResult | None  # None: content and file name disagree
+_Version: TypeAlias = tuple[str, int, int, int]
+"""The name, inode, modification time and size of a file."""
+_Parsed: TypeAlias = CniResult | DamagedResult | None
+"""None: the content does not belong to the file's name, or is of a plugin that delegates."""
 
 
 class ResultFile(NamedTuple):
@@ -71,6 +77,7 @@ class CniResultsSource(Source):
     name = "cni_results"
 
     def read(self, _: Snapshot) -> WithFields:
+        """Return what is cached, and the damaged files; raises SourceError."""
         results = self.results.read()
         return WithFields(results, {"damaged_results": self.results.damaged})
 
@@ -89,18 +96,16 @@ class _Configured(NamedTuple):
     """Whether a plugin forwards ports."""
 
 
+@dataclass
 class CniResults:
     """The cache. Each file is parsed once: libcni writes it once, and there is one for each pod."""
 
-    def __init__(
-        self, directories: Iterable[Path], is_missing: Callable[[Path], bool] = lambda _: False
-    ) -> None:
-        """`is_missing`: whether a path that is missing here is known not to exist on the node."""
-        self._directories = tuple(directories)
-        self._is_missing = is_missing
-        self._parsed: dict[_Version, _Parsed] = {}
-        self.damaged: tuple[DamagedResult, ...] = ()
-        """The files of the last reading that have no result."""
+    directories: Sequence[Path]
+    is_missing: Callable[[Path], bool] = lambda _: False
+    """Returns whether a path that is missing here is known not to exist on the node."""
+    damaged: tuple[DamagedResult, ...] = ()
+    """The files of the last reading that have no result."""
+    _parsed: dict[_Version, _Parsed] = field(default_factory=dict)
 
     def read(self) -> tuple[CniResult, ...]:
         """Return what is cached of all networks; raises SourceError.
@@ -109,9 +114,9 @@ class CniResults:
         """
         # The networks that are not checked show where pods have their addresses from instead.
         parsed: dict[_Version, _Parsed] = {}
-        missing: list[Path] = []
+        missing = []
         self.damaged = ()
-        for path in self._directories:
+        for path in self.directories:
             try:
                 # An unreadable file may name a mounted namespace: it makes all of them unavailable.
                 with open_directory(path) as directory:
@@ -119,10 +124,11 @@ class CniResults:
                         self._read_file(name, directory, parsed)
             except NotFound:
                 missing.append(path)
-        if len(missing) == len(self._directories) and not all(map(self._is_missing, missing)):
-            remedy = Remedy("check --cni-cache-dir")
-            paths = ", ".join(map(str, missing))
-            raise NotFound(f"none of these exists: {paths} ({remedy})", remedy)
+
+        has_none = len(missing) == len(self.directories)
+        if has_none and not all(map(self.is_missing, missing)):
+            raise none_exists(missing, Remedy("check --cni-cache-dir"))
+
         self._parsed = parsed
         results = parsed.values()
         self.damaged = tuple(result for result in results if isinstance(result, DamagedResult))
@@ -134,6 +140,7 @@ class CniResults:
         if parts is None or parts["ifname"] == _LOOPBACK:
             return
         file = ResultFile(parts["network"], parts["id"], parts["ifname"])
+
         try:
             status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             version = (name, status.st_ino, status.st_mtime_ns, status.st_size)
@@ -159,7 +166,7 @@ def _parse(content: bytes, file: ResultFile, mtime_ns: int) -> _Parsed:
 
 def _result(tree: Mapping[str, Any], file: ResultFile, mtime_ns: int) -> CniResult | None:
     """Return the result; None: it is of another sandbox, or of a plugin that delegates."""
-    is_bare = tree.get("kind") != "cniCacheV1"
+    is_bare = tree.get("kind") != _CACHE_KIND
     if is_bare:
         tree = {"networkName": file.network, "containerId": file.container_id, "result": tree}
     if (tree.get("networkName"), tree.get("containerId")) != (file.network, file.container_id):
@@ -168,6 +175,7 @@ def _result(tree: Mapping[str, Any], file: ResultFile, mtime_ns: int) -> CniResu
     configured = _configured(config if isinstance(config, str) else "")
     if configured.delegates:
         return None
+
     return CniResult(
         network=file.network,
         container_id=file.container_id,
@@ -192,9 +200,9 @@ def _configured(config: str) -> _Configured:
     return _Configured(
         delegates=any(_DELEGATES & plugin.keys() for plugin in plugins),
         ranges=_configured_ranges(ipam),
-        data_dir=_text(ipam, "dataDir") if ipam.get("type") == "host-local" else "",
+        data_dir=text_field(ipam, "dataDir") if ipam.get("type") == "host-local" else "",
         uses_pod_cidr=_POD_CIDR in json.dumps(ipam),
-        plugin=_text(main, "type"),
+        plugin=text_field(main, "type"),
         ports=any(map(_takes_ports, plugins)),
     )
 
@@ -203,10 +211,6 @@ def _takes_ports(plugin: Mapping[str, Any]) -> bool:
     """Return whether libcni passes it the forwarded ports: it declares the capability."""
     capabilities = plugin.get("capabilities")
     return isinstance(capabilities, dict) and bool(capabilities.get("portMappings"))
-
-
-def _text(tree: Mapping[str, Any], key: str) -> str:
-    return str(tree.get(key) or "")
 
 
 def _plugins(config: Any) -> list[dict[str, Any]]:
@@ -234,21 +238,20 @@ def _pod(arguments: Any) -> str:
 
 def _configured_ranges(ipam: Mapping[str, Any]) -> RangeSets:
     """Return the ranges of host-local's configuration; none if they are missing or malformed."""
-    sets: list[tuple[Any, ...]] = []
     try:
-        for ranges in ranges_of(ipam):
-            one_set = (subnet_range(r.subnet, r.first, r.last, r.gateway) for r in ranges)
-            sets.append(tuple(one_set))
+        return tuple(
+            tuple(subnet_range(each.subnet, each.first, each.last, each.gateway) for each in ranges)
+            for ranges in ranges_of(ipam)
+        )
     except MALFORMED:
         return ()
-    return tuple(sets)
 
 
 def _inferred_ranges(result: Any) -> RangeSets:
     """Infer the ranges from the addresses of a result; none if it is malformed."""
     try:
-        pairs = _addresses(result)
-        return tuple((subnet_range(ip, gateway=gateway or ""),) for ip, gateway in pairs)
+        addresses = _addresses(result)
+        return tuple((subnet_range(ip, gateway=gateway or ""),) for ip, gateway in addresses)
     except MALFORMED:
         return ()
 
@@ -268,7 +271,8 @@ def _namespace(cached: Mapping[str, Any]) -> str:
     Interfaces of the host have none.
     """
     try:
-        paths = [interface.get("sandbox") for interface in cached["result"].get("interfaces") or []]
+        interfaces = cached["result"].get("interfaces") or []
+        paths = [interface.get("sandbox") for interface in interfaces]
     except MALFORMED:
         paths = []
     for path in (*paths, cached.get("netns")):
@@ -280,13 +284,13 @@ def _namespace(cached: Mapping[str, Any]) -> str:
 
 def _port_mappings(arguments: Any) -> tuple[PortMapping, ...]:
     """Return the forwarded ports; none if they are malformed."""
-    mappings: list[PortMapping] = []
+    mappings = []
     try:
         for mapping in arguments["portMappings"]:
             port = mapping.get("hostPort")
-            protocol = str(mapping.get("protocol") or "tcp").lower()
+            protocol = str(mapping.get("protocol") or "tcp")
             if type(port) is int and 0 < port < 1 << 16:
-                mappings.append(PortMapping(port, protocol))
+                mappings.append(PortMapping(port, protocol.lower()))
     except MALFORMED:
         return ()
     return tuple(mappings)
@@ -313,12 +317,13 @@ def belongs(content: bytes, reservation: Reservation, file: ResultFile) -> bool:
     # A bare result (libcni < 0.8) names no sandbox: it is matched by its address.
     try:
         tree = json.loads(content)
-        if tree.get("kind") == "cniCacheV1":
+        if tree.get("kind") == _CACHE_KIND:
             named = (tree["networkName"], tree["containerId"], tree["ifName"])
             return bool(named == file)
         addresses = [ip_interface(str(address)).ip for address, _ in _addresses(tree)]
     except MALFORMED:
         return False
+
     if file.ifname == _LOOPBACK:
         return bool(addresses) and all(address.is_loopback for address in addresses)
     return ip_address(reservation.ip) in addresses

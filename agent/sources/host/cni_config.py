@@ -7,10 +7,12 @@ import json
 import os
 import re
 import stat
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -18,10 +20,13 @@ from agent.model.node_network import RuntimeStatus
 from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.text import escape, truncate
 from agent.sources.host.files import names_in, open_directory, read_file
+from agent.sources.json_tree import subobject, text_field
 from agent.sources.source_error import NotFound, SourceError, read_error
 
 DEFAULT_DIRECTORY: Final = Path("/etc/cni/net.d")
 _MAX_DELEGATION: Final = 3  # delegates of delegates: a configuration of Multus may name itself
+
+_HOST_LOCAL: Final = "host-local"
 FLANNEL: Final = "flannel"
 _ANTREA: Final = "antrea"
 _ANTREA_DIR: Final = "/run/antrea/cni/networks"
@@ -31,17 +36,21 @@ FLANNEL_SUBNET: Final = re.compile(
     r"^FLANNEL_(?:IPV6_)?SUBNET=([0-9a-fA-F:.]+/\d{1,3})$", re.MULTILINE
 )
 """The node's subnet in the file that flannel's daemon writes (its `WriteSubnetFile`)."""
+
 _KEYS: Final = (
     "name", "type", "plugins", "enabled", "capabilities", "ipam", "dataDir", "ranges", "subnet",
     "rangeStart", "rangeEnd", "gateway", "delegates", "clusterNetwork", "defaultNetworks",
     "delegate", "subnetFile",
 )  # fmt: skip
+"""Keys that are read here, in plugins that may spell them differently."""
 _SPELLING: Final = {key.casefold(): key for key in _KEYS}
+
 _SUFFIXES: Final = frozenset({".conf", ".conflist", ".json"})
 _LIST: Final = ".conflist"
 _PLUGIN: Final = ".conf"  # of a plugin in a file of its own
 PLUGIN_FILES: Final = "nodeleak/plugin-files"
 """A key beside those of the file: whether plugins were in files of their own."""
+
 _JSON_ERRORS: Final = {
     "Expecting value": "expected a value",
     "Expecting ',' delimiter": "expected ',' between values",
@@ -58,7 +67,8 @@ _TYPES: Final = {"cniVersion": str, "name": str, "type": str, "capabilities": di
 """The keys that libcni itself decodes (its `types.NetConf`)."""
 _SWITCHES: Final = ("disableCheck", "loadOnlyInlinedPlugins")
 
-Configuration: TypeAlias = Mapping[str, Any]  # a network's `name` and `plugins`
+Configuration: TypeAlias = Mapping[str, Any]
+"""A network's `name` and `plugins`, or one plugin."""
 Files: TypeAlias = Callable[[], Mapping[str, Configuration]]
 """Returns the configurations of a directory by file name; only some plugins need it."""
 
@@ -67,13 +77,20 @@ Files: TypeAlias = Callable[[], Mapping[str, Configuration]]
 class CniStatus:
     """What a runtime says about its network, and where its CNI configuration is."""
 
-    status: RuntimeStatus | None = None  # None: it was not asked
-    loaded: tuple[Configuration, ...] | None = None  # None: it does not say
-    directory: Path | None = None  # None: it does not say
-    default: str = ""  # the network that it is configured to use; empty: that of the first file
-    class_directories: tuple[Path, ...] = ()  # of runtime classes that have their own
-    plugin_directories: tuple[Path, ...] = ()  # empty: it does not say
-    root: Path | None = None  # where it keeps images and containers; None: it does not say
+    status: RuntimeStatus | None = None
+    """None: it was not asked."""
+    loaded: tuple[Configuration, ...] | None = None
+    """The networks in use; None: it does not say."""
+    directory: Path | None = None
+    """Of the configuration; None: it does not say."""
+    default: str = ""
+    """The network that it is configured to use; empty: that of the first file."""
+    class_directories: tuple[Path, ...] = ()
+    """Those of runtime classes that have their own."""
+    plugin_directories: tuple[Path, ...] = ()
+    """Where the programs are; empty: it does not say."""
+    root: Path | None = None
+    """Where it keeps images and containers; None: it does not say."""
 
 
 class NotConfigured(SourceError):
@@ -88,8 +105,10 @@ class ConfigFile(NamedTuple):
     """One file of the directory."""
 
     name: str
-    configuration: Configuration | None  # None: libcni refuses it
-    problem: str = ""  # why, in words about the file
+    configuration: Configuration | None
+    """None: libcni refuses it."""
+    problem: str = ""
+    """Why it is refused, in words about the file; empty: it is not."""
 
 
 def read_files(directory: Path) -> list[ConfigFile]:
@@ -97,12 +116,12 @@ def read_files(directory: Path) -> list[ConfigFile]:
 
     Raises NotFound if there is no directory, and SourceError.
     """
-    files: list[ConfigFile] = []
+    files = []
     with open_directory(directory) as handle:
         for name in sorted(names_in(handle, directory)):
-            is_directory = stat.S_ISDIR(os.lstat(name, dir_fd=handle).st_mode)
-            if is_directory or Path(name).suffix not in _SUFFIXES:
+            if _is_directory(name, handle) or Path(name).suffix not in _SUFFIXES:
                 continue
+
             try:
                 files.append(ConfigFile(name, _read(name, handle, directory)))
             except _Refused as error:
@@ -126,6 +145,7 @@ def read_directory(directory: Path) -> dict[str, Configuration]:
         files = read_files(directory)
     except NotFound as error:
         raise NotConfigured(error) from error
+
     if configurations := accepted(files):
         return configurations
     if not files:
@@ -143,8 +163,9 @@ def _read(name: str, handle: int, directory: Path) -> Configuration:
     if not name.endswith(_LIST):  # it is for a single plugin
         if "plugins" in tree and "type" not in tree:
             raise _Refused("is a list of plugins: its name must end with .conflist")
-        plugin = _checked_plugin(tree, "")
+        plugin = _checked_plugin(tree)
         return {"name": plugin.get("name") or name, "plugins": [plugin], PLUGIN_FILES: False}
+
     # The keys of the list itself count as they are.
     network = tree.get("name")
     if not isinstance(network, str):
@@ -152,6 +173,7 @@ def _read(name: str, handle: int, directory: Path) -> Configuration:
     if not isinstance(tree.get("cniVersion", ""), str):
         raise _Refused("its cniVersion is not text")
     switches = {key: _is_true(tree, key) for key in _SWITCHES}
+
     inlined = tree.get("plugins")
     if "plugins" in tree and not (isinstance(inlined, list) and inlined):
         raise _Refused("has no plugins")
@@ -159,6 +181,7 @@ def _read(name: str, handle: int, directory: Path) -> Configuration:
         _checked_plugin(plugin, f"plugin {number} ")
         for number, plugin in enumerate(inlined or (), 1)
     ]
+
     separate: list[Configuration] = []
     if not switches["loadOnlyInlinedPlugins"]:
         separate = _read_plugins(directory, network)
@@ -175,22 +198,23 @@ def _read_plugins(directory: Path, network: str) -> list[Configuration]:
     if not is_part_of_path(network, ""):
         return []
     path = directory / network
-    plugins: list[Configuration] = []
     try:
         with open_directory(path) as handle:
-            for name in sorted(names_in(handle, path)):
-                is_plugin = Path(name).suffix == _PLUGIN
-                if is_plugin and not stat.S_ISDIR(os.lstat(name, dir_fd=handle).st_mode):
-                    plugins.append(_read_plugin(name, handle, path))
+            names = [name for name in names_in(handle, path) if Path(name).suffix == _PLUGIN]
+            files = [name for name in sorted(names) if not _is_directory(name, handle)]
+            return [_read_plugin(name, handle, path) for name in files]
     except NotFound:
         return []
-    return plugins
+
+
+def _is_directory(name: str, handle: int) -> bool:
+    return stat.S_ISDIR(os.lstat(name, dir_fd=handle).st_mode)
 
 
 def _read_plugin(name: str, handle: int, directory: Path) -> Configuration:
     """Return the plugin of a file of its own; raises as `_read`."""
     try:
-        return _checked_plugin(_read_object(name, handle, directory), "")
+        return _checked_plugin(_read_object(name, handle, directory))
     except _Refused as error:
         raise _Refused(f"its {directory.name}/{escape(name)} {error}") from error
 
@@ -203,6 +227,7 @@ def _read_object(name: str, handle: int, directory: Path) -> Configuration:
         raise read_error(directory / escape(name), error) from error
     except SourceError as error:
         raise _Refused("is not a regular file, or is larger than 1 MiB") from error
+
     tree = _parse(content.decode(errors="replace"))  # as Go's parser does
     if not isinstance(tree, dict):
         raise _Refused("is not a JSON object")
@@ -213,6 +238,7 @@ def _parse(text: str) -> Any:
     """Return what JSON says; raises _Refused in words about the file."""
     if not text.strip():
         raise _Refused("is empty" if not text else "has nothing but blank space")
+
     try:
         return json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:
@@ -228,14 +254,15 @@ def _refuse(constant: str) -> None:
     raise _Refused(f"{constant} is not a JSON value")
 
 
-def _checked_plugin(tree: Any, which: str) -> Configuration:
+def _checked_plugin(tree: Any, which: str = "") -> Configuration:
     """Return a plugin that libcni accepts; raises _Refused.
 
-    `which`: the begin of the reason; empty: it is the only one of its file.
+    `which`: the start of the reason; empty: it is the only one of its file.
     """
     plugin = respelled(tree)
     if not isinstance(plugin, dict):
         raise _Refused(f"{which}is not an object")
+
     for key, kind in _TYPES.items():
         if not isinstance(plugin.get(key) or kind(), kind):
             raise _Refused(f"{which}has a wrong value of {key}")
@@ -282,16 +309,19 @@ def default_networks(
         return tuple(networks_of(configuration, lambda: files))
     if not usable:
         raise NotConfigured(f"each file in {directory} names a plugin that is not installed")
-    (name, first), *remaining = usable.items()
+
+    (file_name, first), *remaining = usable.items()
     networks = tuple(networks_of(first, lambda: files))
     later: list[RuntimeNetwork] = []
     for _, configuration in remaining:
         if configuration["name"] != first["name"]:
             with suppress(SourceError):  # a later file may be broken and unused
                 later += networks_of(configuration, lambda: files)
+
     # A pod may name another network than the delegates.
-    is_own_network = first["name"] in {network.name for network in networks}
-    changed_ns = _changed_ns(directory, name, first["name"]) if is_own_network else 0
+    changed_ns = 0
+    if any(network.name == first["name"] for network in networks):
+        changed_ns = _changed_ns(directory, file_name, first["name"])
     return tuple(
         replace(network, later=tuple(later), changed_ns=changed_ns) for network in networks
     )
@@ -315,10 +345,9 @@ def _changed_ns(directory: Path, name: str, network: str) -> int:
 
 def loaded_networks(loaded: Iterable[Configuration], directory: Path) -> tuple[RuntimeNetwork, ...]:
     """Return the networks that a runtime has loaded from a directory; raises SourceError."""
-    networks: list[RuntimeNetwork] = []
-    for configuration in loaded:
-        networks += networks_of(configuration, partial(read_directory, directory))
-    return tuple(networks)
+    files = partial(read_directory, directory)
+    networks = (networks_of(configuration, files) for configuration in loaded)
+    return tuple(chain.from_iterable(networks))
 
 
 def networks_of(configuration: Configuration, files: Files) -> Iterator[RuntimeNetwork]:
@@ -327,6 +356,7 @@ def networks_of(configuration: Configuration, files: Files) -> Iterator[RuntimeN
     Raises SourceError.
     """
     has_files = bool(configuration.get(PLUGIN_FILES))
+
     for network in _delegated_networks(configuration, files):
         yield replace(network, plugin_files=has_files)
 
@@ -341,13 +371,13 @@ def _delegated_networks(
     """
     name = configuration.get("name")
     try:
-        chain = configuration.get("plugins") or [configuration]
-        plugins = [plugin for plugin in chain if not is_disabled(plugin)]
+        plugins = list(_enabled_plugins(configuration))
         delegates: list[Configuration] = []
         for plugin in plugins:
-            capabilities = plugin.get("capabilities") or {}
+            capabilities = subobject(plugin, "capabilities")
             forwards |= plugin["type"] == "portmap" or "portMappings" in capabilities
             delegates += _delegates(plugin, files)
+
         if not delegates or depth >= _MAX_DELEGATION:
             yield from _own_networks(str(name), plugins, forwards=forwards)
             return
@@ -366,11 +396,17 @@ def all_plugins(
 
     Raises ValueError, KeyError, TypeError and AttributeError. `depth`: of the delegation.
     """
-    for plugin in configuration.get("plugins") or [configuration]:
-        if not is_disabled(plugin):
-            yield plugin
-            for delegate in _delegates(plugin, files) if depth < _MAX_DELEGATION else ():
+    for plugin in _enabled_plugins(configuration):
+        yield plugin
+        if depth < _MAX_DELEGATION:
+            for delegate in _delegates(plugin, files):
                 yield from all_plugins(delegate, files, depth + 1)
+
+
+def _enabled_plugins(configuration: Configuration) -> Iterator[Configuration]:
+    """Yield the plugins of a chain; a delegate may be a plugin itself."""
+    chain = configuration.get("plugins") or [configuration]
+    return (plugin for plugin in chain if not is_disabled(plugin))
 
 
 def is_disabled(plugin: Configuration) -> bool:
@@ -380,13 +416,15 @@ def is_disabled(plugin: Configuration) -> bool:
 
 def _delegates(plugin: Configuration, files: Files) -> Sequence[Configuration]:
     """Return the delegates of a plugin; none if it has none. Raises ValueError and KeyError."""
-    if not (primary := plugin.get("clusterNetwork")):
+    primary = plugin.get("clusterNetwork")
+    if not primary:
         delegates: Sequence[Configuration] = plugin.get("delegates") or ()
         if not delegates and str(plugin["type"]).startswith("multus"):
             raise ValueError(
                 "Multus has its delegates elsewhere: name their networks with --network"
             )
         return delegates
+
     configurations = files()
     found = _find(primary, configurations)
     if found is None:
@@ -411,15 +449,15 @@ def _own_networks(
     """Yield a network for each `dataDir` of host-local in a chain; without host-local, one."""
     types = tuple(str(plugin["type"]) for plugin in plugins)
     ipams = [ipam for ipam in map(_ipam, plugins) if ipam]
-    ranges: dict[str, list[tuple[WrittenRange, ...]]] = {}
+    ranges: defaultdict[str, list[tuple[WrittenRange, ...]]] = defaultdict(list)
     for ipam in ipams:
-        if ipam.get("type") == "host-local":
-            ranges.setdefault(str(ipam.get("dataDir") or ""), []).extend(ranges_of(ipam))
-    if ranges:
-        ipam_type = "host-local"
-    else:
-        ipam_type = str(ipams[0].get("type") or "") if ipams else ""
-        ranges = {"": []}
+        if ipam.get("type") == _HOST_LOCAL:
+            ranges[text_field(ipam, "dataDir")] += ranges_of(ipam)
+
+    ipam_type = _HOST_LOCAL
+    if not ranges:
+        ipam_type = text_field(ipams[0], "type") if ipams else ""
+        ranges[""] = []
     for data_dir, sets in ranges.items():
         if not is_part_of_path(name, data_dir):
             raise ValueError(f"network {name!r} in {data_dir!r}")
@@ -427,19 +465,21 @@ def _own_networks(
 
 
 def _ipam(plugin: Configuration) -> Configuration:
-    ipam: Configuration = plugin.get("ipam") or {}
+    """Return the `ipam` that a plugin uses; empty: it has none."""
+    ipam = subobject(plugin, "ipam")
     if plugin["type"] == _ANTREA and ipam:
         return {"dataDir": _ANTREA_DIR, **ipam}
     if plugin["type"] != FLANNEL:
         return ipam
     # Whatever ranges are written, flannel puts the node's subnet in their place.
-    return {"type": ipam.get("type") or "host-local", "dataDir": ipam.get("dataDir")}
+    return {"type": ipam.get("type") or _HOST_LOCAL, "dataDir": ipam.get("dataDir")}
 
 
 def is_part_of_path(name: str, data_dir: str) -> bool:
     """Return whether both can be part of a path: without NUL and halves of surrogate pairs."""
-    is_part = "/" not in name and name.strip(".") != ""
-    return is_part and (data_dir or "/").startswith("/") and (name + data_dir).isprintable()
+    is_name = "/" not in name and name.strip(".") != ""
+    is_absolute = not data_dir or data_dir.startswith("/")
+    return is_name and is_absolute and (name + data_dir).isprintable()
 
 
 def ranges_of(ipam: Configuration) -> tuple[tuple[WrittenRange, ...], ...]:
@@ -456,9 +496,9 @@ def ranges_of(ipam: Configuration) -> tuple[tuple[WrittenRange, ...], ...]:
 def _range(tree: Configuration) -> WrittenRange:
     return WrittenRange(
         subnet=str(tree["subnet"]),
-        first=str(tree.get("rangeStart") or ""),
-        last=str(tree.get("rangeEnd") or ""),
-        gateway=str(tree.get("gateway") or ""),
+        first=text_field(tree, "rangeStart"),
+        last=text_field(tree, "rangeEnd"),
+        gateway=text_field(tree, "gateway"),
     )
 
 
@@ -480,9 +520,8 @@ def with_subnets(
 ) -> tuple[RuntimeNetwork, ...]:
     """Return the networks with the node's subnets as the ranges of flannel."""
     ranges = tuple((WrittenRange(subnet),) for subnet in subnets)
-    completed: list[RuntimeNetwork] = []
+    completed = []
     for network in networks:
-        if FLANNEL in network.plugins and not network.ranges:
-            network = replace(network, ranges=ranges)  # noqa: PLW2901
-        completed.append(network)
+        needs_ranges = FLANNEL in network.plugins and not network.ranges
+        completed.append(replace(network, ranges=ranges) if needs_ranges else network)
     return tuple(completed)

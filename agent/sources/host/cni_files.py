@@ -29,6 +29,7 @@ from agent.sources.host.cni_config import (
 from agent.sources.host.cni_plugins import PluginPrograms
 from agent.sources.host.files import read_file
 from agent.sources.host.mount_table import is_on_node
+from agent.sources.json_tree import subobject, text_field
 from agent.sources.source import Source
 from agent.sources.source_error import MALFORMED, NotFound, SourceError
 
@@ -45,16 +46,18 @@ _Files = Mapping[str, Configuration]
 
 @dataclass(frozen=True)
 class CniFilesSource(Source):
-    status: Callable[[], CniStatus]  # returns what the runtime said when `networks` was read
+    status: Callable[[], CniStatus]
+    """Returns what the runtime said when `networks` was read."""
     programs: PluginPrograms
     name = "cni_files"
 
     def read(self, _: Snapshot) -> CniFiles | NotRequested:
-        """Raises SourceError."""
+        """Return the directory that the runtime reads; raises SourceError."""
         status = self.status()
         directory = status.directory
         if directory is None:
             return NotRequested(self.name, "no runtime names a directory of CNI configurations")
+
         try:
             files = read_files(directory)
         except NotFound:
@@ -62,32 +65,29 @@ class CniFilesSource(Source):
                 return CniFiles(str(directory), (), exists=False)
             # Where the configuration is needed, `networks` is unavailable.
             return NotRequested(self.name, f"{directory} is not mounted here")
+
         configurations = accepted(files)
-        configured = list(_plugins(_in_use(status, configurations), configurations))
-        subnet_env = self._subnet_env(
-            [*configured, *_plugins(configurations.values(), configurations)]
-        )
+        plugins = list(_plugins(_in_use(status, configurations), configurations))
+        programs = {name for plugin in plugins for name in _programs(plugin)}
+        others = _plugins(configurations.values(), configurations)
+        subnet_env = self._subnet_env([*plugins, *others])
         subnets = subnet_env.subnets if subnet_env else ()
+
         return CniFiles(
             directory=str(directory),
             files=tuple(_file(file, configurations, subnets) for file in files),
             subnet_env=subnet_env,
-            missing_plugins=self.programs.missing(
-                {name for plugin in configured for name in _programs(plugin)},
-                status.plugin_directories,
-            ),
+            missing_plugins=self.programs.missing(programs, status.plugin_directories),
         )
 
     def _subnet_env(self, plugins: Iterable[Configuration]) -> SubnetEnv | None:
         """Return the file that the first plugin of flannel reads."""
         for plugin in plugins:
-            if plugin["type"] != FLANNEL:
-                continue
-            path = Path(str(plugin.get("subnetFile") or _SUBNET_FILE))
-            here = self.programs.mounted(path)
-            if not is_on_node(here, self.programs.proc):
-                return None
-            return _read_subnet_env(path, here)
+            if plugin["type"] == FLANNEL:
+                path = Path(text_field(plugin, "subnetFile") or _SUBNET_FILE)
+                here = self.programs.mounted(path)
+                is_of_node = is_on_node(here, self.programs.proc)
+                return _read_subnet_env(path, here) if is_of_node else None
         return None
 
 
@@ -95,17 +95,24 @@ def _in_use(status: CniStatus, configurations: _Files) -> Iterable[Configuration
     """Return the configurations that the runtime uses, or would use."""
     if status.loaded:
         return status.loaded
-    named = [each for each in configurations.values() if each["name"] == status.default]
-    return named or list(configurations.values())[:1]
+
+    networks = list(configurations.values())
+    named = [network for network in networks if network["name"] == status.default]
+    return named or networks[:1]
 
 
 def _plugins(configurations: Iterable[Configuration], files: _Files) -> Iterator[Configuration]:
+    """Yield the plugins of these configurations, and of their delegates as far as these are known.
+
+    `files`: where delegates may be.
+    """
     for configuration in configurations:
         with suppress(*MALFORMED):  # Multus may have its delegates elsewhere
             yield from all_plugins(configuration, lambda: files)
 
 
 def _file(file: ConfigFile, files: _Files, subnets: Iterable[str]) -> CniFile:
+    """Return one file with its networks. `subnets`: the node's, by flannel."""
     name = escape(file.name)
     configuration = file.configuration
     if configuration is None:
@@ -119,11 +126,11 @@ def _file(file: ConfigFile, files: _Files, subnets: Iterable[str]) -> CniFile:
 def _programs(plugin: Configuration) -> Iterator[str]:
     """Yield the types of the programs that a plugin needs, its own first."""
     yield str(plugin["type"])
-    ipam = plugin.get("ipam") or {}
+    ipam = subobject(plugin, "ipam")
     if plugin["type"] == FLANNEL:
-        delegate = plugin.get("delegate") or {}
-        yield str(delegate.get("type") or "bridge")
-        ipam = {"type": "host-local", **(delegate.get("ipam") or {}), **ipam}
+        delegate = subobject(plugin, "delegate")
+        yield text_field(delegate, "type") or "bridge"
+        ipam = {"type": "host-local", **subobject(delegate, "ipam"), **ipam}
     if ipam.get("type"):
         yield str(ipam["type"])
 
@@ -136,11 +143,10 @@ def _read_subnet_env(path: Path, here: Path) -> SubnetEnv | None:
         return SubnetEnv(str(path), "does not exist")
     except (OSError, SourceError):
         return None
+
     text = content.decode(errors="replace")
     missing = [key for key, form in _SUBNET_KEYS.items() if not form.search(text)]
     problem = f"has no {missing[0]}" if missing else None
-    return SubnetEnv(
-        str(path),
-        problem="is empty" if not text.strip() else problem,
-        subnets=tuple(FLANNEL_SUBNET.findall(text)),
-    )
+    if not text.strip():
+        problem = "is empty"
+    return SubnetEnv(str(path), problem, tuple(FLANNEL_SUBNET.findall(text)))

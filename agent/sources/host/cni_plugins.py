@@ -16,7 +16,8 @@ class PluginPrograms:
     The DaemonSet mounts none of them: in its pods nothing is known to be missing.
     """
 
-    mounted: Callable[[Path], Path]  # returns where a path of the node is for this process
+    mounted: Callable[[Path], Path]
+    """Returns where a path of the node is for this process."""
     proc: Path
 
     def missing(
@@ -26,8 +27,9 @@ class PluginPrograms:
         here = [self.mounted(directory) for directory in directories]
         if not all(is_on_node(directory, self.proc) for directory in here):
             return None
+
+        # Where none of them exists, the runtime is likely to have them elsewhere.
         try:
-            # Where none of them exists, the runtime is likely to have them elsewhere.
             existing = [directory for directory in here if directory.is_dir()]
             missing = {name for name in types if not _is_installed(name, existing)}
         except OSError:

@@ -34,6 +34,7 @@ from agent.sources.source_error import NotFound, SourceError
 _CHECKPOINT: Final = "kubelet_internal_checkpoint"
 _CANONICAL: Final = Path("/var/lib/kubelet/device-plugins")
 """The directory as the kubelet knows it."""
+
 _REGISTRY: Final = "plugins_registry"
 _OF_A_DRIVER: Final = "-reg.sock"
 """The kubelet's registration sockets of drivers: `node-driver-registrar` for storage, and DRA."""
@@ -43,7 +44,8 @@ _NO_SOCKETS: Final = UnixSockets(frozenset(), frozenset())
 
 
 class _Checkpoint(NamedTuple):
-    written: datetime | None = None  # None: there is no checkpoint
+    written: datetime | None = None
+    """None: there is no checkpoint."""
     registered: tuple[Registered, ...] = ()
     allocations: tuple[Allocation, ...] = ()
 
@@ -52,12 +54,13 @@ class _Registry(NamedTuple):
     made: Mapping[str, datetime]
     """When each plugin bound its socket."""
     drivers: tuple[str, ...]
+    """The names of drivers that have a registration socket."""
 
 
 def read_device_plugins(
     path: Path, proc: Path, history: Callable[[], StoredHistory]
 ) -> DevicePlugins:
-    """Raises SourceError if the directory or the checkpoint is unavailable.
+    """Return all of it; raises SourceError if the directory or the checkpoint is unavailable.
 
     `history`: returns that up to the last snapshot.
     """
@@ -70,6 +73,7 @@ def read_device_plugins(
     beside = path.parent / _REGISTRY
     registry = _read_registry(beside)
     stored = history()
+
     paths = {
         **_paths_of(registry.made, beside, _CANONICAL.with_name(_REGISTRY)),
         **_paths_of((KUBELET_SOCKET, *made), path, _CANONICAL),
@@ -80,6 +84,7 @@ def read_device_plugins(
     # The kernel lists a socket until it is closed, also without its file. Here only the path that
     # was read counts: the kubelet has its socket in another directory if that is the wrong one.
     listens = os.fsencode(path / KUBELET_SOCKET) in open_sockets.listening
+
     return DevicePlugins(
         kubelet_socket=kubelet,
         sockets=_with_connections(made, registry.made, paths, open_sockets),
@@ -95,13 +100,13 @@ def read_device_plugins(
 
 def _sockets_in(directory: int, path: Path) -> dict[str, datetime]:
     """Return when each plugin's socket of an open directory was bound."""
-    names = (
-        name
-        for name in names_in(directory, path)
-        if name != KUBELET_SOCKET and not name.startswith(".")
-    )
-    bound = ((name, _bound_at(name, directory)) for name in names)
-    return {name: at for name, at in bound if at is not None}
+    bound = {}
+    for name in names_in(directory, path):
+        if name == KUBELET_SOCKET or name.startswith("."):
+            continue
+        if at := _bound_at(name, directory):
+            bound[name] = at
+    return bound
 
 
 def _read_registry(path: Path) -> _Registry:
@@ -111,8 +116,10 @@ def _read_registry(path: Path) -> _Registry:
             made = _sockets_in(directory, path)
     except NotFound:
         return _Registry({}, ())
+
     drivers = tuple(name for name in made if name.endswith(_OF_A_DRIVER))
     of_plugins = sorted(made.keys() - set(drivers), key=lambda name: (made[name], name))
+
     return _Registry(
         made={name: made[name] for name in of_plugins[-_MAX_IN_REGISTRY:]},
         drivers=tuple(name.removesuffix(_OF_A_DRIVER) for name in drivers),
@@ -120,6 +127,7 @@ def _read_registry(path: Path) -> _Registry:
 
 
 def _paths_of(names: Iterable[str], *directories: Path) -> dict[str, set[bytes]]:
+    """Return by name the paths by which the kernel may list each socket."""
     return {name: {os.fsencode(parent / name) for parent in directories} for name in names}
 
 
@@ -140,6 +148,7 @@ def _with_connections(
     """Add whether the kubelet is connected, if the list is that of its network namespace."""
     # A list without the kubelet's own socket is another namespace's, or the kubelet does not run.
     is_kubelets = bool(paths[KUBELET_SOCKET] & open_sockets.listening)
+
     sockets = []
     for name, at in sorted({**in_registry, **made}.items()):
         connected = bool(paths[name] & open_sockets.connected) if is_kubelets else None
@@ -158,21 +167,21 @@ def _bound_at(name: str, directory: int) -> datetime | None:
 
 
 def _read_checkpoint(directory: int) -> _Checkpoint:
+    """Return the checkpoint in an open directory; raises SourceError if it cannot be parsed."""
     try:
         content, mtime_ns = read_file(_CHECKPOINT, directory)
     except FileNotFoundError:
         return _Checkpoint()
+
     try:
         data = json.loads(content)["Data"]
         devices = {} if data["RegisteredDevices"] is None else data["RegisteredDevices"]
-        return _Checkpoint(
-            from_mtime(mtime_ns),
-            tuple(
-                Registered(_text(resource), _devices(_list(ids)))
-                for resource, ids in sorted(devices.items())
-            ),
-            tuple(map(_allocation, _list(data["PodDeviceEntries"]))),
-        )
+        registered = [
+            Registered(_text(resource), _devices(_list(ids)))
+            for resource, ids in sorted(devices.items())
+        ]
+        allocations = map(_allocation, _list(data["PodDeviceEntries"]))
+        return _Checkpoint(from_mtime(mtime_ns), tuple(registered), tuple(allocations))
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{_CHECKPOINT}: not JSON ({len(content)} bytes)") from error
     except (KeyError, TypeError, AttributeError) as error:
@@ -184,12 +193,11 @@ def _allocation(entry: Mapping[str, Any]) -> Allocation:
     """Parse an entry. Its devices are a list, and since kubelet 1.20 one for each NUMA node."""
     listed = entry["DeviceIDs"]
     lists = listed.values() if isinstance(listed, dict) else [listed]
-    devices = _devices(chain.from_iterable(map(_list, lists)))
     return Allocation(
         pod_uid=_text(entry["PodUID"]),
         container=_text(entry["ContainerName"]),
         resource=_text(entry["ResourceName"]),
-        devices=devices,
+        devices=_devices(chain.from_iterable(map(_list, lists))),
     )
 
 
@@ -208,6 +216,7 @@ def _list(tree: Any) -> list[Any]:
 
 
 def _text(tree: Any) -> str:
+    """Return a text without control characters; raises TypeError for anything else."""
     if not isinstance(tree, str):
         raise TypeError(f"{tree!r:.40} is not a string")
     return escape(tree)

@@ -6,6 +6,7 @@ Read-only, only while a pod waits or a sandbox is stuck.
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,32 +20,35 @@ from agent.sources.source_error import SourceError, read_error
 _TIMEOUT: Final = 5.0  # seconds, after which a file system hangs
 
 
-def _deadline() -> Deadline:
-    return Deadline("disks", _TIMEOUT)
-
-
 @dataclass(frozen=True)
 class DisksSource(Source):
-    directories: tuple[Path, ...]  # of the node
-    runtime_root: Callable[[], Path | None]  # returns where the runtime keeps images and containers
-    mounted: Callable[[Path], Path]  # returns where a path of the node is for this process
+    """The file systems of some directories, each once: by the topmost of its directories."""
+
+    directories: tuple[Path, ...]
+    """As the node knows them."""
+    runtime_root: Callable[[], Path | None]
+    """Returns where the runtime keeps images and containers; None: unknown."""
+    mounted: Callable[[Path], Path]
+    """Returns where a path of the node is for this process."""
     proc: Path
-    in_time: Deadline = field(default_factory=_deadline)
+    in_time: Deadline = field(default_factory=partial(Deadline, "disks", _TIMEOUT))
     name = "disks"
 
     def reason_not_needed(self, snapshot: Snapshot) -> str | None:
         return reason_nothing_is_stuck(snapshot)
 
     def read(self, _: Snapshot) -> tuple[Disk, ...]:
-        """Raises SourceError, also if one of them hangs."""
+        """Return their file systems, each once; raises SourceError, also if one of them hangs."""
         return self.in_time(self._read)
 
     def _read(self) -> tuple[Disk, ...]:
         mounts = read_mount_table(self.proc)
+
         places = {directory: self._place(directory) for directory in self.directories}
         if root := self.runtime_root():
             places[root] = self._place(root) or _own_root()
         known = {path: here for path, here in places.items() if here}
+
         disks = (_disk(path, here, mounts) for path, here in known.items() if _is_own(path, known))
         return tuple(filter(None, disks))
 
@@ -88,9 +92,11 @@ def _disk(path: Path, here: Path, mounts: Iterable[MountEntry]) -> Disk | None:
         return None
     except OSError as error:
         raise read_error(path, error) from error
+
     # In a pod, a mount may be read-only, and the node's is not. The last of the longest counts.
     around = [entry for entry in mounts if path.is_relative_to(entry.point)]
     nearest = max(reversed(around), key=lambda entry: len(entry.point), default=None)
+
     return Disk(
         path=str(path),
         free_bytes=status.f_bavail * status.f_frsize,

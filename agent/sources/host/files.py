@@ -22,6 +22,7 @@ TABLE_LIMIT: Final = 16 * 1024 * 1024
 """Bytes of a table of the kernel: more than 50,000 mounts or 200,000 routes."""
 MAX_ENTRIES: Final = 4 * MAX_RESERVATIONS
 """Entries of a directory: for each reservation, libcni's cache has a result or two."""
+
 _PIECE: Final = 64 * 1024
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -42,6 +43,7 @@ def open_directory(path: Path, *, follow: bool = True) -> Iterator[int]:
             reason = "is not a directory (symbolic links are not followed)"
             raise SourceError(f"{path} {reason}") from error
         raise read_error(path, error) from error
+
     try:
         yield handle
     except OSError as error:
@@ -57,6 +59,7 @@ def names_in(directory: int, path: object) -> list[str]:
     """
     with os.scandir(directory) as entries:
         names = [entry.name for entry in islice(entries, MAX_ENTRIES + 1)]
+
     if len(names) > MAX_ENTRIES:
         remedy = Remedy("find out what fills it")
         size = f"{path} has more than {MAX_ENTRIES:,} entries"

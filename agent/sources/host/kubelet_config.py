@@ -31,6 +31,7 @@ _ENDPOINT: Final = re.compile(
 Space that crosses lines without a bound would make the time for blank lines quadratic.
 """
 _NULLS: Final = frozenset({"null", "Null", "NULL", "~"})
+
 _SUFFIX: Final = ".conf"
 _MAX_DROP_INS: Final = 64  # files that are read; some tools write one for each setting
 _MAX_LEVELS: Final = 4  # of directories
@@ -62,10 +63,12 @@ def named_runtime(words: Sequence[str], process: Path) -> str:
     # the endpoint.
     runtime = flag("container-runtime", words)
     endpoint = flag("container-runtime-endpoint", words)
+
     # Only kubelets with dockershim (< 1.24) have `--network-plugin`, and their default is docker.
     has_default = runtime is None and flag("network-plugin", words) is not None
     if runtime == DOCKER or (has_default and not endpoint):
         return DOCKER
+
     if not endpoint:
         endpoint = _configured_endpoint(flag("config", words), flag("config-dir", words), process)
     path = _without_link(endpoint_path(endpoint), process / "root")
@@ -121,6 +124,7 @@ def _drop_ins(directory: str, levels: int) -> Iterator[str]:
     with open_directory(Path(directory)) as handle:
         names = sorted(names_in(handle, directory), key=os.fsencode)
         is_directory = {name: stat.S_ISDIR(os.lstat(name, dir_fd=handle).st_mode) for name in names}
+
     for name, is_below in is_directory.items():
         if is_below:
             yield from _drop_ins(f"{directory}/{name}", levels - 1)

@@ -5,6 +5,7 @@ Read-only, only while a pod waits or a sandbox is stuck.
 
 import socket
 import struct
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -21,6 +22,7 @@ from agent.sources.source_error import SourceError, cannot_read, describe_os_err
 _MESSAGE: Final = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
 _ADDRESS: Final = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, index
 _ATTRIBUTE: Final = struct.Struct("=HH")  # rtattr: length, type
+
 _GET_ADDRESSES: Final = 22
 _DUMP: Final = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
 _ERROR: Final = 2
@@ -46,25 +48,27 @@ class LinksSource(Source):
 def read_links(proc: Path) -> tuple[Link, ...]:
     """Return every interface; raises SourceError, also in a network that is not the node's."""
     _require_network_of_node(proc)
-    addresses: dict[int, list[str]] = {}
+    addresses = defaultdict(list)
     try:
         for index, address in _addresses():
-            addresses.setdefault(index, []).append(address)
+            addresses[index].append(address)
         links = socket.if_nameindex()
     except OSError as error:
         raise SourceError(f"cannot list addresses: {describe_os_error(error)}") from error
     except (struct.error, ValueError) as error:
         raise SourceError(f"cannot parse the kernel's addresses: {error}") from error
-    return tuple(Link(escape(name), tuple(addresses.get(index, ()))) for index, name in links)
+    return tuple(Link(escape(name), tuple(addresses[index])) for index, name in links)
 
 
 def _require_network_of_node(proc: Path) -> None:
+    """Raise SourceError unless this process is in the node's network namespace."""
+    # A file of each network namespace tells them apart, and needs no capability.
     try:
-        # A file of each network namespace, which tells them apart without a capability.
         own = Path("/proc/self/net/dev").stat().st_ino
         node = (proc / "1/net/dev").stat().st_ino
     except OSError as error:
         raise SourceError(cannot_read(error.filename, error)) from error
+
     if own != node:
         remedy = Remedy("set hostNetwork: true")
         raise SourceError(f"this is not the node's network ({remedy})", remedy)
@@ -74,42 +78,35 @@ def _addresses() -> Iterator[tuple[int, str]]:
     """Yield the index of an interface with each of its addresses; raises OSError."""
     size = _MESSAGE.size + _ADDRESS.size
     request = _MESSAGE.pack(size, _GET_ADDRESSES, _DUMP, 1, 0) + _ADDRESS.pack(0, 0, 0, 0, 0)
+
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
         kernel.settimeout(_TIMEOUT)
         kernel.sendto(request, (0, 0))
         while True:
-            for kind, content in _messages(kernel.recv(_BUFFER)):
+            for kind, content in _parts("a message", kernel.recv(_BUFFER), _MESSAGE):
                 if kind == _DONE:
                     return
                 if kind == _ERROR:
                     (code,) = struct.unpack_from("=i", content)
                     raise OSError(-code, "netlink")
+
                 _, prefix, _, _, index = _ADDRESS.unpack_from(content)
-                attributes = dict(_attributes(content[_ADDRESS.size :]))
+                attributes = dict(_parts("an attribute", content[_ADDRESS.size :], _ATTRIBUTE))
                 address = attributes.get(_LOCAL) or attributes.get(_PEER)
                 if address:
                     yield index, f"{ip_address(address)}/{prefix}"
 
 
-def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the type of each message of the kernel with its content."""
+def _parts(what: str, data: bytes, header: struct.Struct) -> Iterator[tuple[int, bytes]]:
+    """Yield the type and the content of each message, or of each attribute of one.
+
+    Raises struct.error and ValueError. `what`: the name of one, for the message.
+    """
     while data:
-        length, kind, *_ = _MESSAGE.unpack_from(data)
-        if length < _MESSAGE.size:
-            raise ValueError("a message is truncated")
-        yield kind, data[_MESSAGE.size : length]
-        data = data[_aligned(length) :]
+        length, kind, *_ = header.unpack_from(data)
+        if length < header.size:
+            raise ValueError(f"{what} is truncated")
+        yield kind, data[header.size : length]
 
-
-def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    while data:
-        length, kind = _ATTRIBUTE.unpack_from(data)
-        if length < _ATTRIBUTE.size:
-            raise ValueError("an attribute is truncated")
-        yield kind, data[_ATTRIBUTE.size : length]
-        data = data[_aligned(length) :]
-
-
-def _aligned(length: int) -> int:
-    """Return where the next message or attribute begins: at a multiple of four."""
-    return length + 3 & ~3
+        aligned = length + 3 & ~3  # the next one begins at a multiple of four
+        data = data[aligned:]

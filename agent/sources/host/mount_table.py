@@ -15,16 +15,22 @@ _LINE: Final = re.compile(
 """A line of proc_pid_mountinfo(5)."""
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")  # how the kernel writes a space, or a line's end
 _DELETED: Final = "//deleted"
-OWN_PROC: Final = Path("/proc")  # of this process
+"""The end of a root that was removed while it is mounted."""
+OWN_PROC: Final = Path("/proc")
+"""That of this process, not the node's."""
 
 
 class MountEntry(NamedTuple):
     root: str
     """What is mounted of its file system; of a namespace, kind and inode: `net:[4026532281]`."""
-    point: str  # the mount point, without symbolic links
-    kind: str  # the type of the file system
-    device: str  # of its file system: `major:minor`
-    read_only: bool = False  # the mount, or its file system
+    point: str
+    """The mount point, without symbolic links."""
+    kind: str
+    """The type of the file system."""
+    device: str
+    """Of its file system: `major:minor`."""
+    read_only: bool = False
+    """The mount is, or its file system."""
 
 
 def read_mount_table(proc: Path, process: int | str = 1) -> tuple[MountEntry, ...]:
@@ -34,8 +40,10 @@ def read_mount_table(proc: Path, process: int | str = 1) -> tuple[MountEntry, ..
         content, _ = read_file(table, follow=True, limit=TABLE_LIMIT)
     except OSError as error:
         raise read_error(table, error) from error
-    entries: list[MountEntry] = []
-    for line in filter(None, map(_LINE.fullmatch, content.decode(errors="replace").split("\n"))):
+
+    entries = []
+    lines = content.decode(errors="replace").split("\n")
+    for line in filter(None, map(_LINE.fullmatch, lines)):
         point = _OCTAL.sub(lambda code: chr(int(code[1], 8)), line["point"])
         # A mount outlives the file below it, which then is marked so.
         point = point.removesuffix(_DELETED)
@@ -62,9 +70,11 @@ def is_on_node(path: Path, proc: Path) -> bool:
     with suppress(OSError):  # only with CAP_SYS_PTRACE, or on the node itself
         if (proc / "1/ns/mnt").samefile(OWN_PROC / "self/ns/mnt"):
             return True
+
     try:
         roots = {entry.point: entry.root for entry in read_mount_table(OWN_PROC, "self")}
     except SourceError:
         return False
-    nearest = next((str(at) for at in (path, *path.parents) if str(at) in roots), "/")
+    points = map(str, (path, *path.parents))
+    nearest = next((point for point in points if point in roots), "/")
     return nearest != "/" and not roots[nearest].endswith(_DELETED)

@@ -19,6 +19,7 @@ from agent.sources.host.mount_table import read_mount_table
 from agent.sources.source import Source
 from agent.sources.source_error import MALFORMED, SourceError, read_error
 
+# The mount points of volumes, below the kubelet's directory.
 _CSI_STAGED: Final = re.compile(r"(plugins/kubernetes\.io/csi/.+)/globalmount")
 _CSI_BLOCK: Final = re.compile(
     r"(plugins/kubernetes\.io/csi/volumeDevices)/(?:staging|publish)/([^/]+)(?:/.*)?"
@@ -29,6 +30,7 @@ _FLEX_OF_POD: Final = re.compile(
     r"pods/([^/]+)/volumes/(?!kubernetes\.io~)([^/~]+)~([^/]+)/([^/]+)"
 )
 _IN_TREE: Final = re.compile(r"plugins/(kubernetes\.io/(?!csi/|flexvolume/)[^/]+)/mounts/(.+)")
+
 _BELOW_ANY: Final = re.compile(r"(/.+)/(?:plugins/kubernetes\.io|pods/[^/]+/volumes)/[^/]+/.+")
 """A volume's mount point, with the kubelet's directory."""
 
@@ -36,7 +38,8 @@ _BELOW_ANY: Final = re.compile(r"(/.+)/(?:plugins/kubernetes\.io|pods/[^/]+/volu
 @dataclass(frozen=True)
 class MountsSource(Source):
     proc: Path
-    kubelet_dir: Path | None  # None: --kubelet-dir=off
+    kubelet_dir: Path | None
+    """None: --kubelet-dir=off."""
     name = "mounts"
 
     def reason_not_needed(self, snapshot: Snapshot) -> str | None:
@@ -64,14 +67,17 @@ def read_mounts(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:
         raise SourceError(f"{plugins} does not exist: {remedy}", remedy) from error
     except OSError as error:
         raise read_error(plugins, error) from error
+
     start = f"{kubelet_dir}/"
     points = [entry.point for entry in read_mount_table(proc)]
     below = [point.removeprefix(start) for point in points if point.startswith(start)]
     # Mounts are listed by their real path.
-    if not below and (elsewhere := next(filter(None, map(_BELOW_ANY.fullmatch, points)), None)):
+    elsewhere = next(filter(None, map(_BELOW_ANY.fullmatch, points)), None)
+    if elsewhere and not below:
         where = f"volumes are mounted below {elsewhere[1]}, not below {kubelet_dir}"
         remedy = Remedy("set --kubelet-dir to the real path")
         raise SourceError(f"{where}: {remedy}", remedy)
+
     volumes = (_mount(path, kubelet_dir) for path in below)
     return tuple(dict.fromkeys(filter(None, volumes)))
 
@@ -88,6 +94,7 @@ def _mount(path: str, kubelet_dir: Path) -> Mount | None:
         return Mount(f"{point[1]}/{point[2]}")
     if point := _FLEX_OF_POD.fullmatch(path):
         return Mount(f"{point[2]}/{point[3]}/{point[4]}", point[1])
+
     if point := _IN_TREE.fullmatch(path):
         plugin, volume = point.groups()
         if plugin == "kubernetes.io/aws-ebs":

@@ -31,10 +31,14 @@ _CACHE: Final = "libcni's cache"
 
 class _Directory(NamedTuple):
     network: str
-    parent: Path  # where it lies for this process
-    data_dir: Path  # where it lies for the node
-    named_by: str | None = None  # None: it was only found
-    second: Path | None = None  # the network's second dataDir, if its chain has two
+    parent: Path
+    """Where it lies for this process."""
+    data_dir: Path
+    """Where it lies for the node."""
+    named_by: str | None = None
+    """None: it was only found."""
+    second: Path | None = None
+    """The network's second dataDir, if its chain has two."""
 
     @property
     def path(self) -> Path:
@@ -44,11 +48,15 @@ class _Directory(NamedTuple):
 @dataclass(frozen=True)
 class ReservationsSource(Source):
     results: CniResults
-    settings: Sequence[str]  # names of networks, which win, and `auto`
+    settings: Sequence[str]
+    """Names of networks, which win, and `auto`."""
     networks_dir: Path
-    mounted: Callable[[Path], Path]  # returns where a path of the node is for this process
-    limit: int  # files of all directories together
-    local: Collection[str]  # types of file systems that settings call the node's own
+    mounted: Callable[[Path], Path]
+    """Returns where a path of the node is for this process."""
+    limit: int
+    """Files of all directories together."""
+    local: Collection[str]
+    """Types of file systems that settings call the node's own."""
     is_missing: Callable[[Path], bool]
     """Returns whether a path that does not exist here is known not to exist on the node."""
     name = "reservations"
@@ -58,13 +66,16 @@ class ReservationsSource(Source):
 
         If the directories cannot be listed, a store of the name `auto` is unavailable.
         """
-        stores: list[NetworkStore] = []
-        files = 0
         directories, listing_failure = self._directories(known_or(snapshot.networks, ()))
+
+        stores = []
+        files = 0
         for directory in directories:
             store = read_reservations(directory.parent, directory.network, self.limit, files)
-            stores.append(self._placed(self._unless_shared(store, directory.path), directory))
             files += len(known_or(store.reading, ())) + len(store.unrecognized)
+            store = self._unless_shared(store, directory.path)
+            stores.append(self._placed(store, directory))
+
         if listing_failure:
             reading = Unavailable("reservations", listing_failure)
             data_dir = str(self.networks_dir)
@@ -82,16 +93,18 @@ class ReservationsSource(Source):
                 names = network_names(self.networks_dir)
             except OSError as error:
                 failure = cannot_read(self.networks_dir, error)
+
         directories: dict[str, _Directory] = {}
         for directory in self._candidates(networks, names):
-            first = directories.setdefault(directory.network, directory)
+            network = directory.network
+            first = directories.setdefault(network, directory)
             is_as_good = first.named_by in {None, directory.named_by}
             if first.parent == directory.parent or not is_as_good or self._is_absent(directory):
                 continue
             if self._is_absent(first):
-                directories[directory.network] = directory
+                directories[network] = directory
             else:
-                directories[directory.network] = first._replace(second=directory.data_dir)
+                directories[network] = first._replace(second=directory.data_dir)
         return directories.values(), failure
 
     def _candidates(
@@ -104,12 +117,15 @@ class ReservationsSource(Source):
                 yield _Directory(name, parent=base, data_dir=base, named_by=_SETTINGS)
         if AUTO not in self.settings:
             return
+
         for network in networks:
             data_dir = Path(network.data_dir or DEFAULT_DATA_DIR)
             is_default = data_dir == Path(DEFAULT_DATA_DIR)
             parent = base if is_default else self.mounted(data_dir)
-            data_dir = parent if parent == base else data_dir
+            if parent == base:
+                data_dir = base
             yield _Directory(network.name, parent=parent, data_dir=data_dir, named_by=_RUNTIME)
+
         for name in names:
             yield _Directory(name, parent=base, data_dir=base)
         yield from self._named_by_results()
@@ -120,9 +136,11 @@ class ReservationsSource(Source):
             cached = self.results.read()
         except SourceError:  # reported when cni_results itself is read
             return
-        for network, data_dir in sorted({(result.network, result.data_dir) for result in cached}):
+
+        named = {(result.network, result.data_dir) for result in cached if result.data_dir}
+        for network, data_dir in sorted(named):
             # Users of the cluster wrote these names, so only what this process sees counts.
-            if not data_dir or not is_part_of_path(network, data_dir):
+            if not is_part_of_path(network, data_dir):
                 continue
             path = Path(normpath(data_dir))
             directory = _Directory(
@@ -132,6 +150,7 @@ class ReservationsSource(Source):
                 yield directory
 
     def _is_absent(self, directory: _Directory) -> bool:
+        """Return whether the node is known not to have it."""
         return not is_directory(directory.path) and self.is_missing(directory.path)
 
     def _placed(self, store: NetworkStore, directory: _Directory) -> NetworkStore:
@@ -145,6 +164,7 @@ class ReservationsSource(Source):
         if directory.second:
             dirs = f"network {store.network} has two dataDirs, {data_dir} and {directory.second}"
             return _unavailable(store, f"{dirs}, and only one can be read")
+
         match store.reading:
             case Known(reservations) if is_elsewhere:
                 placed = tuple(replace(held, data_dir=data_dir) for held in reservations)
@@ -171,6 +191,7 @@ class ReservationsSource(Source):
             return _unavailable(store, f"it is unknown whether other nodes share {path}: {error}")
         if kind is None:
             return store
+
         shared = f"{path} is on {kind}, which other nodes may share"
         remedy = Remedy(f"if no other node writes to it, set --local-filesystem={kind}")
         why = f"{shared}: it is unknown which reservations are theirs ({remedy})"

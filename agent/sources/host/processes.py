@@ -31,6 +31,7 @@ RUNTIMES: Final[Mapping[str, frozenset[str]]] = {
 """The processes of each runtime. k3s, RKE2, k0s and MicroK8s start a containerd of their own."""
 _ANY_RUNTIME: Final = frozenset[str]().union(*RUNTIMES.values())
 _NODE: Final = _KUBELET | _CRI_DOCKERD | _ANY_RUNTIME
+
 _PLUGINS: Final = frozenset(
     {
         "bandwidth", "bridge", "calico", "firewall", "flannel", "host-device", "host-local",
@@ -40,14 +41,18 @@ _PLUGINS: Final = frozenset(
 )  # fmt: skip
 """CNI plugins that work with host-local. The node's configuration may name others."""
 _INTERPRETER: Final = re.compile(r"(python|perl|ruby|node|bash|dash|sh|env|busybox)[\d.]*")
+"""The commands that a plugin's script may be run by."""
 _PLUGIN_DIRECTORY: Final = re.compile(r"/cni/bin\Z|\A/usr/lib(exec)?/cni\Z")
 """Those of the CNI plugins' documentation and of the distributions."""
-_COMMAND_LENGTH: Final = 15  # the kernel cuts the name of a process (TASK_COMM_LEN - 1)
+_SEARCH_INTERVAL: Final = timedelta(minutes=1)
+"""The search for plugins reads all command lines."""
+
 _BOOTED: Final = re.compile(r"^btime (\d+)$", re.MULTILINE)
-_ENDED: Final = frozenset({"Z", "X"})  # states of proc_pid_stat(5): zombie, dead
-_SEARCH_INTERVAL: Final = timedelta(minutes=1)  # the search for plugins reads all command lines
-_PARENT: Final = 0  # field 4
-_START: Final = 18  # field 22 of `/proc/<pid>/stat` (proc_pid_stat(5)), from 0 after the state
+_COMMAND_LENGTH: Final = 15  # the kernel cuts the name of a process (TASK_COMM_LEN - 1)
+# `/proc/<pid>/stat` (proc_pid_stat(5)): fields 4 and 22, from 0 after the state.
+_PARENT: Final = 0
+_START: Final = 18
+_ENDED: Final = frozenset({"Z", "X"})  # states: zombie, dead
 
 
 class _Process(NamedTuple):
@@ -55,8 +60,15 @@ class _Process(NamedTuple):
 
     pid: int
     command: str
-    start: int  # clock ticks after boot
+    """Its name, which the kernel has cut; of a plugin, the plugin's name."""
+    start: int
+    """Clock ticks after boot."""
     parent: int
+
+    @property
+    def after_boot(self) -> timedelta:
+        """How long after the boot it started; raises OverflowError."""
+        return timedelta(seconds=self.start / os.sysconf("SC_CLK_TCK"))
 
 
 @dataclass
@@ -73,7 +85,9 @@ class ProcessTable:
     One value, because threads share it.
     """
     _plugins: tuple[_Process, ...] = ()
+    """Those that ran at the last search for them."""
     _searched_at: timedelta = timedelta(0)
+    """When they were searched for, by the boot clock."""
 
     def read(
         self,
@@ -92,7 +106,12 @@ class ProcessTable:
         if complete or self._plugins or is_due or not self._is_unchanged():
             self._plugins = self._search(_PLUGINS.union(plugins))
             self._searched_at = max(uptime, self._searched_at)
+
         runtimes = self._named_runtimes()
+        running_plugins = [
+            PluginProcess(plugin.pid, plugin.command, _started(plugin, booted), plugin.parent)
+            for plugin in self._plugins
+        ]
         return ProcessStartTimes(
             booted=booted,
             boot_id=boot_id,
@@ -104,10 +123,7 @@ class ProcessTable:
             runtime_disputed=len(runtimes - {""}) > 1,
             containerd=self._start(RUNTIMES[CONTAINERD], booted),
             crio=self._start(RUNTIMES[CRI_O], booted),
-            plugins=tuple(
-                PluginProcess(plugin.pid, plugin.command, _started(plugin, booted), plugin.parent)
-                for plugin in self._plugins
-            ),
+            plugins=tuple(running_plugins),
         )
 
     def running(self, runtimes: Collection[str]) -> frozenset[str]:
@@ -121,10 +137,8 @@ class ProcessTable:
                 self._search()
             except SourceError as error:
                 names = " or ".join(sorted(runtimes))
-                reason = f"it is unknown whether it runs: {error}"
-                raise SourceError(
-                    f"{names} was not asked, because {reason}", error.remedy
-                ) from error
+                text = f"{names} was not asked, because it is unknown whether it runs: {error}"
+                raise SourceError(text, error.remedy) from error
             running = self._still_running()
         return running.intersection(runtimes)
 
@@ -132,8 +146,9 @@ class ProcessTable:
         """Raise SourceError unless one of these runtimes runs at this moment."""
         if self._still_running().intersection(runtimes) or self.running(runtimes):
             return
-        commands = frozenset[str]().union(*(RUNTIMES[runtime] for runtime in runtimes))
-        where = f"on this node (no {' or '.join(sorted(commands))} in {self.proc})"
+
+        commands = sorted(command for runtime in runtimes for command in RUNTIMES[runtime])
+        where = f"on this node (no {' or '.join(commands)} in {self.proc})"
         if len(runtimes) == 1:
             raise SourceError(f"{runtimes[0]} does not run {where}, so it was not asked")
         raise SourceError(f"no container runtime runs {where}, so none was asked")
@@ -163,6 +178,7 @@ class ProcessTable:
         if words is None:
             reason = f"{self.proc} has no kubelet, or not its command line"
             raise SourceError(f"the kubelet's flags are unknown: {reason}")
+
         return {name: value for name in names if (value := flag(name, words)) is not None}
 
     def network_flag(self, name: str) -> str:
@@ -172,8 +188,8 @@ class ProcessTable:
         """
         values = sorted(filter(None, self._network_flags(name)))
         if len(values) > 1:
-            flags = f"--{name} of the kubelet and cri-dockerd differ"
-            raise SourceError(f"{flags}: {', '.join(values)}")
+            listed = ", ".join(values)
+            raise SourceError(f"--{name} of the kubelet and cri-dockerd differ: {listed}")
         return "".join(values)
 
     def _still_running(self) -> frozenset[str]:
@@ -191,6 +207,7 @@ class ProcessTable:
         return has_both and all(map(self._runs, self._node))
 
     def _runs(self, process: _Process) -> bool:
+        """Return whether it still runs, and no other process has its ID."""
         return _process(self.proc, process.pid) == process
 
     def _search(self, plugins: Collection[str] = ()) -> tuple[_Process, ...]:
@@ -198,8 +215,8 @@ class ProcessTable:
 
         Raises SourceError if there is no process of the node.
         """
-        node: list[_Process] = []
-        running_plugins: list[_Process] = []
+        node = []
+        candidates = []
         for pid in process_ids(self.proc):
             process = _process(self.proc, pid)
             if process is None:
@@ -207,22 +224,26 @@ class ProcessTable:
             if process.command in _NODE and not _is_nested(self.proc, pid):
                 node.append(process)
             if plugins and (plugin := _plugin(self.proc, process, plugins)):
-                running_plugins.append(plugin)
+                candidates.append(plugin)
+
         if not node:
             missing = f"no kubelet and no container runtime in {self.proc}"
             remedy = Remedy("set hostPID: true, or check --proc")
             reason = f"they are stopped, or it is not the host's ({remedy})"
             raise SourceError(f"{missing}: {reason}", remedy)
         self._node = tuple(node)
+
         # A pod may have its own `bridge`.
-        return tuple(
-            sorted(plugin for plugin in running_plugins if not _is_nested(self.proc, plugin.pid))
-        )
+        of_node = [plugin for plugin in candidates if not _is_nested(self.proc, plugin.pid)]
+        return tuple(sorted(of_node))
 
     def _network_plugin(self) -> str | None:
         """Return `--network-plugin`; None: unknown. As in `ProcessStartTimes`."""
+        if not self._processes(_KUBELET):
+            return None
+
+        plugins = self._network_flags("network-plugin")
         # Of several, kubenet counts: the directory of a kubenet in use must not look unused.
-        plugins = self._network_flags("network-plugin") if self._processes(_KUBELET) else {None}
         if KUBENET in plugins:
             return KUBENET
         return None if None in plugins else max(filter(None, plugins), default="")
@@ -232,7 +253,7 @@ class ProcessTable:
 
         None: a command line that cannot be read. Empty: not set.
         """
-        values: set[str | None] = set()
+        values = set()
         for process in self._processes(_KUBELET | _CRI_DOCKERD):
             words = _command_line(self.proc, process.pid)
             values.add(None if words is None else flag(name, words) or "")
@@ -240,7 +261,7 @@ class ProcessTable:
 
     def _named_runtimes(self) -> set[str]:
         """Return what each kubelet names, if its command line can be read."""
-        runtimes: set[str] = set()
+        runtimes = set()
         for process in self._processes(_KUBELET):
             words = _command_line(self.proc, process.pid)
             if words is not None:
@@ -256,6 +277,7 @@ class ProcessTable:
         return sorted(processes, key=lambda process: process.start)
 
     def _start(self, programs: frozenset[str], booted: datetime) -> datetime | None:
+        """Return when the youngest process of these programs started; None: there is none."""
         processes = self._processes(programs)
         return _started(processes[-1], booted) if processes else None
 
@@ -295,7 +317,7 @@ def _boot(proc: Path) -> tuple[datetime, str]:
 def _started(process: _Process, booted: datetime) -> datetime:
     """Return when a process started; raises SourceError for a time that the calendar lacks."""
     try:
-        return booted + timedelta(seconds=process.start / os.sysconf("SC_CLK_TCK"))
+        return booted + process.after_boot
     except OverflowError as error:
         start = f"{truncate(process.start)} ticks after boot"
         raise SourceError(f"process {process.pid} started {start}") from error
@@ -312,10 +334,8 @@ def process_ids(proc: Path) -> list[int]:
 def started_after_boot(proc: Path, pid: int) -> timedelta | None:
     """Return how long after the boot a process started; None: it has ended, or that is unknown."""
     process = _process(proc, pid)
-    if process is None:
-        return None
     try:
-        return timedelta(seconds=process.start / os.sysconf("SC_CLK_TCK"))
+        return process.after_boot if process else None
     except OverflowError:
         return None
 
@@ -328,6 +348,7 @@ def _process(proc: Path, pid: int) -> _Process | None:
         state, *fields = after.split()
         if state in _ENDED:  # a zombie would hide its successor, and a restart of the kubelet
             return None
+
         command = before.partition("(")[2]
         return _Process(pid, command, int(fields[_START]), int(fields[_PARENT]))
     except (ValueError, IndexError):
@@ -345,6 +366,8 @@ def _plugin(proc: Path, process: _Process, names: Collection[str]) -> _Process |
     words = _command_line(proc, process.pid)
     if words is None:
         return process if may_be_named else None
+
+    # A program alone, or after its interpreter.
     directory, _, program = words[-2:][0].rpartition("/")
     is_named = may_be_named and program[:_COMMAND_LENGTH] == process.command
     is_script = program in names and _INTERPRETER.fullmatch(process.command)
@@ -370,9 +393,9 @@ def _command_line(proc: Path, pid: int) -> list[str] | None:
 
 def read_process_file(proc: Path, pid: int, name: str) -> str:
     """Return a file of a process; empty: it cannot be read, or the process has ended."""
+    # A Path interns its parts. The table of interned strings would grow once by 1 MiB, because pids
+    # are new ones.
     try:
-        # A Path interns its parts. The table of interned strings would grow once by 1 MiB, because
-        # pids are new ones.
         content, _ = read_file(f"{proc}/{pid}/{name}")
     except (OSError, SourceError):
         return ""

@@ -29,7 +29,9 @@ class RegistrationTracker:
     """Remembers the last seen Node, starting with that in the state directory."""
 
     name: str
+    """Of the Node that this node should have."""
     expected: Expected
+    """Whether it has to have a provider ID."""
     state_dir: Path
     flags: Callable[..., Mapping[str, str]]
     """Returns the kubelet's values of the given flags, where set. Raises SourceError."""
@@ -49,9 +51,11 @@ class RegistrationTracker:
         """
         if isinstance(node, NotRequested):
             return NotRequested("registration", node.why)
+
         why = self._load(now)
         if not isinstance(node, Known):
             return Known(self._registration(why))
+
         listed = known_or(pods, None)
         if node.value is not None:
             self._last = advance(self._last, node.value, listed, now)
@@ -59,6 +63,7 @@ class RegistrationTracker:
                 return Known(self._registration(why))
         elif self._last is not None and self._last.gone is None:
             self._last = advance_without_node(self._last, self.latest(), listed, now)
+
         flags: Mapping[str, str] = {}
         with suppress(SourceError):  # the kubelet may have ended meanwhile
             flags = self.flags(_HOSTNAME, _CLOUD)
@@ -92,6 +97,7 @@ class RegistrationTracker:
             return cannot_read(file, error)
         except (SourceError, Damaged) as error:
             return f"{LAST_SEEN_FILE}: {error}"
+
         if last.name == self.name:
             # If the clock was ahead then, the Node was still not seen in the future.
             gone = None if last.gone is None else min(last.gone, now)
@@ -108,8 +114,9 @@ class RegistrationTracker:
             return None
         if name := flags.get(_HOSTNAME, "").strip().lower():
             return name
+
         try:
-            host = (self.proc / "sys/kernel/hostname").read_text(errors="replace").strip().lower()
+            host = (self.proc / "sys/kernel/hostname").read_text(errors="replace")
         except OSError:
             return None
-        return host if host == self.name else None
+        return self.name if host.strip().lower() == self.name else None

@@ -37,6 +37,7 @@ _SHOWN_CHARACTERS: Final = 24  # of a content: enough to recognize it
 
 _OWN: Final = re.compile(r"lock|last_reserved_ip(\.\d{1,3})?")
 _CONTENT: Final = re.compile(rb"\s*([0-9a-f]{64})(?:\r?\n([^\s/]{1,15}))?\s*")
+"""The sandbox's ID, and since host-local 0.8 the interface's name."""
 _KINDS: Final = {
     stat.S_IFDIR: EntryKind.DIRECTORY,
     stat.S_IFLNK: EntryKind.LINK,
@@ -47,6 +48,7 @@ _KINDS: Final = {
 }
 _NOT_OPENED: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV})
 """Why an entry cannot be opened that is no file; a file without permission is unavailable."""
+
 _IDS_OF_PROGRAMS: Final = {
     "nerdctl": re.compile(r"[\w.-]+-[0-9a-f]{64}", re.ASCII),
     "BuildKit": re.compile(r"[a-z0-9]{25}"),
@@ -69,8 +71,8 @@ def read_reservations(
     read before.
     """
     directory = networks_dir / network
-    reservations: list[Reservation] = []
-    unrecognized: list[UnrecognizedEntry] = []
+    reservations = []
+    unrecognized = []
     try:
         with open_directory(directory, follow=False) as handle:
             names = names_in(handle, directory)
@@ -83,19 +85,26 @@ def read_reservations(
                 elif entry:
                     unrecognized.append(entry)
     except NotFound as error:
-        if (target := _target(networks_dir)) and not is_directory(networks_dir):
-            remedy = Remedy(f"mount {target} at this path, too")
-            why = f"{networks_dir} is a symbolic link to {target}, which is not here: {remedy}"
-            return NetworkStore(network, Unavailable("reservations", why, remedy=remedy))
-        remedy = Remedy("check --network and --cni-networks-dir")
-        why = f"{error}: {remedy}{_existing_networks(networks_dir)}"
-        reading = Unavailable("reservations", why, missing=True, remedy=remedy)
-        # If one of these exists, host-local makes this directory for the first pod.
-        absent = is_directory(networks_dir) or is_directory(networks_dir.parent)
-        return NetworkStore(network, reading, absent=absent)
+        return _missing(networks_dir, network, error)
     except SourceError as error:
         return NetworkStore(network, _unreadable(directory, error))
     return NetworkStore(network, Known(tuple(reservations)), tuple(unrecognized))
+
+
+def _missing(networks_dir: Path, network: str, error: NotFound) -> NetworkStore:
+    """Return the store of a directory that does not exist."""
+    target = _target(networks_dir)
+    if target and not is_directory(networks_dir):
+        remedy = Remedy(f"mount {target} at this path, too")
+        why = f"{networks_dir} is a symbolic link to {target}, which is not here: {remedy}"
+        return NetworkStore(network, Unavailable("reservations", why, remedy=remedy))
+
+    remedy = Remedy("check --network and --cni-networks-dir")
+    why = f"{error}: {remedy}{_existing_networks(networks_dir)}"
+    reading = Unavailable("reservations", why, missing=True, remedy=remedy)
+    # If one of these exists, host-local makes this directory for the first pod.
+    absent = is_directory(networks_dir) or is_directory(networks_dir.parent)
+    return NetworkStore(network, reading, absent=absent)
 
 
 def _target(path: Path) -> str:
@@ -107,9 +116,11 @@ def _target(path: Path) -> str:
 
 
 def _unreadable(directory: Path, error: SourceError) -> Unavailable:
+    """Return why a directory is unavailable; the reason may be that it is a symbolic link."""
     target = _target(directory)
     if not target:
         return Unavailable("reservations", str(error), remedy=error.remedy)
+
     remedy = Remedy(
         f"put a directory in its place and mount {target} on it (`mount --bind`, and a line in "
         "/etc/fstab), or name the directory above that as host-local's `dataDir`"
@@ -168,6 +179,7 @@ def read_one(network: str, name: str, directory: int) -> Reservation | Unrecogni
     """
     if not _is_canonical(name):
         return _other_entry(network, name, directory)
+
     try:
         handle = os.open(name, _OPEN, dir_fd=directory)
     except FileNotFoundError:
@@ -177,6 +189,7 @@ def read_one(network: str, name: str, directory: int) -> Reservation | Unrecogni
         if error.errno not in _NOT_OPENED or kind is None:
             raise
         return UnrecognizedEntry(network, name, f"it is {kind}", blocks=True, kind=kind)
+
     try:
         status = os.fstat(handle)
         if kind := _KINDS.get(stat.S_IFMT(status.st_mode)):
@@ -184,6 +197,7 @@ def read_one(network: str, name: str, directory: int) -> Reservation | Unrecogni
         content = os.read(handle, MAX_RESERVATION_BYTES + 1)
     finally:
         os.close(handle)
+
     return _parse(network, name, content, status)
 
 
@@ -192,6 +206,7 @@ def _other_entry(network: str, name: str, directory: int) -> UnrecognizedEntry |
     kind = _kind(name, directory)
     if _OWN.fullmatch(name) and kind is not EntryKind.FIFO:
         return None
+
     reason = "its name is not an address as host-local writes it"
     if kind:
         reason = f"it is {kind}"
@@ -210,6 +225,7 @@ def _kind(name: str, directory: int) -> EntryKind | None:
 def _parse(
     network: str, name: str, content: bytes, status: os.stat_result
 ) -> Reservation | UnrecognizedEntry:
+    """Return what the content of a file is that is named as an address."""
     container_id = ""
     ifname = ""
     if parts := _CONTENT.fullmatch(content):
@@ -218,6 +234,7 @@ def _parse(
     is_garbage = any(content) and not parts
     if is_garbage or len(content) > MAX_RESERVATION_BYTES or not ifname.isprintable():
         return _unparsable(network, name, content, status.st_size)
+
     return Reservation(
         network=network,
         ip=name,
@@ -230,10 +247,15 @@ def _parse(
 
 
 def _unparsable(network: str, name: str, content: bytes, size: int) -> UnrecognizedEntry:
-    """`size`: of the file in bytes, of which `content` may be the beginning."""
+    """Say why it is no reservation.
+
+    `size`: of the file in bytes, of which `content` may be the beginning.
+    """
     text = content.decode(errors="replace")
     line = text.split("\n", 1)[0].strip()
-    program = next((name for name, form in _IDS_OF_PROGRAMS.items() if form.fullmatch(line)), "")
+    programs = (name for name, form in _IDS_OF_PROGRAMS.items() if form.fullmatch(line))
+    program = next(programs, "")
+
     if len(content) > MAX_RESERVATION_BYTES:
         reason = f"it holds {size} bytes; host-local writes 70"
     elif text.encode() != content:
@@ -244,6 +266,7 @@ def _unparsable(network: str, name: str, content: bytes, size: int) -> Unrecogni
         reason = f"{shown!r} is not a container id: {form}"
         if program:
             reason = f"{shown!r} is an ID of {program}, which shares this directory"
+
     return UnrecognizedEntry(network, name, reason, blocks=True, program=program)
 
 
@@ -254,6 +277,7 @@ def _is_canonical(name: str) -> bool:
     """
     if ":" in name and "." in name:
         return False
+
     family = socket.AF_INET6 if ":" in name else socket.AF_INET
     try:
         return socket.inet_ntop(family, socket.inet_pton(family, name)) == name

@@ -21,6 +21,8 @@ _SLASHES: Final = re.compile(rb"/+")
 
 
 class UnixSockets(NamedTuple):
+    """The paths of sockets, by what they are at."""
+
     listening: frozenset[bytes]
     connected: frozenset[bytes]
 
@@ -29,8 +31,9 @@ def read_sockets(proc: Path, paths: Iterable[bytes]) -> UnixSockets:
     """Return which of these paths are in the node's list; raises SourceError."""
     wanted = frozenset(paths)
     ends = tuple({b"/%b\n" % path.rpartition(b"/")[2] for path in wanted})
-    listening: set[bytes] = set()
-    connected: set[bytes] = set()
+    listening = set()
+    connected = set()
+
     table = proc / "1/net/unix"
     try:
         with table.open("rb") as lines:
@@ -49,4 +52,5 @@ def read_sockets(proc: Path, paths: Iterable[bytes]) -> UnixSockets:
                     listening.add(path)
     except OSError as error:
         raise read_error(table, error) from error
+
     return UnixSockets(frozenset(listening), frozenset(connected))

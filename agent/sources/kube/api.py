@@ -6,7 +6,8 @@ Objects stay raw JSON: typed models would need more memory than the rest of the 
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -26,7 +27,7 @@ from agent.sources.kube.connection import (
 )
 from agent.sources.kube.credentials import Credentials
 from agent.sources.kube.fields import Object
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import MALFORMED, SourceError
 
 _T = TypeVar("_T")
 
@@ -34,6 +35,7 @@ LARGEST_OBJECT: Final = 4 * 1024 * 1024
 """Bytes of an answer, object of a list, or event: etcd takes 1.5 MiB."""
 LARGEST_LIST: Final = 256 * 1024 * 1024
 """Bytes, of which only one object at a time is kept."""
+
 _VERSION: Final = re.compile(r"v[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,6}(?:[-+.][A-Za-z0-9.+_-]{0,60})?")
 """`v1.20.2`, `v1.18.9-eks-d1db3c`, `v1.9.2+coreos.0`. It is printed to terminals, so nothing else
 is accepted."""
@@ -42,6 +44,8 @@ _LARGEST_SKEW: Final = timedelta(days=36525)
 
 
 class Resource(NamedTuple, Generic[_T]):
+    """What is listed or watched."""
+
     name: str
     path: str
     query: Query
@@ -50,15 +54,15 @@ class Resource(NamedTuple, Generic[_T]):
     """Raises KeyError, TypeError, ValueError or AttributeError for anything else."""
 
 
+@dataclass
 class ServerInfo:
     """What the connections to one API server learn about it, in any thread."""
 
-    def __init__(self, now: Callable[[], Moment]) -> None:
-        self.now = now
-        self.version = ""
-        """Empty: not known."""
-        self.skew: timedelta | None = None
-        """At most 2.5 s wrong: half a round trip and half a second."""
+    now: Callable[[], Moment]
+    version: str = ""
+    """Empty: not known."""
+    skew: timedelta | None = None
+    """At most 2.5 s wrong: half a round trip and half a second."""
 
     def record_date(self, date: str | None, sent: datetime, received: datetime) -> None:
         """Measure the skew by the `Date` of a response.
@@ -71,6 +75,7 @@ class ServerInfo:
         # No date, or one without a zone, is from an odd proxy: reading pods does not depend on it.
         with suppress(ValueError, TypeError, OverflowError):
             at = parsedate_to_datetime(date or "") + WHOLE_SECOND / 2
+
             skew = at - (sent + round_trip / 2)
             if timedelta(0) <= round_trip <= SLOWEST_ANSWER and abs(skew) <= _LARGEST_SKEW:
                 self.skew = skew
@@ -92,11 +97,9 @@ class Api:
         expires = self._credentials.expires
         return expires is not None and self._server.now().wall >= expires
 
-    @contextmanager
-    def second_connection(self) -> Iterator["Api"]:
+    def second_connection(self) -> AbstractContextManager["Api"]:
         """Open another connection, for requests during a watch; it does not stay idle."""
-        with closing(Api(self._credentials, self._timeout, self._server)) as api:
-            yield api
+        return closing(Api(self._credentials, self._timeout, self._server))
 
     def get(self, path: str, query: Query = ()) -> bytes:
         """Return the body of a response; raises SourceError, and ApiError if the server refuses."""
@@ -129,31 +132,35 @@ class Api:
         """Request the server's version. If it refuses, or is late, the version is not known."""
         try:
             version = str(json.loads(self.get("/version"))["gitVersion"])
-        except (SourceError, ValueError, KeyError, TypeError, RecursionError):
+        except (SourceError, *MALFORMED):
             version = ""
         self._server.version = version if _VERSION.fullmatch(version) else ""
 
     def close(self) -> None:
+        """Close the connection; the next request opens another one."""
         self._connection.close()
 
     def _request(self, path: str, query: Query, silence: float) -> BaseHTTPResponse:
+        """Return a response in JSON, with its body still to be read; raises as `get`."""
         sent = self._server.now()
         response = self._connection.request("GET", path, query=query, silence=silence)
         if response.status != HTTPStatus.OK:
             body = self._pieces(response, sent, LARGEST_ERROR)
             raise refusal(response, body, sent.wall)
+
         content_type = str(response.headers.get("Content-Type"))
         # A proxy's page may have status 200 too.
         if "json" not in content_type:
             response.close()
-            raise SourceError(
-                f"API server: expected a response in JSON, got {truncate(content_type)}"
-            )
+            shown = truncate(content_type)
+            raise SourceError(f"API server: expected a response in JSON, got {shown}")
+
         date = response.headers.get("Date")
         self._server.record_date(date, sent.wall, self._server.now().wall)
         return response
 
     def _pieces(self, response: BaseHTTPResponse, sent: Moment, limit: int) -> Iterator[bytes]:
+        """Yield a body that was requested at `sent`; raises SourceError if it is late as a whole."""
         seconds = self._timeout * WHOLE_RESPONSE
         for piece in read_body(response, limit):
             # The library limits each single read: an occasional byte would do.
@@ -163,6 +170,7 @@ class Api:
 
 
 def _lines(response: BaseHTTPResponse) -> Iterator[bytes]:
+    """Yield the lines of a watch; raises as `Api.stream`."""
     incomplete = b""
     try:
         for piece in read_body(response, what="watch"):
@@ -174,5 +182,6 @@ def _lines(response: BaseHTTPResponse) -> Iterator[bytes]:
     finally:
         # Not returned to the pool: the rest of a watch must not be read as another response.
         response.close()
+
     if incomplete:
         raise SourceError("API server: the watch broke off in the middle of a line")

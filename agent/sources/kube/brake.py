@@ -5,6 +5,7 @@ from a proxy or a wrong address too.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from agent.model.brake import MAX_AGE_SECONDS, Brake
@@ -16,13 +17,15 @@ from agent.sources.source import Source
 from agent.sources.source_error import SourceError
 
 _LONGEST_REASON: Final = 200
+"""Characters."""
 
 
 def brake_object(brake: str) -> Resource[Brake]:
     """Return the resource of the one object. `brake`: its `namespace/name`."""
     namespace, _, name = brake.partition("/")
     path = f"/api/v1/namespaces/{namespace}/configmaps"
-    return Resource("brake", path, (("fieldSelector", f"metadata.name={name}"),), _parse)
+    selector = ("fieldSelector", f"metadata.name={name}")
+    return Resource("brake", path, (selector,), _parse)
 
 
 def _parse(item: Object) -> Brake:
@@ -30,6 +33,7 @@ def _parse(item: Object) -> Brake:
     metadata = item["metadata"]
     data = item.get("data")
     reason = data.get("reason") if isinstance(data, dict) else None
+
     return Brake(
         name=f"{metadata['namespace']}/{metadata['name']}",
         on=True,
@@ -38,35 +42,28 @@ def _parse(item: Object) -> Brake:
     )
 
 
+@dataclass
 class BrakeSource(Source):
     """The brake as a snapshot has it, and as a release reads it again. For one thread."""
 
+    brake: str
+    """Its `namespace/name`."""
+    request: Callable[[], Sequence[Brake]]
+    """Lists it, read through to etcd. Raises SourceError."""
+    clock: Callable[[], float]
+    """Returns seconds since the boot, which go on while the node is suspended."""
+    watched: Callable[[], Reading[Sequence[Brake]]] | None = None
+    """Returns what the daemon's watch says; None: a command watches nothing."""
     name = "brake"
-
-    def __init__(
-        self,
-        brake: str,
-        request: Callable[[], Sequence[Brake]],
-        clock: Callable[[], float],
-        watched: Callable[[], Reading[Sequence[Brake]]] | None = None,
-    ) -> None:
-        """`brake`: its `namespace/name`. `request`: lists it, read through to etcd.
-
-        `clock`: seconds since the boot, which go on while the node is suspended. `watched`: what
-        the daemon's watch says; None: a command watches nothing.
-        """
-        self._brake = brake
-        self._request = request
-        self._clock = clock
-        self._watched = watched
-        self._last: Reading[Brake] | None = None
-        self._requested_at = 0.0
+    _last: Reading[Brake] | None = None
+    _requested_at: float = 0.0
 
     def read(self, _: Snapshot) -> Reading[Brake]:
         """Return what a watch says, which may be as old as `--stale-after`, or else a request."""
-        if self._watched is None:
+        if self.watched is None:
             return self._requested()
-        reading = self._watched()
+
+        reading = self.watched()
         return Known(self._of(reading.value)) if isinstance(reading, Known) else reading
 
     def read_now(self) -> Reading[Brake]:
@@ -86,20 +83,21 @@ class BrakeSource(Source):
     @property
     def _age(self) -> float:
         """Seconds since the last request: a reading is as old as its request."""
-        return self._clock() - self._requested_at
+        return self.clock() - self._requested_at
 
     def _requested(self) -> Reading[Brake]:
         """Return the last reading while it is new, or else request another."""
         if self._last and self._age <= MAX_AGE_SECONDS:
             return self._last
+
         self._last = None  # whatever the request raises, what was read before is no answer to it
-        self._requested_at = self._clock()
+        self._requested_at = self.clock()
         try:
-            self._last = Known(self._of(self._request()))
+            self._last = Known(self._of(self.request()))
         except SourceError as error:
             self._last = Unavailable(self.name, str(error))
         return self._last
 
     def _of(self, listed: Sequence[Brake]) -> Brake:
         """Return the brake, which is on if it is listed."""
-        return listed[0] if listed else Brake(self._brake, on=False)
+        return listed[0] if listed else Brake(self.brake, on=False)

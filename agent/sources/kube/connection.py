@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, urlencode
@@ -12,7 +13,7 @@ from urllib3.exceptions import HTTPError, SSLError
 from agent.model.text import truncate
 from agent.sources.kube.credentials import Credentials
 from agent.sources.kube.errors import ApiError, parse_retry_after
-from agent.sources.source_error import SourceError, connection_failure
+from agent.sources.source_error import MALFORMED, SourceError, connection_failure
 
 Query: TypeAlias = Sequence[tuple[str, str]]
 
@@ -24,16 +25,17 @@ _PIECE: Final = 64 * 1024
 """Bytes read together. An object of usual size is rarely cut in two."""
 
 
+@dataclass
 class Connection:
     """Opened with the first request, and kept open for the next one. Not thread-safe."""
 
-    def __init__(self, credentials: Credentials, timeout: float) -> None:
-        """`timeout`: seconds to connect."""
-        self._credentials = credentials
-        self._timeout = timeout
-        self._pools: PoolManager | None = None
+    credentials: Credentials
+    timeout: float
+    """Seconds to connect."""
+    _pools: PoolManager | None = None
 
     def close(self) -> None:
+        """Close the connection, also one that is idle; the next request opens another one."""
         if self._pools is None:
             return
         # clear() alone leaves idle connections open until the garbage collector finds them.
@@ -56,15 +58,16 @@ class Connection:
         It is from the server that the credentials name: redirects are not followed. Raises
         SourceError. `silence`: seconds without a byte after which the connection counts as lost.
         """
-        server = self._credentials.server
+        server = self.credentials.server
         url = f"{server}{path}{'?' if query else ''}{urlencode(query, quote_via=quote, safe='/')}"
+
         try:
             return self._opened().request(
                 method,
                 url,
                 body=body,
                 headers=self._headers(content_type),
-                timeout=Timeout(connect=self._timeout, read=silence),
+                timeout=Timeout(connect=self.timeout, read=silence),
                 preload_content=False,
                 redirect=False,
                 retries=False,
@@ -79,14 +82,15 @@ class Connection:
 
     def _opened(self) -> PoolManager:
         if self._pools is None:
-            self._pools = _pools(self._credentials)
+            self._pools = _pools(self.credentials)
         return self._pools
 
     def _headers(self, content_type: str | None) -> dict[str, str]:
+        """Return the headers of one request; raises SourceError if the token cannot be read."""
         headers = {"Accept": "application/json", "User-Agent": "nodeleak"}
         if content_type:
             headers["Content-Type"] = content_type
-        if authorization := self._credentials.authorization():
+        if authorization := self.credentials.authorization():
             headers["Authorization"] = authorization
         return headers
 
@@ -106,6 +110,7 @@ def _pools(credentials: Credentials) -> PoolManager:
 
 
 def _describe(error: Exception) -> str:
+    """Return why a request could not be sent, without the credentials."""
     # Of a header that cannot be sent, it quotes the value: that of the token.
     if type(error) is ValueError or isinstance(error, UnicodeEncodeError):
         return "cannot send a header of the request: is there a line break in the token?"
@@ -131,9 +136,11 @@ def read_body(
 
 
 def _pieces(response: BaseHTTPResponse) -> Iterator[bytes]:
+    """Yield what has arrived; without chunks, `stream` would wait for a whole piece."""
     if getattr(response, "chunked", False):
         yield from response.stream(_PIECE, decode_content=True)
         return
+
     while piece := response.read1(_PIECE, decode_content=True):
         yield piece
 
@@ -152,10 +159,12 @@ def refusal(response: BaseHTTPResponse, body: Iterable[bytes], now: datetime | N
         pass  # the status says enough
     finally:
         response.close()
+
     try:
         message = str(json.loads(content)["message"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except MALFORMED:
         message = str(response.reason)
+
     headers = response.headers
     return ApiError(
         response.status,

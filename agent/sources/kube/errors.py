@@ -52,6 +52,7 @@ def parse_retry_after(retry_after: str | None, date: str | None, now: datetime |
         since = _http_date(date or "") or now
         if until and since:
             wait = until - since
+
     return min(max(wait, timedelta(0)), LONGEST_RETRY_AFTER)
 
 

@@ -18,8 +18,9 @@ from threading import Event, Timer
 from typing import Any, Final, NamedTuple
 
 from agent.model.text import escape, truncate
+from agent.sources.json_tree import text_field
 from agent.sources.kube.fields import moment
-from agent.sources.source_error import SourceError, describe_os_error
+from agent.sources.source_error import MALFORMED, SourceError, describe_os_error
 
 _LARGEST_OUTPUT: Final = 1 << 20
 """Bytes, of each output: a certificate with its chain has some thousand."""
@@ -57,12 +58,14 @@ def run_plugin(
     version = str(described["apiVersion"])
     if described.get("interactiveMode") == "Always":
         raise PluginError(f"exec plugin {command}: it needs a terminal (interactiveMode: Always)")
+
     environment = {str(each["name"]): str(each["value"]) for each in described.get("env") or ()}
     spec: dict[str, Any] = {"interactive": False}
     if described.get("provideClusterInfo"):
         spec["cluster"] = _cluster_info(cluster)
     info = {"apiVersion": version, "kind": "ExecCredential", "spec": spec}
     environment["KUBERNETES_EXEC_INFO"] = json.dumps(info)
+
     words = [command, *map(str, described.get("args") or ())]
     output = _output(words, environment, directory, seconds)
     return _parse(command, version, output)
@@ -73,12 +76,13 @@ def _cluster_info(cluster: Mapping[str, Any]) -> dict[str, Any]:
     name = "client.authentication.k8s.io/exec"
     extensions = cluster.get("extensions") or ()
     configured = [each["extension"] for each in extensions if each["name"] == name]
-    return {**cluster, **({"config": configured[0]} if configured else {})}
+    return {**cluster, "config": configured[0]} if configured else dict(cluster)
 
 
 def _output(
     words: list[str], environment: Mapping[str, str], directory: str | None, seconds: float
 ) -> bytes:
+    """Return what the plugin writes, if it ends in time and well; raises PluginError."""
     try:
         process = subprocess.Popen(  # noqa: S603 (the kubeconfig names it)
             words,
@@ -91,6 +95,7 @@ def _output(
         )
     except OSError as error:
         raise PluginError(f"exec plugin {words[0]}: {describe_os_error(error)}") from error
+
     late = Event()
     timer = Timer(seconds, late.set)
     timer.daemon = True
@@ -100,13 +105,15 @@ def _output(
         while not (in_time := _has_ended(process)) and not late.wait(_POLL):
             pass  # it closed its outputs, and has yet to end
     timer.cancel()
+
     if len(output) > _LARGEST_OUTPUT or len(errors) > _LARGEST_OUTPUT:
         raise PluginError(f"exec plugin {words[0]}: more output than {_LARGEST_OUTPUT:,} bytes")
     if not in_time:
         raise PluginError(f"exec plugin {words[0]}: it did not end within {seconds:g} s")
-    if code := process.returncode:
+    if process.returncode:
+        code = f"exit code {process.returncode}"
         message = escape(truncate(errors.decode(errors="replace")))
-        text = f"exit code {code}{f': {message}' if message else ''}"
+        text = f"{code}: {message}" if message else code
         raise PluginError(f"exec plugin {words[0]}: {text}")
     return output
 
@@ -142,6 +149,7 @@ def _read(process: subprocess.Popen[bytes], late: Event) -> tuple[bytes, bytes]:
         for stream, output in ((process.stdout, stdout), (process.stderr, stderr)):
             if stream:
                 selector.register(stream, selectors.EVENT_READ, output)
+
         # A process that left the group may keep them open: it is not waited for.
         while selector.get_map() and not late.is_set():
             for key, _ in selector.select(_POLL):
@@ -155,21 +163,23 @@ def _read(process: subprocess.Popen[bytes], late: Event) -> tuple[bytes, bytes]:
 
 
 def _parse(command: str, version: str, output: bytes) -> Credential:
+    """Return the credential in a plugin's output; raises PluginError."""
     try:
         tree = json.loads(output)
         if tree["apiVersion"] != version or tree["kind"] != "ExecCredential":
-            raise ValueError(f"it is not an ExecCredential of {version}")  # noqa: TRY301
+            raise ValueError(f"it is not an ExecCredential of {version}")
         status = tree["status"]
         credential = Credential(
-            token=str(status.get("token") or ""),
-            certificate=str(status.get("clientCertificateData") or ""),
-            key=str(status.get("clientKeyData") or ""),
+            token=text_field(status, "token"),
+            certificate=text_field(status, "clientCertificateData"),
+            key=text_field(status, "clientKeyData"),
             expires=moment(status.get("expirationTimestamp")),
         )
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except MALFORMED as error:
         # The output may have a token in it: it is not shown.
         text = f"its output is not an ExecCredential ({type(error).__name__})"
         raise PluginError(f"exec plugin {command}: {text}") from None
+
     if not credential.token and not (credential.certificate and credential.key):
         raise PluginError(f"exec plugin {command}: its output has no token and no certificate")
     return credential

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from agent.model.text import truncate
-from agent.sources.source_error import SourceError
+from agent.sources.source_error import MALFORMED, SourceError
 
 Object: TypeAlias = Mapping[str, Any]
 """An object of the API, or a part of one, as JSON."""
@@ -20,6 +20,8 @@ RESOURCE: Final = (
     r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?"
     r"/[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 )
+"""The qualified name of an extended resource, such as `nvidia.com/gpu`."""
+
 _COUNT: Final = re.compile(r"([0-9]{1,18})([kMGTPE]|[KMGTPE]i)?")
 _SCALES: Final = {
     **{suffix: 1000**power for power, suffix in enumerate("kMGTPE", start=1)},
@@ -27,6 +29,7 @@ _SCALES: Final = {
 }
 _LARGEST_QUANTITY: Final = 2**63 - 1
 """Kubernetes has no larger ones either."""
+
 _VERSION: Final = re.compile(r"[0-9]{1,20}")
 _YEARS: Final = range(1970, 9000)
 """Nearer to the ends of the calendar, adding a duration overflows."""
@@ -37,14 +40,7 @@ def parsing(what: str, kind: type[SourceError] = SourceError) -> Iterator[None]:
     """Raise this kind of error if the block finds something else than it expects."""
     try:
         yield
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ) as error:
+    except MALFORMED as error:
         raise kind(f"API server: {what} ({truncate(repr(error))})") from error
 
 
@@ -63,7 +59,10 @@ def count(value: Any) -> int | None:
     The server writes 1000, the number of devices of KubeVirt, as `1k`.
     """
     matched = _COUNT.fullmatch(str(value))
-    return min(int(matched[1]) * _SCALES.get(matched[2], 1), _LARGEST_QUANTITY) if matched else None
+    if matched is None:
+        return None
+    scale: int = _SCALES.get(matched[2], 1)
+    return min(int(matched[1]) * scale, _LARGEST_QUANTITY)
 
 
 def resource_version(metadata: Object) -> int:

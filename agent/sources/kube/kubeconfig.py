@@ -34,6 +34,7 @@ _UNUSABLE: Final = (
     LookupError,
     RecursionError,
 )
+"""What it raises for a kubeconfig that it cannot use, or a file that this names."""
 _UNREACHABLE: Final = (HTTPError, client.ApiException)
 """What the package raises if an auth-provider does not answer."""
 
@@ -53,16 +54,19 @@ def read_kubeconfig(where: str, seconds: float, report_step: Callable[[str], Non
 
 
 def _read(where: str, seconds: float, report_step: Callable[[str], None]) -> Credentials:
+    """Return the credentials; raises whatever the package raises, and SourceError by a plugin."""
     report_step("reading the file")
     merged = KubeConfigMerger(where).config
     memory = str(_MEMORY) if os.access(_MEMORY, os.W_OK) else None
     kubeconfig = KubeConfigLoader(merged, config_base_path=None, temp_file_path=memory)
     context = kubeconfig.current_context["context"]
     expires = _run_plugin(where, merged, context, seconds, report_step)
+
     report_step("reading a file that it names, or asking its auth-provider")
     settings = client.Configuration()
     kubeconfig.load_and_set(settings)
     is_direct = should_bypass_proxies(settings.host, settings.no_proxy or "")
+
     return Credentials(
         server=settings.host,
         authorization=_authorization(where, settings, seconds),
@@ -86,6 +90,7 @@ def _run_plugin(
     user = entry.value.get("user") if entry else None
     if not user or "exec" not in user or user.get("token") or user.get("tokenFile"):
         return None
+
     plugin = user.pop("exec")
     report_step(f"running the exec plugin {truncate(plugin['command'])}")
     cluster = merged["clusters"].get_with_name(context["cluster"])
@@ -94,6 +99,7 @@ def _run_plugin(
         credential = run_plugin(plugin, cluster.value["cluster"], directory, seconds)
     except SourceError as error:
         raise SourceError(f"{where}: {error}") from error
+
     if credential.token:
         user["token"] = credential.token
     if credential.certificate:
@@ -128,6 +134,7 @@ def _authorization(where: str, settings: Any, seconds: float) -> Callable[[], st
 
 
 def _why_unusable(where: str, error: BaseException) -> str:
+    """Return why a kubeconfig cannot be used; `where`: its paths."""
     if isinstance(error, OSError):
         # It may be a file that the kubeconfig names.
         other = f"{error.filename}: " if error.filename and str(error.filename) != where else ""

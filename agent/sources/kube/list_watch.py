@@ -65,7 +65,9 @@ class _State(NamedTuple, Generic[_T]):
     """What the thread publishes: replaced whole, never changed."""
 
     items: tuple[_T, ...] | None
+    """None: nothing was listed yet."""
     heard_at: float
+    """When the server last sent something, in seconds of the clock."""
     trouble: str
     """Empty: none."""
 
@@ -94,6 +96,7 @@ class Reflector(Generic[_T]):
         self.answered = Event()
         """Set when the first list was read, or failed."""
         self.replica = Replica(resource.parse, self._record)
+
         self._resource = resource
         self._connect = connect
         self._node = node
@@ -102,15 +105,18 @@ class Reflector(Generic[_T]):
         self._server = server
         self._spread = min(LONGEST_SPREAD, stale_after / _FRESH)
         self._shortest = min(SHORTEST, self._spread)
+
         self._heard = 0
         """Events and bookmarks, of all watches."""
         self._watching_since: float | None = None
+        """When the watch began; None: there is none."""
         self._refusals = 0
         """In a row."""
         self._state: _State[_T] = _State(None, clock(), "the API server has not answered yet")
         self._api: Api | None = None
         self._is_new = True
         """Whether the server's version is still to be requested."""
+
         self._list_from: str | None = _ANY_VERSION
         """The version from which to list. None: no list is due."""
         self._restored: int | None = None
@@ -121,19 +127,23 @@ class Reflector(Generic[_T]):
 
     @property
     def regressions(self) -> int:
+        """How often the server sent a version older than before."""
         return self.replica.regressions
 
     def reading(self) -> Reading[tuple[_T, ...]]:
+        """Return the objects; unavailable if nothing was listed, or the server is silent."""
         state = self._state
         silence = self._clock() - state.heard_at
         if state.items is None:
             return Unavailable(self.source, state.trouble)
+
         if silence > self._stale_after:
             trouble = state.trouble or "the watch is silent"
             return Unavailable(self.source, f"no event for {silence:.0f} s: {trouble}")
         return Known(state.items)
 
     def run(self, stop: Event) -> None:
+        """List and watch until `stop` is set, whatever fails."""
         while not stop.is_set():
             # A watch that worked, however it ended, begins the waits anew.
             for attempt in retrying(stop, self._backoff):
@@ -168,6 +178,7 @@ class Reflector(Generic[_T]):
             if not self._has_worked(heard_before):
                 raise
             return self._shortest, self._spread
+
         self.restarts[RestartCause.ENDED] += 1
         if in_due_time:
             # Watches last for random times, so the wait after one that was not disturbed need not
@@ -184,8 +195,10 @@ class Reflector(Generic[_T]):
         return lasted or self._heard != heard_before
 
     def _list_if_due(self) -> None:
+        """Adopt a list, if one is due; raises SourceError."""
         if self._list_from is None:
             return
+
         query = (*self._resource.query, ("resourceVersion", self._list_from))
         with list_all(self._connected(), self._resource.path, query) as (version, items):
             # After a restore, a list from the cache is as good as etcd if it is not older than etcd
@@ -193,6 +206,7 @@ class Reflector(Generic[_T]):
             as_restored = self._restored is not None and version >= self._restored
             consistent = self._list_from == _FROM_ETCD or as_restored
             self.replica.replace(version, items, consistent=consistent)
+
         self._list_from = None
         self._restored = None
         self._publish()
@@ -211,6 +225,7 @@ class Reflector(Generic[_T]):
             ("resourceVersion", str(self.replica.version)),
             ("timeoutSeconds", str(seconds)),
         )
+
         self.replica.begin_watch()
         due = self._clock() + seconds - 1
         api = self._connected()
@@ -219,6 +234,7 @@ class Reflector(Generic[_T]):
         self._watching_since = self._clock()
         self._publish()
         self._check_server(api)  # once it answers, as a dead server would not
+
         for line in lines:
             self.replica.apply(line)
             self._heard += 1
@@ -232,6 +248,7 @@ class Reflector(Generic[_T]):
         is_due = now >= self._check_due
         if not self._is_new and not is_due:
             return
+
         with watching.second_connection() as api:
             if self._is_new:
                 api.request_version()
@@ -247,12 +264,14 @@ class Reflector(Generic[_T]):
         self._checked = now
         self._check_due = now + _CHECK_PERIOD * _jitter()
         query = (*self._node.query, ("resourceVersion", _FROM_ETCD))
+
         try:
             with list_all(api, self._node.path, query) as (revision, items):
                 deque(items, maxlen=0)
         except SourceError:
             self._check_due = now + _CHECK_PAUSE * _jitter()
             return  # the watch says whether the server answers
+
         if revision < self.replica.version:
             trouble = "versions went back: etcd was restored from a backup; listing again"
             self._state = _State(None, now, f"API server: {trouble}")
@@ -265,10 +284,12 @@ class Reflector(Generic[_T]):
         self.answered.set()
 
     def _recover_from(self, error: SourceError) -> RestartCause:
+        """Publish an error, and decide what has to be done anew before the next watch."""
         self._state = self._state._replace(trouble=str(error))
         self.answered.set()
         cause = _cause(error)
         self.restarts[cause] += 1
+
         current = str(self.replica.version)
         if cause in {RestartCause.EXPIRED, RestartCause.REGRESSED}:
             self._list_from = current if self._list_from is None else _FROM_ETCD
@@ -277,6 +298,7 @@ class Reflector(Generic[_T]):
         if isinstance(error, MalformedAnswer) and self._list_from is None:
             # The same line would come again, and every watch that starts would count as an event.
             self._list_from = current
+
         is_refusal = isinstance(error, ApiError) and error.keeps_connection
         self._refusals = self._refusals + 1 if is_refusal else 0
         # Otherwise credentials may have been rotated, or the server replaced.
@@ -285,6 +307,7 @@ class Reflector(Generic[_T]):
         return cause
 
     def _connected(self) -> Api:
+        """Return the connection, opened anew if its credentials have expired; raises SourceError."""
         if self._api is not None and self._api.has_expired:
             self._disconnect()
         if self._api is None:
@@ -312,6 +335,7 @@ class Reflector(Generic[_T]):
             last_uptime=now.uptime,
             server_version=self._server.version,
         )
+
         earlier = records.get(evidence)
         if earlier is not None and now.uptime - earlier.last_uptime <= LASTS:
             watch = replace(watch, count=earlier.count + 1, first=earlier.first)
@@ -319,6 +343,7 @@ class Reflector(Generic[_T]):
 
 
 def _jitter() -> float:
+    """Return what to multiply a period with, so that not all nodes request at once."""
     return random.uniform(0.5, 1.5)  # noqa: S311 (spreads load)
 
 

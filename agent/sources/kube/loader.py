@@ -42,7 +42,9 @@ class Loader:
         self._lock = Lock()
         self._attempt: Future[Credentials] | None = None
         self._late: Future[Credentials] | None = None
+        """The attempt that has been waited for in vain."""
         self._where = ""
+        """What the attempt reads, for messages, as what it does now."""
         self._step = ""
 
     def load(self) -> Credentials:
@@ -52,6 +54,7 @@ class Loader:
             if self._attempt is None or self._attempt.done():
                 self._attempt = in_thread("credentials", self._choose_source(), SourceError)
             attempt = self._attempt
+
         if attempt is not self._late:
             wait([attempt], seconds)
         if not attempt.done():
@@ -65,6 +68,7 @@ class Loader:
             self._where = str(service_account.DIRECTORY)
             self._step = "reading the service account"
             return lambda: service_account.read_service_account(self._seconds)
+
         where = str(self._kubeconfig or os.environ.get("KUBECONFIG") or "")
         if not where:
             raise NoCredentials(

@@ -10,6 +10,7 @@ from typing import Final
 from agent.model.registration import DELETION_CANDIDATE, TO_BE_DELETED, UNINITIALIZED, Taint
 from agent.model.snapshot import ADDRESS_PRESSURE, Node, NodeDevices
 from agent.model.text import escape
+from agent.sources.json_tree import subobject, text_field
 from agent.sources.kube.api import Resource
 from agent.sources.kube.fields import (
     Object,
@@ -22,47 +23,63 @@ from agent.sources.kube.fields import (
 )
 
 NODES_PATH: Final = "/api/v1/nodes"
+
 _MACHINE: Final = "cluster.x-k8s.io/machine"
 """The annotation with the name of the Machine, of Cluster API and of Rancher."""
 _CONTROLLER_ATTACH: Final = "volumes.kubernetes.io/controller-managed-attach-detach"
+"""The annotation by which the kubelet leaves attaching to the controller."""
+
+_RELEVANT_TAINTS: Final = frozenset({UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE})
+_EPOCH_SECONDS: Final = re.compile("[0-9]{1,11}")
+"""As the autoscaler writes a time; others write `true`."""
 
 
 def own_node(name: str, label: str = "") -> Resource[Node]:
-    """`label`: `KEY=VALUE`, of which the Node says whether it has it."""
+    """Return how to list one Node.
+
+    `label`: `KEY=VALUE`, of which the Node says whether it has it; empty: none.
+    """
     selector = ("fieldSelector", f"metadata.name={name}")
     return Resource("node", NODES_PATH, (selector,), partial(parse_node, label=label))
 
 
 def parse_node(item: Object, label: str = "") -> Node:
-    """Return a Node; raises KeyError, TypeError or AttributeError if it is none."""
+    """Return a Node; raises KeyError, TypeError or AttributeError if it is none.
+
+    `label`: see `own_node`.
+    """
     metadata = item["metadata"]
+    annotations = subobject(metadata, "annotations")
     key, _, value = label.partition("=")
-    has_label = bool(label) and (metadata.get("labels") or {}).get(key) == value
-    annotations = metadata.get("annotations") or {}
-    spec = item.get("spec") or {}
-    status = item.get("status") or {}
-    info = status.get("nodeInfo") or {}
-    in_use = status.get("volumesInUse")
+    has_label = bool(label) and subobject(metadata, "labels").get(key) == value
+
+    spec = subobject(item, "spec")
+    # Servers before 1.16 send only `podCIDR`.
+    pod_cidrs = spec.get("podCIDRs") or filter(None, [spec.get("podCIDR")])
+
+    status = subobject(item, "status")
+    info = subobject(status, "nodeInfo")
+    pressure = condition(status, ADDRESS_PRESSURE)
     ready = condition(status, "Ready")
     is_ready = ready.get("status") == "True"
+
     return Node(
         name=str(metadata["name"]),
-        # Servers before 1.16 send only `podCIDR`.
-        pod_cidrs=tuple(map(str, spec.get("podCIDRs") or filter(None, [spec.get("podCIDR")]))),
+        pod_cidrs=tuple(map(str, pod_cidrs)),
         max_pods=_max_pods(status),
         devices=tuple(_devices(status)),
-        address_pressure=sys.intern(str(condition(status, ADDRESS_PRESSURE).get("status", ""))),
-        uid=str(metadata.get("uid") or ""),
+        address_pressure=sys.intern(str(pressure.get("status", ""))),
+        uid=text_field(metadata, "uid"),
         created=moment(metadata.get("creationTimestamp")),
-        provider_id=escape(str(spec.get("providerID") or "")),
+        provider_id=escape(text_field(spec, "providerID")),
         taints=tuple(_taints(spec)),
         unschedulable=spec.get("unschedulable") is True,
         ready=is_ready,
-        not_ready="" if is_ready else escape(str(ready.get("message") or "")),
+        not_ready="" if is_ready else escape(text_field(ready, "message")),
         controller_attach=annotations.get(_CONTROLLER_ATTACH) == "true",
-        volumes_in_use=sorted_names(map(str, in_use)) if isinstance(in_use, list) else (),
+        volumes_in_use=_volumes_in_use(status),
         volumes_attached=_volumes_attached(status),
-        runtime=str(info.get("containerRuntimeVersion") or ""),
+        runtime=text_field(info, "containerRuntimeVersion"),
         kubelet=str(info.get("kubeletVersion", "")),
         labels=(label,) if has_label else (),
         has_machine=_MACHINE in annotations,
@@ -70,8 +87,13 @@ def parse_node(item: Object, label: str = "") -> Node:
 
 
 def _max_pods(status: Object) -> int | None:
-    pods = str((status.get("allocatable") or {}).get("pods"))
+    pods = str(subobject(status, "allocatable").get("pods"))
     return count(pods) if pods.isdecimal() else None
+
+
+def _volumes_in_use(status: Object) -> tuple[str, ...]:
+    names = status.get("volumesInUse")
+    return sorted_names(map(str, names)) if isinstance(names, list) else ()
 
 
 def _volumes_attached(status: Object) -> tuple[str, ...]:
@@ -80,25 +102,24 @@ def _volumes_attached(status: Object) -> tuple[str, ...]:
 
 
 def _devices(status: Object) -> Iterator[NodeDevices]:
-    capacity = status.get("capacity") or {}
-    allocatable = status.get("allocatable") or {}
-    for resource in sorted_names(name for name in (*capacity, *allocatable) if is_device(name)):
+    """Yield the extended resources of the node, by name; none whose quantity is malformed."""
+    capacity = subobject(status, "capacity")
+    allocatable = subobject(status, "allocatable")
+
+    for resource in sorted_names(filter(is_device, (*capacity, *allocatable))):
         total = count(capacity.get(resource, 0))
         usable = count(allocatable.get(resource, 0))
         if total is not None and usable is not None:
             yield NodeDevices(resource, total, usable)
 
 
-_RELEVANT_TAINTS: Final = frozenset({UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE})
-_EPOCH_SECONDS: Final = re.compile("[0-9]{1,11}")
-"""As the autoscaler writes a time; others write `true`."""
-
-
 def _taints(spec: Object) -> Iterator[Taint]:
+    """Yield the taints that tell something about the node's registration or removal."""
     for taint in objects(spec.get("taints")):
-        if str(taint.get("key")) in _RELEVANT_TAINTS:
-            value = str(taint.get("value"))
-            at = None
-            if _EPOCH_SECONDS.fullmatch(value):
-                at = datetime.fromtimestamp(int(value), UTC)
-            yield Taint(taint["key"], at)
+        if str(taint.get("key")) not in _RELEVANT_TAINTS:
+            continue
+        value = str(taint.get("value"))
+        at = None
+        if _EPOCH_SECONDS.fullmatch(value):
+            at = datetime.fromtimestamp(int(value), UTC)
+        yield Taint(taint["key"], at)

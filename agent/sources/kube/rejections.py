@@ -49,6 +49,7 @@ _A_DEVICE: Final = (
     r"(?<!left on )(?<!no such )(?<!cross-)(?<!ioctl for )\bdevices?\b(?! or resource busy)"
 )
 """Not the word in the errors of system calls, which are about disks and files."""
+
 _CRASH: Final = (
     r"rpc error: (?:code = (?:Unavailable|Canceled)\b|.*\bdial unix "
     r"|.*\bdesc = (?:error reading from server: EOF|EOF$|transport is closing))"
@@ -114,6 +115,7 @@ def parse_rejection(
     """
     if status.get("phase") != "Failed":
         return None
+
     message = _text(status.get("message"))[:_LONGEST_READ]
     reason = _text(status.get("reason"))
     parsed = _parse(reason, message)
@@ -121,15 +123,18 @@ def parse_rejection(
         parsed = _parse_otherwise(reason, message)
     if parsed is None:
         return None
+
     # The message names the first resource that failed, or none; it is not guessed among several.
     only_resource = wants[0] if parsed.for_device and len(wants) == 1 else ""
     at, by_api = _rejected_at(metadata, status, started)
+    # A storm has the same message a thousand times.
+    shown = sys.intern(escape(" ".join(message.split()))[:_LONGEST_KEPT])
+
     return replace(
         parsed,
         resource=sys.intern(parsed.resource or only_resource),
         at=at,
-        # A storm has the same message a thousand times.
-        message=sys.intern(escape(" ".join(message.split()))[:_LONGEST_KEPT]),
+        message=shown,
         socket=sys.intern(escape(parsed.socket)),
         by_api=by_api,
         start_time=moment(status.get("startTime")),
@@ -148,12 +153,14 @@ def _parse(reason: str, message: str) -> Rejection | None:
         if framed is None:
             return _parse_preemption(message)
         return _parse_cause(_SUFFIX.sub("", framed[1].strip()))
+
     resource = reason.removeprefix(OUT_OF)
     if resource == reason or not is_device(resource):
         return None
     counts = _NO_ROOM.search(message)
     if counts is None:
         return _rejected(RejectionKind.OTHER, resource)
+
     requested, used, capacity = map(int, counts.groups())
     kind = RejectionKind.INSUFFICIENT if capacity else RejectionKind.NO_CAPACITY
     return _rejected(kind, resource, requested=requested, available=max(0, capacity - used))
@@ -172,6 +179,7 @@ def _parse_otherwise(reason: str, message: str) -> Rejection | None:
     is_rejected = is_known or message.startswith(_SINCE_1_26)
     if not reason or reason in INTENDED_REASONS or not is_rejected:
         return None
+
     if counts := _CORES.search(message):
         available, requested = map(int, counts.groups())
         return _rejected(
@@ -181,10 +189,12 @@ def _parse_otherwise(reason: str, message: str) -> Rejection | None:
 
 
 def _parse_cause(cause: str) -> Rejection | None:
+    """Return a rejection by the device manager's own words."""
     for kind, pattern in _CAUSES:
         matched = pattern.search(cause)
         if matched is None:
             continue
+
         groups = matched.groupdict()
         resource = groups.get("resource", "")
         if kind in {RejectionKind.PLUGIN_GONE, RejectionKind.PLUGIN_CRASHED}:
@@ -202,6 +212,7 @@ def _parse_cause(cause: str) -> Rejection | None:
 
 
 def _first_group(matched: re.Match[str] | None) -> str:
+    """Return the first group that matched; empty: none did."""
     return next(filter(None, matched.groups()), "") if matched else ""
 
 
@@ -221,6 +232,7 @@ def _rejected_at(
         if field.get("manager") == "kubelet" and field.get("subresource") in {None, "", "status"}
     )
     written = max(filter(None, by_kubelet), default=None)
+
     start = moment(status.get("startTime")) if started is None else None
     if written is None or (start is not None and abs(written - start) <= STATUS_DELAY):
         return start, False

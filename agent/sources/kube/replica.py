@@ -97,6 +97,7 @@ class Replica(Generic[_T]):
             if not consistent:
                 text = f"it listed version {version} after {self.version}"
                 raise WatchRestart(RestartCause.REGRESSED, text)
+
         objects = {_uid(item): self._parse(item) for item in items}
         if not consistent and not self._tombstones.keys().isdisjoint(objects):
             # A server that lags: the deletions had old versions, so this copy's version is too low
@@ -104,6 +105,7 @@ class Replica(Generic[_T]):
             self.on_evidence(Evidence.OLDER_LIST, self.version, version)
             text = f"it listed a deleted object at version {version}"
             raise WatchRestart(RestartCause.REGRESSED, text)
+
         for uid in objects:
             self._tombstones.pop(uid, None)
         for uid in self._objects.keys() - objects.keys():
@@ -130,6 +132,7 @@ class Replica(Generic[_T]):
             if kind == "ERROR":
                 raise _error(item)
             version = resource_version(item["metadata"])
+
         if version < self.version:
             self.regressions += 1
         match kind:
@@ -140,19 +143,22 @@ class Replica(Generic[_T]):
             case _:  # a bookmark
                 self.version = max(self.version, version)
                 return
+
         if version > self._watched_from:
             # A bookmark that was ahead of this event may be ahead of others, which the next watch
             # has to send.
             self.version = self._highest
 
     def _delete(self, uid: str, version: int) -> None:
+        """Remove an object for good, whatever the version of the event."""
         before = max(self._watched_from, self._highest)
         if version < before:
             self.on_evidence(Evidence.DELETED_BELOW, before, version)
         self._highest = max(self._highest, version)
-        self._add_tombstone(uid)  # by uid, so it is final whatever the event's version
+        self._add_tombstone(uid)
 
     def _update(self, uid: str, version: int, item: Object) -> None:
+        """Adopt an object that is newer than this copy; raises as `apply`."""
         if version <= self._watched_from or uid in self._tombstones:
             self.on_evidence(Evidence.REPLAYED, self.version, version)
         if version <= max(self._watched_from, self._highest):
@@ -160,10 +166,12 @@ class Replica(Generic[_T]):
         if uid in self._tombstones:
             text = f"an update of a deleted object at version {version}"
             raise WatchRestart(RestartCause.REGRESSED, text)
+
         self._objects[uid] = self._parse(item)
         self._highest = version
 
     def _add_tombstone(self, uid: str) -> None:
+        """Remember a deletion as the latest one, and forget the oldest if there are too many."""
         self._objects.pop(uid, None)
         self._tombstones.pop(uid, None)
         self._tombstones[uid] = None

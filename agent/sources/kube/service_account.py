@@ -17,6 +17,7 @@ def is_mounted() -> bool:
     """Whether this process runs in a pod that has one, readable or not."""
     if not os.environ.get("KUBERNETES_SERVICE_HOST"):
         return False
+
     try:
         (DIRECTORY / "token").stat()
     except OSError as error:
@@ -34,16 +35,17 @@ def read_service_account(seconds: float) -> Credentials:
     port = os.environ.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
         raise NoCredentials("KUBERNETES_SERVICE_HOST or KUBERNETES_SERVICE_PORT is not set")
-    is_ipv6 = ":" in host
+
     authority = DIRECTORY / "ca.crt"
     try:
         _read(authority)
         _read_token()
     except SourceError as error:
         raise NoCredentials(str(error)) from error
+
     in_time = Deadline(f"{DIRECTORY}: its token", seconds)
     return Credentials(
-        server=f"https://[{host}]:{port}" if is_ipv6 else f"https://{host}:{port}",
+        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         authorization=lambda: in_time(_read_token),
         authority=str(authority),
     )

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple, TypeVar
 
 from agent.sources.json_list import objects_of
+from agent.sources.json_tree import text_field
 from agent.sources.kube.api import LARGEST_OBJECT, Api, Resource
 from agent.sources.kube.connection import Query
 from agent.sources.kube.fields import parsing, resource_version
@@ -22,11 +23,14 @@ _LONGEST_HEAD: Final = 64 * 1024
 """Bytes before the items of a list: its own metadata."""
 _LIMIT: Final = ("limit", "500")
 """Objects in a page. A node has fewer pods, so one page is the rule."""
+
 _NO_LIST: Final = "the response is not a list of objects"
 _ITEMS: Final = re.compile(rb'"items":\s*(\[|null)')
 
 
 class _Page(NamedTuple):
+    """A part of a list, as the server divides it."""
+
     version: int
     continuation: str
     """Empty: it is the last page."""
@@ -47,13 +51,17 @@ def list_all(api: Api, path: str, query: Query) -> Iterator[tuple[int, Iterator[
     # With a limit, a given version means exactly that version and not "this or newer" (KEP-2523);
     # "0" means any.
     is_exact = any(name == "resourceVersion" and value not in {"", "0"} for name, value in query)
-    with api.read(path, query if is_exact else (*query, _LIMIT)) as pieces:
+    first_query = query if is_exact else (*query, _LIMIT)
+
+    with api.read(path, first_query) as pieces:
         page = _parse_page(pieces)
         yield page.version, _all_items(api, path, query, page)
 
 
 def _all_items(api: Api, path: str, query: Query, page: _Page) -> Iterator[dict[str, Any]]:
+    """Yield the items of this page and of all that follow; raises SourceError."""
     yield from page.items
+
     unversioned = tuple((name, value) for name, value in query if name != "resourceVersion")
     while page.continuation:
         next_query = (*unversioned, _LIMIT, ("continue", page.continuation))
@@ -72,14 +80,18 @@ def _parse_page(pieces: Iterable[bytes]) -> _Page:
             if not piece or len(head) > _LONGEST_HEAD:
                 raise ValueError(f"there are no items in its first {len(head):,} bytes")
             head += piece
+
         metadata = json.loads(head[: start.start()] + b'"items":[]}')["metadata"]
         version = resource_version(metadata)
-        continuation = str(metadata.get("continue") or "")
+        continuation = text_field(metadata, "continue")
+
     if start[1] == b"null":  # Go may write an empty list so
         return _Page(version, continuation, iter(()))
-    return _Page(version, continuation, _items(chain([head[start.start(1) :]], arriving)))
+    rest = chain([head[start.start(1) :]], arriving)
+    return _Page(version, continuation, _items(rest))
 
 
 def _items(pieces: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the items that begin with `pieces`; raises SourceError."""
     with parsing(_NO_LIST):
         yield from objects_of(pieces, LARGEST_OBJECT, end="}")

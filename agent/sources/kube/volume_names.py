@@ -25,7 +25,6 @@ never attached.
 _DEFAULTS: Final = {"lun": "0", "pool": "rbd"}
 """What Kubernetes takes for fields that are missing."""
 
-
 _OTHER_KINDS: Final = frozenset({
     "azureFile", "cephfs", "configMap", "downwardAPI", "emptyDir", "ephemeral", "fc", "flocker",
     "gitRepo", "glusterfs", "hostPath", "image", "local", "nfs", "persistentVolumeClaim",
@@ -54,6 +53,7 @@ def unique_volume_names(described: Object, name: str) -> tuple[str, ...]:
                 return (pattern.format_map(_DEFAULTS | values),)
             except KeyError:
                 return ()
+
     if not _OTHER_KINDS.isdisjoint(described):
         return ()
     return tuple(

@@ -48,6 +48,7 @@ from agent.sources.source_error import MALFORMED, SourceError
 
 _VERSIONS: Final = ("v1", "v1alpha2")
 """Their fields are the same: containerd < 1.6 and CRI-O < 1.20 have only the latter."""
+
 _CONTAINERS: Final = "/containerd.services.containers.v1.Containers/List"
 _NAMESPACES: Final = "/containerd.services.namespaces.v1.Namespaces/List"
 _SANDBOXES: Final = "/containerd.services.sandbox.v1.Store/List"
@@ -58,13 +59,15 @@ _VERBOSE: Final = b"\x08\x01"  # a StatusRequest with `verbose` (1)
 _LAST_LOAD: Final = "lastCNILoadStatus"  # containerd >= 1.4: `OK`, or an error
 _LOADED: Final = "OK"
 _LONGEST_MESSAGE: Final = 500  # characters of a runtime's own words
-_ID: Final = re.compile("[0-9a-f]{64}")
 _CONFIGURATION_LIMIT: Final = 1024 * 1024  # bytes of CRI-O's: it has some thousand
+
+_ID: Final = re.compile("[0-9a-f]{64}")
 _BATCH: Final = 32
 """Sandboxes in one request: a response has room for 512 KiB of each, a pod has 256."""
 _FILTER_LIMIT: Final = 200
 """If more sandboxes are looked for, all records are listed at once: thousands of leaks would need
 hundreds of calls."""
+
 _SANDBOX_STATES: Final = ("running", SANDBOX_NOT_READY)
 _CONTAINER_STATES: Final = ("created", "running", "exited")
 _BEING_CREATED: Final = "being created"
@@ -81,8 +84,11 @@ class _Fields(NamedTuple):
 
     labels: int
     created: int
+    """Nanoseconds since the epoch; in a record, a Timestamp."""
     state: int = 0
+    """0: it has none."""
     states: Sequence[str] = ()
+    """The names of its states, by their numbers."""
 
 
 _POD_SANDBOX: Final = _Fields(labels=5, created=4, state=3, states=_SANDBOX_STATES)
@@ -97,8 +103,10 @@ class Cri(Runtime):
     """One CRI endpoint. Each call opens a connection, so a restarted runtime needs no attention."""
 
     endpoint: Path
-    timeout: float  # seconds for each request
+    timeout: float
+    """Seconds for each request."""
     clock: Callable[[], float]
+    """Returns seconds, never jumping."""
     mounted: Path | None = None
     """Where the endpoint of the node is for this process; None: at its own path."""
 
@@ -119,9 +127,10 @@ class Cri(Runtime):
             listed = session.call("ListContainers").messages(1)
             containers += [_container(item, _CONTAINER) for item in listed]
 
-            ids = {container_id for container_id in unlisted if _ID.fullmatch(container_id)}
+            ids = set(filter(_ID.fullmatch, unlisted))
             if missing := sorted(ids.difference(container.id for container in containers)):
                 containers += session.unlisted(missing)
+
         return tuple(containers)
 
     def has(self, container_id: str) -> bool:
@@ -129,6 +138,7 @@ class Cri(Runtime):
         if not _ID.fullmatch(container_id):
             shown = truncate(repr(container_id))
             raise SourceError(f"{self.endpoint}: {shown} is not a container ID")
+
         with self._session() as session:
             if session.sandboxes([container_id]) or session.has_container(container_id):
                 return True
@@ -141,11 +151,12 @@ class Cri(Runtime):
             response = session.call("Status", _VERBOSE)
             info = response.text_map(2)
             status = _runtime_status(response.message(1), info.get(_LAST_LOAD, ""))
+
             if "cniconfig" in info:
                 return _cni_status(status, info["cniconfig"], info.get("config") or "{}")
-            if session.identify().name != CRI_O:
-                return CniStatus(status)
-            return self._configured(status)
+            if session.identify().name == CRI_O:
+                return self._configured(status)
+            return CniStatus(status)
 
     def _configured(self, status: RuntimeStatus) -> CniStatus:
         """Return what CRI-O's configuration says, which it serves in HTTP at the same socket.
@@ -162,23 +173,25 @@ class Cri(Runtime):
                 content = response.read(_CONFIGURATION_LIMIT).decode()
         except (OSError, HTTPException) as error:
             raise SourceError(f"{self.endpoint}: GET /config: {truncate(repr(error))}") from error
+
         if response.status == HTTPStatus.NOT_FOUND:
             return CniStatus(status)
+
         tree = tomllib.loads(content)["crio"]
         network = tree["network"]
-        directory = network.get("network_dir")
         return CniStatus(
             status,
-            directory=Path(directory) if directory else None,
+            directory=_path(network.get("network_dir")),
             default=network.get("cni_default_network", ""),
             plugin_directories=tuple(map(Path, network.get("plugin_dirs") or ())),
-            root=Path(tree["root"]) if tree.get("root") else None,
+            root=_path(tree.get("root")),
         )
 
     @contextmanager
     def _session(self) -> Iterator["_Session"]:
+        """Open a connection; raises SourceError, also for a response that cannot be parsed."""
+        path = self.mounted or self.endpoint
         try:
-            path = self.mounted or self.endpoint
             with GrpcConnection(path, self.timeout, self.clock) as connection:
                 yield _Session(connection)
         except MALFORMED as error:
@@ -186,12 +199,13 @@ class Cri(Runtime):
             raise SourceError(f"{self.endpoint}: cannot parse the response ({reason})") from error
 
 
+@dataclass
 class _Session:
     """The calls of one connection. Each raises SourceError."""
 
-    def __init__(self, connection: GrpcConnection) -> None:
-        self._connection = connection
-        self._versions: Sequence[str] = _VERSIONS
+    connection: GrpcConnection
+    _versions: Sequence[str] = _VERSIONS
+    """Those that the runtime may have implemented."""
 
     def call(self, method: str, request: bytes = b"") -> DecodedMessage:
         """Call a method of CRI."""
@@ -204,7 +218,8 @@ class _Session:
         """Call CRI, in the first version that is implemented; return the responses in order."""
         for version in self._versions:
             path = f"/runtime.{version}.RuntimeService/{method}"
-            responses = self._connection.calls(path, requests)
+            responses = self.connection.calls(path, requests)
+
             error = responses[0]
             if not isinstance(error, GrpcError) or error.code != UNIMPLEMENTED:
                 self._versions = (version,)
@@ -215,6 +230,7 @@ class _Session:
         raise NoCri(f"{unimplemented}; CRI is disabled here, or failed to start") from unimplemented
 
     def identify(self) -> ContainerRuntime:
+        """Return the runtime's name and version, without its endpoint."""
         version = self.call("Version")
         return ContainerRuntime(name=version.text(2), version=version.text(3))
 
@@ -222,13 +238,12 @@ class _Session:
         """Return sandboxes by their status, which of CRI-O shows those being created as well."""
         # All are requested before the first response is awaited: a busy CRI-O takes its time for
         # each.
-        requests = [encode_texts(container_id) for container_id in ids]
-        responses = self._calls("PodSandboxStatus", requests)
-        pairs = zip(ids, responses, strict=True)
-        statuses = (_sandbox(container_id, response) for container_id, response in pairs)
-        return [sandbox for sandbox in statuses if sandbox]
+        responses = self._calls("PodSandboxStatus", [*map(encode_texts, ids)])
+        sandboxes = [_sandbox(*pair) for pair in zip(ids, responses, strict=True)]
+        return [sandbox for sandbox in sandboxes if sandbox]
 
     def has_container(self, container_id: str) -> bool:
+        """Return whether there is a container that is no sandbox."""
         (response,) = self._calls("ContainerStatus", [encode_texts(container_id)])
         return _status(container_id, response) is not None
 
@@ -237,16 +252,17 @@ class _Session:
         runtime = self.identify()
         if runtime.name == CONTAINERD:
             return self.records(runtime, ids)
+
         return [sandbox for batch in _batches(ids) for sandbox in self.sandboxes(batch)]
 
     def records(self, runtime: ContainerRuntime, ids: Sequence[str]) -> Collection[Container]:
         """Return those of these ids that containerd has a record of."""
-        listed = DecodedMessage(self._connection.call(_NAMESPACES)).messages(1)
+        listed = DecodedMessage(self.connection.call(_NAMESPACES)).messages(1)
         namespaces = {item.text(1) for item in listed}
         records: dict[str, Container] = {}
 
+        state = SANDBOX_OF_ANOTHER_CLIENT
         for namespace in sorted(namespaces - {_KUBERNETES}):
-            state = SANDBOX_OF_ANOTHER_CLIENT
             records |= self._records(_CONTAINERS, namespace, ids, _CONTAINER_RECORD, state)
 
         # The record of a pod replaces that of another client.
@@ -260,6 +276,7 @@ class _Session:
             version = version_numbers(runtime.version)
             if error.code != UNIMPLEMENTED or version is None or version >= _FIRST_WITH_SANDBOXES:
                 raise
+
         return records.values()
 
     def _records(
@@ -267,16 +284,17 @@ class _Session:
     ) -> dict[str, Container]:
         """Return the records of these ids in one of containerd's namespaces, by id."""
         wanted = frozenset(ids)
-        records: dict[str, Container] = {}
+        records = {}
         for response in self._record_lists(method, namespace, ids):
             for item in DecodedMessage(response).messages(1):
                 container_id = item.text(1)
-                if container_id in wanted:
-                    seconds = item.message(fields.created).integer(1)
-                    labels = item.text_map(fields.labels)
-                    records[container_id] = labeled_container(
-                        container_id, state, seconds, labels, sandbox=True
-                    )
+                if container_id not in wanted:
+                    continue
+                seconds = item.message(fields.created).integer(1)
+                labels = item.text_map(fields.labels)
+                records[container_id] = labeled_container(
+                    container_id, state, seconds, labels, sandbox=True
+                )
         return records
 
     def _record_lists(self, method: str, namespace: str, ids: Sequence[str]) -> Iterator[Encoded]:
@@ -284,7 +302,7 @@ class _Session:
         metadata = {"containerd-namespace": namespace}
         if len(ids) > _FILTER_LIMIT:
             try:
-                yield self._connection.call(method, metadata=metadata)
+                yield self.connection.call(method, metadata=metadata)
             except GrpcError as error:
                 if error.code != RESOURCE_EXHAUSTED:
                     raise
@@ -292,7 +310,7 @@ class _Session:
                 return
         for batch in _batches(ids):
             request = encode_texts(*(f"id=={container_id}" for container_id in batch))
-            yield self._connection.call(method, request, metadata)
+            yield self.connection.call(method, request, metadata)
 
 
 def _runtime_status(status: DecodedMessage, last_load: str) -> RuntimeStatus:
@@ -302,48 +320,50 @@ def _runtime_status(status: DecodedMessage, last_load: str) -> RuntimeStatus:
     """
     load_error = "" if last_load == _LOADED else escape(truncate(last_load, _LONGEST_MESSAGE))
     for condition in status.messages(1):
-        if condition.text(1) == "NetworkReady":
-            is_ready = bool(condition.integer(2))
-            return RuntimeStatus(
-                network_ready=is_ready,
-                reason="" if is_ready else escape(truncate(condition.text(3))),
-                message="" if is_ready else escape(truncate(condition.text(4), _LONGEST_MESSAGE)),
-                load_error=load_error,
-            )
+        if condition.text(1) != "NetworkReady":
+            continue
+        if condition.integer(2):
+            return RuntimeStatus(network_ready=True, load_error=load_error)
+        return RuntimeStatus(
+            network_ready=False,
+            reason=escape(truncate(condition.text(3))),
+            message=escape(truncate(condition.text(4), _LONGEST_MESSAGE)),
+            load_error=load_error,
+        )
     return RuntimeStatus(network_ready=None, load_error=load_error)
 
 
 def _cni_status(status: RuntimeStatus, cniconfig: str, config: str) -> CniStatus:
     """Return what containerd says: its loaded networks, and its configuration."""
     cni = json.loads(cniconfig)
-    loaded: list[Configuration] = []
-    for network in cni["Networks"] or ():
-        configured = network["Config"]
-        if configured["Name"] != "cni-loopback":
-            loaded.append(_loaded(configured))
-
+    networks = [network["Config"] for network in cni["Networks"] or ()]
+    loaded = [_loaded(network) for network in networks if network["Name"] != "cni-loopback"]
     directory = Path(cni.get("PluginConfDir") or DEFAULT_DIRECTORY)
-    configured_runtime = json.loads(config)
-    root = configured_runtime.get("containerdRootDir")
-    classes = configured_runtime.get("containerd", {}).get("runtimes") or {}
-    directories = {
-        Path(runtime["cniConfDir"]) for runtime in classes.values() if runtime.get("cniConfDir")
-    }
-    other_directories = tuple(sorted(directories - {directory}))
+
+    runtime = json.loads(config)
+    classes = runtime.get("containerd", {}).get("runtimes") or {}
+    class_directories = {_path(each.get("cniConfDir")) for each in classes.values()}
+    other_directories = filter(None, class_directories - {directory})
+
     return CniStatus(
         status,
         loaded=tuple(loaded),
         directory=directory,
-        class_directories=other_directories,
+        class_directories=tuple(sorted(other_directories)),
         plugin_directories=tuple(map(Path, cni.get("PluginDirs") or ())),
-        root=Path(root) if root else None,
+        root=_path(runtime.get("containerdRootDir")),
     )
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
 
 
 def _loaded(network: Mapping[str, Any]) -> Configuration:
     """Return a network that containerd has loaded."""
     source = json.loads(network.get("Source") or "{}")
     plugins = [respelled(json.loads(plugin["Source"])) for plugin in network["Plugins"]]
+
     # It may have loaded more plugins than are in the network's own file.
     has_files = "name" in source and len(source.get("plugins") or ()) < len(plugins)
     return {"name": network["Name"], "plugins": plugins, PLUGIN_FILES: has_files}
@@ -359,6 +379,7 @@ def _status(container_id: str, response: Encoded | GrpcError) -> DecodedMessage 
         if response.code == NOT_FOUND and _denies(response.message, container_id):
             return None
         raise response
+
     status = DecodedMessage(response).message(1)
     if status.text(1) != container_id:
         raise ValueError(f"requested {container_id}, got {status.text(1)}")
@@ -386,6 +407,7 @@ def _sandbox(container_id: str, response: Encoded | GrpcError) -> Container | No
 
 
 def _container(item: DecodedMessage, fields: _Fields) -> Container:
+    """Return a sandbox or a container of a list, or of its status."""
     number = item.integer(fields.state)
     state = fields.states[number] if 0 <= number < len(fields.states) else "unknown"
     return labeled_container(

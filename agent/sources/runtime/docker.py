@@ -17,6 +17,7 @@ from agent.model.snapshot import Container
 from agent.model.text import truncate
 from agent.sources.host.cni_config import CniStatus
 from agent.sources.json_list import objects_of
+from agent.sources.json_tree import subobject
 from agent.sources.runtime.runtime import Runtime, labeled_container
 from agent.sources.source_error import MALFORMED, SourceError, connection_failure
 
@@ -42,13 +43,14 @@ class Docker(Runtime):
         `require`: raises SourceError unless docker runs, because a connection to the socket of a
         stopped docker may start it (systemd's socket activation). Raises SourceError.
         """
+        self._options: Mapping[str, Any] = {"base_url": host}
         try:
-            self._options: Mapping[str, Any] = (
-                kwargs_from_env() if host is None else {"base_url": host}
-            )
+            if host is None:
+                self._options = kwargs_from_env()
             parse_host(self._options.get("base_url"))
         except (DockerException, ValueError) as error:
             raise SourceError(f"invalid docker host: {error}") from error
+
         self._timeout = timeout
         self._require = require
         self._client: docker.APIClient | None = None
@@ -61,6 +63,8 @@ class Docker(Runtime):
         return self._call(_list)
 
     def has(self, container_id: str) -> bool:
+        """Return False only if docker denies the container by its ID."""
+
         def inspect(client: docker.APIClient) -> bool:
             try:
                 container = client.inspect_container(container_id)
@@ -69,6 +73,7 @@ class Docker(Runtime):
                 if f"no such container: {container_id}" in str(error.explanation).lower():
                     return False
                 raise
+
             if container["Id"] != container_id:
                 raise ValueError(f"requested {container_id}, got {container['Id']}")
             return True
@@ -87,6 +92,7 @@ class Docker(Runtime):
     def _call(self, call: Callable[[docker.APIClient], _T]) -> _T:
         """Return the result of a call with the client; raises SourceError."""
         self._require()
+
         try:
             if self._client is None:
                 timeout = cast("int", self._timeout)
@@ -114,11 +120,13 @@ def _list(client: docker.APIClient) -> tuple[Container, ...]:
     # sandbox keeps its annotations.
     url = f"{client.base_url}/v{client.api_version}/containers/json"
     query = {"all": 1, "size": 0}
+
     with client.get(url, params=query, timeout=client.timeout, stream=True) as response:
         try:
             response.raise_for_status()
         except RequestsHTTPError as error:
             create_api_error_from_http_exception(error)  # it raises one with docker's message
+
         pieces = _bounded(response.iter_content(_PIECE))
         return tuple(map(_container, objects_of(pieces, _CONTAINER_LIMIT)))
 
@@ -134,7 +142,7 @@ def _bounded(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _container(item: Mapping[str, Any]) -> Container:
-    labels = item.get("Labels") or {}
+    labels = subobject(item, "Labels")
     # dockershim and cri-dockerd label each of their containers `podsandbox` or `container`.
     sandbox = labels.get("io.kubernetes.docker.type") == "podsandbox"
     return labeled_container(

@@ -24,11 +24,13 @@ from agent.sources.source_error import SourceError, describe_os_error, os_remedy
 
 MESSAGE_LIMIT: Final = 16 * 1024 * 1024
 """Bytes of a response, or of all to one `calls`: the kubelet takes as much."""
+
 OK: Final = 0
 NOT_FOUND: Final = 5
 RESOURCE_EXHAUSTED: Final = 8  # such as a response that is larger than the server may send
 UNIMPLEMENTED: Final = 12
 """The status codes that the agent distinguishes (grpc/doc/statuscodes.md)."""
+
 _PREFIX: Final = 5  # before a message: whether it is compressed, and its length in four bytes
 
 
@@ -69,10 +71,8 @@ class GrpcConnection:
             self._socket.connect(os.fspath(self._path))
         except OSError as error:
             self._socket.close()
-            reason = describe_os_error(error)
-            raise SourceError(
-                f"cannot connect to {self._path}: {reason}", os_remedy(error)
-            ) from error
+            text = f"cannot connect to {self._path}: {describe_os_error(error)}"
+            raise SourceError(text, os_remedy(error)) from error
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -99,6 +99,7 @@ class GrpcConnection:
         """
         where = f"{self._path}: {method.rpartition('/')[2]}"
         limit = MESSAGE_LIMIT // len(requests)
+
         self._responses = {}
         try:
             for request in requests:
@@ -138,6 +139,7 @@ class GrpcConnection:
             # A server that closed the connection may have said why: that is still to be read.
             with suppress(BrokenPipeError):
                 self._socket.sendall(self._h2.data_to_send())
+
             self._limit_wait(end)
             received = self._socket.recv(65536)
             if not received:
@@ -156,14 +158,17 @@ class GrpcConnection:
         self._socket.settimeout(remaining)
 
     def _handle(self, event: Any) -> None:
+        """Take an event of the connection to the response that it is about."""
         if isinstance(event, events.ConnectionTerminated) and not self._is_complete():
             raise _InvalidResponse(f"the server ends the connection ({_name(event.error_code)})")
         if isinstance(event, events.DataReceived):
             # The server may send as much again, on this stream and on the connection.
             self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+
         response = self._responses.get(getattr(event, "stream_id", 0))
         if response is None or response.complete:
             return
+
         match event:
             case events.ResponseReceived() | events.TrailersReceived():
                 # A server that fails early may send one block that is both.
@@ -184,11 +189,14 @@ class _Response:
     def __init__(self, limit: int) -> None:
         """`limit`: bytes of its message."""
         self.complete = False
-        self.headers: dict[bytes, bytes] = {}  # and its trailers
+        """Whether the server has ended the stream."""
+        self.headers: dict[bytes, bytes] = {}
+        """And its trailers."""
         self._limit = limit
         self._received = bytearray()
 
     def add(self, data: bytes) -> None:
+        """Append a part of the message; raises _InvalidResponse if it is too long."""
         self._received += data
         if len(self._received) > self._limit + _PREFIX:
             raise _InvalidResponse(f"the response is larger than {self._limit:,} bytes")
@@ -198,12 +206,14 @@ class _Response:
         http_status = self.headers.get(b":status", b"").decode(errors="replace")
         if http_status != "200":
             raise _InvalidResponse(f"HTTP status {http_status}")
+
         status = self.headers.get(b"grpc-status", b"").decode(errors="replace")
         if not re.fullmatch("[0-9]{1,3}", status):
             raise _InvalidResponse(f"the response has no valid gRPC status ({status!r})")
         if int(status) != OK:
             text = self.headers.get(b"grpc-message", b"").decode(errors="replace")
             return GrpcError(where, int(status), unquote(text))
+
         prefix = self._received[:_PREFIX]
         message = memoryview(self._received)[_PREFIX:]
         if len(prefix) < _PREFIX or prefix[0] or int.from_bytes(prefix[1:]) != len(message):

@@ -15,7 +15,7 @@ from agent.model.assessment import KUBENET
 from agent.model.node_network import RuntimeStatus
 from agent.model.remedy import Remedy
 from agent.model.runtime import DOCKER, ContainerRuntime, RuntimeNetwork
-from agent.model.snapshot import Container, Snapshot, known_or
+from agent.model.snapshot import Container, Snapshot
 from agent.sources.deadline import Late
 from agent.sources.host.cni_config import (
     DEFAULT_DIRECTORY,
@@ -31,11 +31,14 @@ from agent.sources.host.mount_table import is_on_node
 from agent.sources.host.processes import RUNTIMES, ProcessTable
 from agent.sources.host.unix_sockets import read_sockets
 from agent.sources.runtime.runtime import RUNTIME_OF_SOCKET, NoCri, Runtime
+from agent.sources.source import reservations_of
 from agent.sources.source_error import NotFound, SourceError
 
 _T = TypeVar("_T")
 
 CRI: Final = "cri"
+"""The setting that leaves docker out."""
+
 DOCKER_SOCKET: Final = Path("/run/docker.sock")
 ENDPOINTS: Final = (
     "/run/containerd/containerd.sock",
@@ -48,11 +51,14 @@ CRI_DOCKERD_SOCKETS: Final = (
     Path("/run/cri-dockerd.sock"),
     Path("/run/k3s/cri-dockerd/cri-dockerd.sock"),
 )
+
 DEFAULT_PLUGIN_DIRECTORY: Final = "/opt/cni/bin"
 """Of the kubelet and cri-dockerd, where no flag names another one."""
 _DOCKER_ROOT: Final = Path("/var/lib/docker")
+
 _OTHER_DIRECTORY: Final = Remedy("if the runtime reads another directory, set --cni-config-dir")
 _NOT_MOUNTED: Final = Remedy(f"it must be mounted; {_OTHER_DIRECTORY}")
+
 _UNKNOWN: Final = CniStatus()
 _KUBENET: Final = RuntimeNetwork(KUBENET, plugins=("bridge",), ipam="host-local")
 """Its range is the node's pod CIDR."""
@@ -66,33 +72,45 @@ class NodeRuntimes:
     """
 
     docker: Callable[[], Runtime]
-    connect: Callable[[Path], Runtime]  # to an endpoint
+    connect: Callable[[Path], Runtime]
+    """Returns the runtime at an endpoint."""
     programs: PluginPrograms
     processes: ProcessTable
     proc: Path
-    choice: str  # `auto`, `docker` or `cri`
-    docker_socket: Path | None  # None: docker is asked elsewhere
-    endpoint: Path | None  # as settings name it
-    config_dir: Path | None  # of CNI, in place of the directory that the runtime names
+
+    choice: str
+    """`auto`, `docker` or `cri`."""
+    docker_socket: Path | None
+    """None: docker is asked elsewhere."""
+    endpoint: Path | None
+    """The one that a setting names; None: none does."""
+    config_dir: Path | None
+    """Of CNI, in place of the directory that the runtime names; None: no setting names one."""
+
     cni: CniStatus = _UNKNOWN
     """Of the last `networks`: what the kubelet's runtime says. Without a directory, it is unknown
     which runtime that is, or it needs no CNI configuration."""
-    asked: tuple[ContainerRuntime, ...] = ()  # for the last list, whether they answered or not
-    _found: Sequence[Runtime] = ()  # for this snapshot's networks; their containers come next
-    _cri: Sequence[Runtime] = ()  # those of the last search that are asked by CRI
-    _served: Collection[Path] = ()  # the sockets that are listened on, by a runtime that runs
-    _is_docker: bool = False  # the kubelet's runtime, at the last `networks`
+    asked: tuple[ContainerRuntime, ...] = ()
+    """For the last list, whether they answered or not."""
+
+    _found: Sequence[Runtime] = ()
+    """Those of this snapshot's networks; their containers come next."""
+    _cri: Sequence[Runtime] = ()
+    """Those of the last search that are asked by CRI."""
+    _served: Collection[Path] = ()
+    """The sockets that are listened on, by a runtime that runs."""
+    _is_docker: bool = False
+    """The kubelet's runtime is docker, at the last `networks`."""
     _late: Late | None = None
     """Set when `networks` timed out: `containers` of this snapshot fails without a second wait."""
 
     def containers(self, snapshot: Snapshot) -> tuple[Container, ...]:
         """Return the containers of all runtimes; raises SourceError if any of them fails."""
-        reserved: set[str] = set()
-        for store in snapshot.reservations:
-            reserved.update(held.container_id for held in known_or(store.reading, ()))
+        reserved = {reservation.container_id for reservation in reservations_of(snapshot)}
         self.asked = ()
         runtimes = self._found or self._runtimes()
         self._found = ()
+
         containers: list[Container] = []
         for runtime in runtimes:
             before = self.asked
@@ -100,13 +118,16 @@ class NodeRuntimes:
             self.asked = (*before, replace(runtime.expected, chosen=is_chosen))
             if self._late:
                 raise self._late
+
             identity = self._call(runtime, runtime.identify)
             if identity is None:
                 self.asked = before
                 continue
             self.asked = (*before, replace(identity, chosen=is_chosen))
+
             listed = {container.id for container in containers}
             containers += runtime.containers(reserved - listed)
+
         if not self.asked:
             raise _none_serves()
         return tuple(containers)
@@ -118,12 +139,13 @@ class NodeRuntimes:
 
     def has(self, container_id: str) -> bool:
         """Return whether any runtime has it; raises SourceError if any of them fails."""
-        answers: dict[str, bool | None] = {}  # by endpoint; None: it serves no CRI
+        answers = {}  # by endpoint; None: it serves no CRI
         for runtime in self._runtimes():
             call = partial(runtime.has, container_id)
             answers[runtime.expected.endpoint] = self._call(runtime, call)
         if any(answers.values()):
             return True
+
         # One that was asked for the last list has to answer: the others cannot deny what is in it.
         for asked in self.asked:
             if answers.get(asked.endpoint) is None:
@@ -143,16 +165,19 @@ class NodeRuntimes:
         self._found = ()
         self.cni = _UNKNOWN
         self._is_docker = False
+
         runtimes = self._found = self._runtimes()
         is_certain = len(runtimes) == 1 or bool(self._named())
         candidates = runtimes[:1] if is_certain else runtimes
         status = self._status(runtimes[0]) if is_certain else _UNKNOWN
         if any(runtime.expected.name == DOCKER for runtime in candidates):
             return self._docker_networks(is_certain=is_certain)
+
         directory = self.config_dir or status.directory or DEFAULT_DIRECTORY
         self.cni = replace(status, directory=directory)
         if status.loaded is None:
             return self._configured_networks()
+
         networks = loaded_networks(status.loaded, directory)
         for class_directory in status.class_directories:
             networks += self._class_networks(class_directory)
@@ -182,6 +207,7 @@ class NodeRuntimes:
         return not self.programs.missing(types, self.cni.plugin_directories)
 
     def _status(self, runtime: Runtime) -> CniStatus:
+        """Return what the kubelet's runtime says of its network; raises SourceError."""
         try:
             return self._call(runtime, runtime.networks) or _UNKNOWN
         except Late as late:
@@ -227,6 +253,7 @@ class NodeRuntimes:
             node = self.processes.read()  # it may have been started since the last search
         if node.network_plugin == KUBENET:
             return (_KUBENET,)
+
         flag = self.processes.network_flag("cni-conf-dir")
         programs = self.processes.network_flag("cni-bin-dir") or DEFAULT_PLUGIN_DIRECTORY
         self.cni = CniStatus(
@@ -234,6 +261,7 @@ class NodeRuntimes:
             plugin_directories=tuple(map(Path, programs.split(","))),
             root=_DOCKER_ROOT,
         )
+
         try:
             return self._configured_networks()
         except NotConfigured:
@@ -254,6 +282,7 @@ class NodeRuntimes:
         if runtime in self._cri and endpoint not in self._served:
             reason = f"no container runtime listens at {endpoint} on this node"
             raise SourceError(f"{reason}, so it was not asked")
+
         try:
             return call()
         except NoCri as error:
@@ -266,6 +295,7 @@ class NodeRuntimes:
         named = "" if self.choice == DOCKER else self._named()
         if self.choice == DOCKER or (named == DOCKER and self.choice != CRI):
             return [self.docker()]
+
         runtimes = self._cri = self._cri_runtimes(named)
         if self.choice == CRI:
             if not runtimes:
@@ -276,6 +306,7 @@ class NodeRuntimes:
         if not runtimes:
             self.processes.require(*RUNTIMES)
             return [self.docker()]  # it says why it does not answer
+
         if self.docker_socket:
             runs_docker = self.docker_socket in self._served
         else:
@@ -287,13 +318,14 @@ class NodeRuntimes:
 
         `named`: what the kubelet names; empty: nothing.
         """
-        required: list[Path] = []
-        usual: list[Path] = []
+        required = []
+        usual = [*map(Path, ENDPOINTS)]
         if self.endpoint:
-            required = [self.endpoint]
-        else:
-            required = [Path(named)] if named not in {"", DOCKER} else []
-            usual = [Path(endpoint) for endpoint in ENDPOINTS]
+            required.append(self.endpoint)
+            usual.clear()
+        elif named not in {"", DOCKER}:
+            required.append(Path(named))
+
         # The node's list of sockets is long: it is read once.
         sockets = {*required, *usual, *filter(None, [self.docker_socket])}
         self._served = self._served_by_runtimes(sockets)
@@ -305,8 +337,7 @@ class NodeRuntimes:
         try:
             return self.processes.named_runtime() or ""
         except SourceError as error:
-            reason = f"it is unknown which one runs: {error}"
-            text = f"no container runtime was asked, because {reason}"
+            text = f"no container runtime was asked, because it is unknown which one runs: {error}"
             raise SourceError(text, error.remedy) from error
 
     def _served_by_runtimes(self, sockets: Iterable[Path]) -> frozenset[Path]:
@@ -323,6 +354,7 @@ class NodeRuntimes:
             for path, names in spellings.items()
             if names & listening
         }
+
         running = self.processes.running(set(filter(None, runtime_of.values())))
         return frozenset(
             path for path, name in runtime_of.items() if name is None or name in running

@@ -18,7 +18,8 @@ from agent.sources.source_error import SourceError
 class PodNetworks(Source):
     runtimes: NodeRuntimes
     in_time: Deadline
-    run_dir: Path  # the node's /run
+    run_dir: Path
+    """Where the node's /run is for this process."""
     settings: tuple[str, ...]
     """The values of --network: names, and `auto`."""
     last: tuple[RuntimeNetwork, ...] = ()
@@ -28,7 +29,7 @@ class PodNetworks(Source):
     name = "networks"
 
     def read(self, _: Snapshot) -> tuple[RuntimeNetwork, ...] | NotRequested:
-        """Raises SourceError, unless settings name every network."""
+        """Return the networks; raises SourceError, unless settings name every network."""
         self.last = ()
         self.failure = None
         try:
@@ -39,6 +40,7 @@ class PodNetworks(Source):
                 raise
             reason = f"--network names them, and the configuration does not: {error}"
             return NotRequested(self.name, reason)
+
         later = networks[0].later if networks else ()
         self.last = (*networks, *later)
         return networks

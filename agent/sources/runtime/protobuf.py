@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 
 Encoded: TypeAlias = bytes | memoryview
 """A message as it arrived. A view, because a copy of the largest one would be 16 MiB more."""
+
 _VARINT: Final = 0  # the wire types of the fields that are read
 _LENGTH_DELIMITED: Final = 2
 _FIXED: Final = {1: 8, 5: 4}  # the lengths of the wire types that no field read here has
@@ -25,6 +26,7 @@ class DecodedMessage:
         So does every method for a field of another type.
         """
         self._fields: dict[int, list[tuple[int, Any]]] = {}
+        """By number, each with its wire type."""
         position = 0
         while position < len(encoded):
             tag, position = _varint(encoded, position)
@@ -57,12 +59,11 @@ class DecodedMessage:
         return {entry.text(1): entry.text(2) for entry in self.messages(number)}
 
     def _values(self, number: int, expected: int) -> list[Any]:
-        values: list[Any] = []
-        for wire_type, value in self._fields.get(number, []):
-            if wire_type != expected:
-                raise ValueError(f"field {number} has another type")
-            values.append(value)
-        return values
+        """Return every value of a field. `expected`: its wire type."""
+        fields = self._fields.get(number, [])
+        if any(wire_type != expected for wire_type, _ in fields):
+            raise ValueError(f"field {number} has another type")
+        return [value for _, value in fields]
 
 
 def encode_texts(*texts: str) -> bytes:
@@ -86,6 +87,7 @@ def _value(encoded: Encoded, position: int, tag: int) -> tuple[int | Encoded, in
         length = _FIXED[wire_type]
     else:
         raise ValueError(f"field {number} has the unsupported wire type {wire_type}")
+
     end = position + length
     if end > len(encoded):
         raise ValueError(f"field {number} is truncated")
@@ -97,6 +99,7 @@ def _varint(encoded: Encoded, position: int) -> tuple[int, int]:
     # Nearly every one is a single byte.
     if position < len(encoded) and encoded[position] < 0x80:  # noqa: PLR2004
         return encoded[position], position + 1
+
     value = 0
     for index, byte in enumerate(encoded[position : position + _MAX_VARINT]):
         value |= (byte & 0x7F) << 7 * index
