@@ -29,8 +29,10 @@ def test_an_event_of_any_length_is_not_read_as_a_whole(tmp_path: Path) -> None:
     server = FakeServer(answer)
     with server:
         api = connect(kubeconfig(tmp_path / "config", server.url))
-        assert list(api.stream("/api/v1/pods?small", (), 5.0)) == events
-        with pytest.raises(SourceError, match="an event of the watch is larger than"):
-            list(api.stream("/api/v1/pods", (), 5.0))
+        with api.stream("/api/v1/pods?small", (), 5.0) as lines:
+            assert list(lines) == events
+        too_large = pytest.raises(SourceError, match="an event of the watch is larger than")
+        with too_large, api.stream("/api/v1/pods", (), 5.0) as lines:
+            list(lines)
         api.close()
     assert sum(sent) < 1 << 26, "the rest of the chunk was not waited for"

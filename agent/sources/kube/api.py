@@ -120,13 +120,19 @@ class Api:
         finally:
             response.close()
 
-    def stream(self, path: str, query: Query, silence: float) -> Iterator[bytes]:
-        """Start a watch, and return its lines until the server ends it.
+    @contextmanager
+    def stream(self, path: str, query: Query, silence: float) -> Iterator[Iterator[bytes]]:
+        """Start a watch, and yield its lines until the server ends it.
 
         Raises SourceError, also between two lines, and after a last line that is incomplete.
         `silence`: seconds without a byte after which the connection counts as lost.
         """
-        return _lines(self._request(path, query, silence))
+        response = self._request(path, query, silence)
+        try:
+            yield _lines(response)
+        finally:
+            # Not returned to the pool: the rest of a watch must not be read as another response.
+            response.close()
 
     def request_version(self) -> None:
         """Request the server's version. If it refuses, or is late, the version is not known."""
@@ -172,16 +178,11 @@ class Api:
 def _lines(response: BaseHTTPResponse) -> Iterator[bytes]:
     """Yield the lines of a watch; raises as `Api.stream`."""
     incomplete = b""
-    try:
-        for piece in read_body(response, what="watch"):
-            *lines, incomplete = (incomplete + piece).split(b"\n")
-            yield from lines
-            if len(incomplete) > LARGEST_OBJECT:
-                text = f"an event of the watch is larger than {LARGEST_OBJECT:,} bytes"
-                raise SourceError(f"API server: {text}")
-    finally:
-        # Not returned to the pool: the rest of a watch must not be read as another response.
-        response.close()
-
+    for piece in read_body(response, what="watch"):
+        *lines, incomplete = (incomplete + piece).split(b"\n")
+        yield from lines
+        if len(incomplete) > LARGEST_OBJECT:
+            text = f"an event of the watch is larger than {LARGEST_OBJECT:,} bytes"
+            raise SourceError(f"API server: {text}")
     if incomplete:
         raise SourceError("API server: the watch broke off in the middle of a line")

@@ -229,16 +229,16 @@ class Reflector(Generic[_T]):
         self.replica.begin_watch()
         due = self._clock() + seconds - 1
         api = self._connected()
-        lines = api.stream(self._resource.path, query, silence=seconds + 10)
-        self._refusals = 0
-        self._watching_since = self._clock()
-        self._publish()
-        self._check_server(api)  # once it answers, as a dead server would not
-
-        for line in lines:
-            self.replica.apply(line)
-            self._heard += 1
+        with api.stream(self._resource.path, query, silence=seconds + 10) as lines:
+            self._refusals = 0
+            self._watching_since = self._clock()
             self._publish()
+            self._check_server(api)  # once it answers, as a dead server would not
+
+            for line in lines:
+                self.replica.apply(line)
+                self._heard += 1
+                self._publish()
         self._publish()
         return self._clock() >= due
 

@@ -381,15 +381,15 @@ def test_a_watch_yields_whole_lines_as_they_arrive(tmp_path: Path) -> None:
             "broke off",
             "timed out",
         ):
-            lines = api.stream("/api/v1/pods", (("watch", "1"),), 0.3)
-            assert [next(lines) for _ in range(4)] == [
-                b'{"a":1}',
-                b'{"b":2}',
-                b'{"c":3}',
-                b'{"d":4}',
-            ]
-            with pytest.raises(StopIteration if why == "^$" else SourceError, match=why):
-                next(lines)
+            with api.stream("/api/v1/pods", (("watch", "1"),), 0.3) as lines:
+                assert [next(lines) for _ in range(4)] == [
+                    b'{"a":1}',
+                    b'{"b":2}',
+                    b'{"c":3}',
+                    b'{"d":4}',
+                ]
+                with pytest.raises(StopIteration if why == "^$" else SourceError, match=why):
+                    next(lines)
         api.close()
 
 

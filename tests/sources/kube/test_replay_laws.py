@@ -74,12 +74,13 @@ class World(Api):
             self._told_dead -= set(self.etcd.at(self.etcd.revision))
         yield iter([body])
 
-    def stream(self, path: str, query: Query, silence: float) -> Iterator[bytes]:
+    @contextmanager
+    def stream(self, path: str, query: Query, silence: float) -> Iterator[Iterator[bytes]]:
         assert (path, silence > 0) == ("/api/v1/pods", True)
         version = int(dict(query)["resourceVersion"])
         assert version >= self._highest, "a version was lowered"
         self._highest = version
-        return self._shown(version)
+        yield self._shown(version)
 
     @contextmanager
     def second_connection(self) -> Iterator[Api]:
