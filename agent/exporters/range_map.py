@@ -233,7 +233,7 @@ def _lines(report: Report, letter: _Letter, columns: int | None) -> Iterator[str
         yield f"  {letter(mark)} {format_number(count):>{width}} {LOOKS[mark].label}"
     if report.findings:
         yield ""
-        yield from fill(count_by_severity(report), columns, rest="  ")
+        yield from fill(count_by_severity(report), columns)
         yield "Run without --map to list them."
     missing = scan_document(report)["unavailable"]
     yield from map(escape, unavailable(missing, columns))

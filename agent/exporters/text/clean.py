@@ -65,7 +65,7 @@ def clean_table(
         yield from _steps(cleaning, replace(view.release, by_job=True), view)
     if document["halted"]:
         yield ""
-        yield from layout.fill(f"Cleanup halted: {document['halted']}", columns, rest="  ")
+        yield from layout.fill(f"Cleanup halted: {document['halted']}", columns)
         yield from layout.numbered_steps(map(Step, WHEN_HALTED.split("; ")), columns)
     if document["addresses"]:
         yield from layout.section(_table(document, view, whole=verbose or view.wide))
@@ -110,7 +110,7 @@ def _dry_run(cleaning: Cleaning, document: dict[str, Any], view: TableView) -> I
         text += f" {_outlook(plan, document)}"
     elif cleaning.outcomes and not is_blocked:
         text += " No command can release an address now: see below."
-    yield from layout.fill(text, view.columns, rest="  ")
+    yield from layout.fill(text, view.columns)
     if blockers:
         yield f"No release is possible {_scope(blockers)}:"
     for blocker in blockers:
@@ -270,14 +270,14 @@ def restoration_text(
     if restoration.failure is None:
         yield f"{'would restore' if dry_run else 'restored'}: {what}"
         if restoration.note:
-            yield from layout.fill(f"warning: {restoration.note}", rest="  ")
+            yield from layout.fill(f"warning: {restoration.note}")
     else:
         verdict = "would not restore" if dry_run else "not restored"
-        yield from layout.fill(f"{verdict}: {what}: {restoration.failure}", rest="  ")
+        yield from layout.fill(f"{verdict}: {what}: {restoration.failure}")
     if following:
         last = f"{', '.join(following.ips)}, entry {following.name}"
         text = f"The same command again restores an earlier release: {last}."
-        yield from layout.fill(text, rest="  ")
+        yield from layout.fill(text)
     damaged = (f"warning: journal: {damage}" for damage in journal.damage)
     yield from layout.fill_each(damaged, indent="")
 

@@ -73,7 +73,7 @@ def section(lines: Iterable[str], *head: str) -> Iterator[str]:
         yield from ("", *head, *listed)
 
 
-def fill(text: str, columns: int | None = None, *, first: str = "", rest: str = "") -> list[str]:
+def fill(text: str, columns: int | None = None, *, first: str = "", rest: str = "  ") -> list[str]:
     """Break prose into lines that fit a terminal; a command in it stays on one line.
 
     `columns`: those of the terminal; None: the output goes elsewhere. `first`, `rest`: the

@@ -43,7 +43,7 @@ def scan_table(
     heads = ["NETWORK", "RANGE", "USABLE", "FREE", "FILES", "STATES"]
     yield from layout.grid([heads, *map(_network_row, document["networks"])], view.columns)
     for note in _notes_on_counts(report.networks):
-        yield from layout.fill(note, view.columns, rest="  ")
+        yield from layout.fill(note, view.columns)
     yield from _reservations(document, view, whole=verbose or view.wide)
     yield from _devices(report, view.columns, verbose=verbose)
     yield from _findings(report, view, verbose=verbose)
@@ -57,10 +57,10 @@ def scan_names(report: Report, view: TableView) -> str:
 def header(report: Report, columns: int | None = None) -> Iterator[str]:
     snapshot = report.assessment.snapshot
     yield f"Node {snapshot.node_name}, {rfc3339(snapshot.taken_at)}"
-    yield from layout.fill(summary.headline(report), columns, rest="  ")
+    yield from layout.fill(summary.headline(report), columns)
     missing = summary.incomplete(report)
     if missing and summary.state_of(report) is not NodeState.INCOMPLETE:
-        yield from layout.fill(f"Incomplete: {missing}", columns, rest="  ")
+        yield from layout.fill(f"Incomplete: {missing}", columns)
 
 
 def _network_row(network: dict[str, Any]) -> list[str]:
@@ -150,7 +150,7 @@ def _findings(report: Report, view: TableView, *, verbose: bool) -> Iterator[str
     if not report.findings:
         return
     yield ""
-    yield from layout.fill(summary.count_by_severity(report), view.columns, rest="  ")
+    yield from layout.fill(summary.count_by_severity(report), view.columns)
     groups = summary.finding_lines(report, verbose=verbose)
     for detector, lines in groups.items():
         shown = lines if verbose else lines[:LONGEST_LIST]
@@ -171,9 +171,9 @@ def _not_evaluated(report: Report, document: dict[str, Any], columns: int | None
     if isinstance(pods, NotRequested):
         yield ""
         text = f"Checked without the API server ({pods.why}): only this node was read."
-        yield from layout.fill(text, columns, rest="  ")
+        yield from layout.fill(text, columns)
         if skipped := [gap.detector for gap in report.gaps if gap.chosen]:
-            yield from layout.fill(f"Skipped without it: {', '.join(skipped)}.", columns, rest="  ")
+            yield from layout.fill(f"Skipped without it: {', '.join(skipped)}.", columns)
 
     sources = document["unavailable"]
     yield from unavailable(sources, columns)

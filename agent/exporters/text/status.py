@@ -43,7 +43,7 @@ def status_line(document: dict[str, Any]) -> Iterator[str]:
 @as_text
 def status_table(document: dict[str, Any], columns: int | None = None) -> Iterator[str]:
     if document["state"] == NodeState.NO_REPORT:
-        yield from fill(_NO_STATUS.format(why=document["why"]), columns, rest="  ")
+        yield from fill(_NO_STATUS.format(why=document["why"]), columns)
         return
     yield from _head(document, columns)
     if document["networks"]:
@@ -80,7 +80,7 @@ def _head(document: dict[str, Any], columns: int | None) -> Iterator[str]:
     yield f"Node {document['node']}, {when}, nodeleak {document['version']}"
     if document["state"] == NodeState.STALLED:
         yield f"Stalled: the daemon has stopped checking this node; this report is {age} old"
-    yield from fill(document["headline"], columns, rest="  ")
+    yield from fill(document["headline"], columns)
 
 
 def _duration(seconds: float) -> str:
@@ -92,12 +92,12 @@ def _cleanup(cleanup: dict[str, Any], columns: int | None) -> Iterator[str]:
     possible = cleanup["release_possible"]
     # Without --cleanup-network, as where the agent only observes.
     if cleanup["mode"] == "off" and not cleanup["halted"] and possible is False and not networks:
-        yield from fill(_READ_ONLY, columns, rest="  ")
+        yield from fill(_READ_ONLY, columns)
         return
     mode = f"Cleanup by the daemon: {cleanup['mode']}."
     may_be_cleaned = f"{mode} Networks that may be cleaned: {networks or 'none'}."
-    yield from fill(may_be_cleaned, columns, rest="  ")
+    yield from fill(may_be_cleaned, columns)
     if cleanup["brake"]:
-        yield from fill(f"Brake: {cleanup['brake']}.", columns, rest="  ")
+        yield from fill(f"Brake: {cleanup['brake']}.", columns)
     yield _POSSIBLE[possible]
     yield from fill_each(cleanup["why_not"], columns)

@@ -43,12 +43,12 @@ def timeline_table(
         where = " in the sources that could be read" if timeline["unavailable"] else ""
         yield f"No events{when}{where}."
     if not all(event["exact"] for event in events):
-        yield from section(fill(_APPROXIMATE, columns, rest="  "))
+        yield from section(fill(_APPROXIMATE, columns))
     skew = timeline["api_skew_seconds"] or 0
     if abs(skew) > _SMALL_SKEW:
         where = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the node's"
         text = f"The API server's clock is {where}; its times above are converted."
-        yield from fill(text, columns, rest="  ")
+        yield from fill(text, columns)
     if undated := timeline["undated_rejections"]:
         yield ""
         yield f"Rejected pods without a known time: {undated} (nodeleak scan lists them)."
