@@ -19,6 +19,7 @@ _P = ParamSpec("_P")
 
 _MAX_WIDTH: Final = 100
 """Longer lines of prose are hard to read, also in a file. Tables are as wide as the terminal."""
+
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 _ERRORS: Final = (
     "cni plugin not initialized",
@@ -35,6 +36,7 @@ _ERRORS: Final = (
     "too many open files",
 )
 """The ends of messages of others: what people search for."""
+
 _UNBROKEN: Final = re.compile(
     r"`[^`]*`|'(?:nodeleak|kubectl) [^']*'|\d{4}-\d\d-\d\d \d\d:|[^\s;]+=(?:'[^']*'|\"[^\"]*\")"
     f"|{'|'.join(_ERRORS)}"
@@ -43,11 +45,13 @@ _UNBROKEN: Final = re.compile(
 
 _FLEXIBLE: Final = {"CAUSE", "POD", "RESOURCE", "SOCKET", "STATES", "WHY"}
 """Columns that are shortened on a narrow terminal."""
+
 _MIN_WIDTH: Final = 8
 """Characters that are left of them."""
 
 AddressRow: TypeAlias = dict[str, Any]
 """One of the `reservations` in the document of scan, or of the `addresses` in that of clean."""
+
 _HEADS: Final = {
     "ip": "ADDRESS",
     "age_seconds": "RESERVED FOR",
@@ -100,6 +104,7 @@ def fill_each(
 
 
 def numbered_steps(steps: "Iterable[Step]", columns: int | None) -> Iterator[str]:
+    """Yield `Do:` and the steps, each with its commands on lines of their own; nothing without any."""
     for number, step in enumerate(steps, 1):
         if number == 1:
             yield "  Do:"
@@ -108,10 +113,12 @@ def numbered_steps(steps: "Iterable[Step]", columns: int | None) -> Iterator[str
 
 
 def explain_commands(words: Iterable[str]) -> list[str]:
+    """Return the command that explains each word, once."""
     return [f"nodeleak explain {word}" for word in dict.fromkeys(words)]
 
 
 def command_list(head: str, commands: Iterable[str], indent: str = "  ") -> Iterator[str]:
+    """Yield a head and commands to copy, which are never broken."""
     yield f"{indent}{head}"
     yield from (f"{indent}  {command}" for command in commands)
 
@@ -121,13 +128,13 @@ def by_reason(unavailable: Iterable[Mapping[str, str]]) -> Iterator[str]:
     sources: dict[str, list[str]] = {}
     for source in unavailable:
         sources.setdefault(source["why"], []).append(source["source"])
+
     for reason, names in sources.items():
         yield f"{', '.join(names)}: {reason}"
 
 
-def what_to_do(
-    unavailable: Sequence[Mapping[str, str]], columns: int | None = None
-) -> Iterator[str]:
+def what_to_do(unavailable: Sequence[Mapping[str, str]], columns: int | None) -> Iterator[str]:
+    """Yield each reason with its sources, then the commands that explain them."""
     yield from fill_each(by_reason(unavailable), columns)
     if unavailable:
         yield from command_list("Do:", explain_commands(each["source"] for each in unavailable))
@@ -143,7 +150,10 @@ def refer(text: str, unavailable: Iterable[Mapping[str, str]]) -> str:
 def table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None = None
 ) -> Iterator[str]:
-    """Align a table, without the columns that have no value in any row."""
+    """Align a table, without the columns that have no value in any row.
+
+    `columns`: those of the terminal; None: nothing is cut.
+    """
     kept = [n for n in range(len(heads)) if any(row[n] for row in rows)]
     aligned = [[heads[n] for n in kept]]
     for row in rows:
@@ -162,6 +172,7 @@ def grid(rows: Sequence[Sequence[str]], columns: int | None = None) -> Iterator[
     if columns is not None:
         flexible = [n for n, head in enumerate(rows[0]) if head in _FLEXIBLE]
         _shrink(widths, flexible, columns)
+
     for row in printable:
         cells = (_cut(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True))
         yield _cut("  ".join(cells).rstrip(), columns)
@@ -196,7 +207,7 @@ class TableView(NamedTuple):
 
 
 def sorted_rows(rows: Iterable[AddressRow], sort_by: str) -> list[AddressRow]:
-    """Sort rows that are in the order of addresses.
+    """Sort rows that are in the order of addresses, by `ip`, `age` or another key of theirs.
 
     By age the oldest come first; what is unknown comes last.
     """
@@ -226,10 +237,10 @@ def grouped(rows: Iterable[AddressRow]) -> list[AddressRow]:
 
 def _as_one(rows: Sequence[AddressRow]) -> AddressRow:
     """Return a row for several; "…" stands for values that differ."""
-    row = {
-        key: value if all(other[key] == value for other in rows) else "…"
-        for key, value in rows[0].items()
-    }
+    row = dict(rows[0])
+    for key, value in row.items():
+        if any(other[key] != value for other in rows):
+            row[key] = "…"
     row["age_seconds"] = max(other["age_seconds"] for other in rows)
     if len(rows) > 1:
         row["ip"] = f"{rows[0]['ip']} to {rows[-1]['ip']} ({len(rows)})"
@@ -239,15 +250,21 @@ def _as_one(rows: Sequence[AddressRow]) -> AddressRow:
 def address_table(
     keys: Sequence[str], rows: Iterable[AddressRow], columns: int | None
 ) -> Iterator[str]:
+    """Align addresses in a table. `keys`: of the rows, those with a column."""
     heads = [_HEADS.get(key, key.upper()) for key in keys]
     cells = [[_cell(key, row[key]) for key in keys] for row in rows]
     return table(heads, cells, columns)
 
 
 def _cell(key: str, value: Any) -> str:
-    if key == "age_seconds":  # negative: the clock was set, as the reason says
-        return "" if value is None or value < 0 else format_age(timedelta(seconds=value))
+    if key == "age_seconds":
+        return age_cell(value)
     return value or ("-" if key == "pod" else "")
+
+
+def age_cell(seconds: float | None) -> str:
+    """Return an age; empty if it is unknown, or negative: the clock was set, as the reason says."""
+    return "" if seconds is None or seconds < 0 else format_age(timedelta(seconds=seconds))
 
 
 def name_lines(rows: Iterable[AddressRow]) -> str:

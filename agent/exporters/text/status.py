@@ -31,9 +31,11 @@ _POSSIBLE: Final = {
 
 @as_text
 def status_line(document: dict[str, Any]) -> Iterator[str]:
+    """Write `nodeleak.status/v1` on one line: time, node, state, headline, what is unavailable."""
     if document["state"] == NodeState.NO_REPORT:
         yield _NO_STATUS.format(why=document["why"])
         return
+
     unavailable = dict.fromkeys(source["source"] for source in document["unavailable"])
     missing = f" (unavailable: {', '.join(unavailable)})" if unavailable else ""
     node = f"{document['report']['taken_at']} {document['node']} {document['state']}"
@@ -41,11 +43,13 @@ def status_line(document: dict[str, Any]) -> Iterator[str]:
 
 
 @as_text
-def status_table(document: dict[str, Any], columns: int | None = None) -> Iterator[str]:
+def status_table(document: dict[str, Any], columns: int | None) -> Iterator[str]:
+    """Write `nodeleak.status/v1`, which is untrusted and well formed."""
     if document["state"] == NodeState.NO_REPORT:
         yield from fill(_NO_STATUS.format(why=document["why"]), columns)
         return
     yield from _head(document, columns)
+
     if document["networks"]:
         keys = ("usable", "free", "leaked", "unknown")
         rows = (
@@ -54,6 +58,7 @@ def status_table(document: dict[str, Any], columns: int | None = None) -> Iterat
         )
         yield ""
         yield from grid([["NETWORK", *map(str.upper, keys)], *rows])
+
     if document["findings"]:
         rows = (
             [row["detector"], row["severity"], format_number(row["count"]), row["oldest"]]
@@ -61,11 +66,14 @@ def status_table(document: dict[str, Any], columns: int | None = None) -> Iterat
         )
         yield ""
         yield from grid([["FINDING", "SEVERITY", "COUNT", "OLDEST SINCE"], *rows])
+
     texts = (f"{source['source']}: {source['why']}" for source in document["unavailable"])
     missing = fill_each(texts, columns)
     yield from section(missing, "Unavailable (nothing is concluded from these sources):")
+
     yield ""
     yield from _cleanup(document["cleanup"], columns)
+
     # People copy these lines, and any process could have written the document.
     words = (finding["detector"] for finding in document["findings"])
     commands = explain_commands(word for word in words if word.isidentifier())
@@ -84,19 +92,25 @@ def _head(document: dict[str, Any], columns: int | None) -> Iterator[str]:
 
 
 def _duration(seconds: float) -> str:
-    return format_age(timedelta(seconds=min(seconds, _YEAR))) if seconds >= 1 else f"{seconds:.1f}s"
+    if seconds < 1:
+        return f"{seconds:.1f}s"
+    return format_age(timedelta(seconds=min(seconds, _YEAR)))
 
 
 def _cleanup(cleanup: dict[str, Any], columns: int | None) -> Iterator[str]:
     networks = ", ".join(cleanup["networks"])
     possible = cleanup["release_possible"]
+    is_off = cleanup["mode"] == "off" and not cleanup["halted"]
     # Without --cleanup-network, as where the agent only observes.
-    if cleanup["mode"] == "off" and not cleanup["halted"] and possible is False and not networks:
+    if is_off and possible is False and not networks:
         yield from fill(_READ_ONLY, columns)
         return
-    mode = f"Cleanup by the daemon: {cleanup['mode']}."
-    may_be_cleaned = f"{mode} Networks that may be cleaned: {networks or 'none'}."
-    yield from fill(may_be_cleaned, columns)
+
+    text = (
+        f"Cleanup by the daemon: {cleanup['mode']}. "
+        f"Networks that may be cleaned: {networks or 'none'}."
+    )
+    yield from fill(text, columns)
     if cleanup["brake"]:
         yield from fill(f"Brake: {cleanup['brake']}.", columns)
     yield _POSSIBLE[possible]

@@ -5,7 +5,6 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from datetime import timedelta
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -26,6 +25,7 @@ from agent.exporters.summary import (
     is_critical,
     state_of,
 )
+from agent.exporters.text.layout import age_cell
 from agent.exporters.timeline import timeline_document
 from agent.model.finding import total
 from agent.model.ranges import IPAddress
@@ -37,7 +37,7 @@ from agent.model.snapshot import (
     SourceDisabled,
     Unavailable,
 )
-from agent.model.text import LONGEST_LIST, count_of, escape, format_age, format_number
+from agent.model.text import LONGEST_LIST, count_of, escape, format_number
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -201,7 +201,7 @@ def _template() -> "Template":
     )
     environment.filters |= {
         "number": format_number,
-        "age": _age,
+        "age": age_cell,
         "code": _code,
         "time": event_time,
         "labels": _row_labels,
@@ -235,11 +235,6 @@ def _code(text: str) -> str:
     for n in range(1, len(parts), 2):
         parts[n] = Markup("<code>{}</code>").format(parts[n])
     return Markup().join(parts)
-
-
-def _age(seconds: float | None) -> str:
-    # negative: the clock was set, as the reason says
-    return "" if seconds is None or seconds < 0 else format_age(timedelta(seconds=seconds))
 
 
 def _summary(counts: Counter[str]) -> str:
