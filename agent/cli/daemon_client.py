@@ -10,6 +10,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final
 
+from agent.exporters.json import Document
 from agent.exporters.json.status import Malformed, checked
 from agent.sources.deadline import Deadline
 from agent.sources.source_error import SourceError, describe_os_error
@@ -37,7 +38,7 @@ class DaemonClient:
         self._address = f"{shown}:{self._port}"
         self._in_time = Deadline(f"daemon on {self._address}", _TIMEOUT)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Document:
         """Return the document of `/api/v1/status`; raises SourceError."""
         try:
             return checked(self._request("/api/v1/status", _MAX_STATUS))

@@ -2,13 +2,14 @@
 
 import argparse
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from agent.app import cleaning
 from agent.cli.node import assess, record_node
 from agent.cli.output import DOCUMENTS, DONE, UNAVAILABLE, terminal_columns, write
 from agent.cli.parser import add_output, config_of, value
 from agent.config import duration
+from agent.exporters.json import Document
 from agent.exporters.text.timeline import timeline_table
 from agent.exporters.timeline import timeline_document
 
@@ -30,17 +31,17 @@ exit codes:
 """
 
 
-def _as_table(timeline: dict[str, Any], arguments: argparse.Namespace) -> str:
+def _as_table(timeline: Document, arguments: argparse.Namespace) -> str:
     return timeline_table(
         timeline, arguments.since, verbose=arguments.verbose, columns=terminal_columns()
     )
 
 
-def _as_document(timeline: dict[str, Any], arguments: argparse.Namespace) -> str:
+def _as_document(timeline: Document, arguments: argparse.Namespace) -> str:
     return DOCUMENTS[arguments.output](timeline)
 
 
-_FORMATS: Final[Mapping[str, Callable[[dict[str, Any], argparse.Namespace], str]]] = {
+_FORMATS: Final[Mapping[str, Callable[[Document, argparse.Namespace], str]]] = {
     "table": _as_table,
     **dict.fromkeys(DOCUMENTS, _as_document),
 }

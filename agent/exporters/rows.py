@@ -1,9 +1,10 @@
 """Rows and sentences that the text for terminals, the page and the log share."""
 
-from typing import Any, Final
+from typing import Final
 
 from agent.checks.devices.resources import resource_states
 from agent.checks.devices.view import DeviceView
+from agent.exporters.json import Document
 from agent.model.devices import ResourceState
 from agent.model.snapshot import Snapshot
 from agent.model.text import format_number, rfc3339
@@ -55,7 +56,7 @@ def _device_row(state: ResourceState) -> list[str]:
     ]
 
 
-def event_time(event: dict[str, Any]) -> str:
+def event_time(event: Document) -> str:
     """Return the time of an event of the timeline in UTC, to the millisecond where it is exact."""
     date, _, time = event["at"].removesuffix("Z").partition("T")
     return f"{date} {time if event['exact'] else time.partition('.')[0]}"

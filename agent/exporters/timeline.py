@@ -6,9 +6,10 @@ Clocks differ: a time of the API server, or between two snapshots, is not exact.
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent.checks.addresses import leaked_reservation
+from agent.exporters.json import Document
 from agent.exporters.json.scan import unavailable_sources
 from agent.model.clocks import WHOLE_SECOND
 from agent.model.devices import KUBELET_SOCKET, TransitionKind
@@ -88,7 +89,7 @@ def timeline_document(
     damage: Iterable[str] = (),
     *,
     since: timedelta | None = None,
-) -> dict[str, Any]:
+) -> Document:
     """Merge the events, the oldest first.
 
     `damage`: of the journal. `since`: only so long before the snapshot.

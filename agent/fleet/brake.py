@@ -2,14 +2,14 @@
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from agent.cli.output import DONE, FOUND, warn, write
 from agent.config import OFF, UsageError, brake, option, variable
 from agent.fleet.kubectl import Kubectl
-from agent.fleet.nodes import LABELS
+from agent.fleet.nodes import LABELS, KubeObject
 from agent.fleet.session import Session
 from agent.model.brake import MAX_AGE_SECONDS, NAME
 from agent.model.text import count_of, escape, quote, truncate
@@ -56,7 +56,7 @@ def show_or_set_brake(arguments: argparse.Namespace) -> int:
             return _show(session.kubectl, chosen)
 
 
-def _chosen(daemon_sets: Iterable[Mapping[str, Any]]) -> _Brake:
+def _chosen(daemon_sets: Iterable[KubeObject]) -> _Brake:
     """Return the one brake that every DaemonSet of the agent reads. Raises UsageError."""
     hint = "choose with --namespace, or use kubectl: docs/kubectl.md#the-brake"
     brakes: dict[_Brake, None] = {}
@@ -73,7 +73,7 @@ def _chosen(daemon_sets: Iterable[Mapping[str, Any]]) -> _Brake:
     return next(iter(brakes))
 
 
-def _brake_of(daemon_set: Mapping[str, Any]) -> _Brake | None:
+def _brake_of(daemon_set: KubeObject) -> _Brake | None:
     """Return what the agents of a DaemonSet read; None: no brake, or it cannot be seen here."""
     containers = daemon_set["spec"]["template"]["spec"]["containers"]
     named = [each for each in containers if each["name"] == "nodeleak"] or containers
@@ -96,7 +96,7 @@ def _brake_of(daemon_set: Mapping[str, Any]) -> _Brake | None:
     return _Brake(namespace or daemon_set["metadata"]["namespace"], name)
 
 
-def _not_updated(daemon_sets: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def _not_updated(daemon_sets: Iterable[KubeObject]) -> Iterator[str]:
     """Yield which DaemonSets have pods of an earlier template: it may have named no brake."""
     for daemon_set in daemon_sets:
         metadata = daemon_set["metadata"]

@@ -3,7 +3,7 @@
 import argparse
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from itertools import pairwise
 from threading import Event
@@ -14,7 +14,7 @@ import yaml  # type: ignore[import-untyped]
 from agent.cli.output import DONE, warn, write
 from agent.config import UsageError, option, settings_of
 from agent.fleet.kubectl import Kubectl, KubectlError
-from agent.fleet.nodes import LABELS
+from agent.fleet.nodes import LABELS, KubeObject
 from agent.fleet.session import Session, cluster_options
 from agent.model.text import escape, truncate
 
@@ -69,7 +69,7 @@ def print_or_run_job(arguments: argparse.Namespace) -> int:
 
 
 def clean_job(
-    daemon_set: Mapping[str, Any], node: str, options: Sequence[str], *, apply: bool
+    daemon_set: KubeObject, node: str, options: Sequence[str], *, apply: bool
 ) -> dict[str, Any]:
     """Return the Job that runs `nodeleak clean` with these options on a node.
 
@@ -107,7 +107,7 @@ def clean_job(
     }
 
 
-def _agent(containers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _agent(containers: Sequence[KubeObject]) -> dict[str, Any]:
     """Return the agent's container alone: a sidecar never ends, and neither would the Job."""
     if not containers:
         raise LookupError("container")
@@ -119,7 +119,7 @@ def _agent(containers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {key: value for key, value in agent.items() if key not in _ONLY_DAEMON}
 
 
-def _settings(container: Mapping[str, Any], options: Sequence[str]) -> list[str]:
+def _settings(container: KubeObject, options: Sequence[str]) -> list[str]:
     """Return the options of the DaemonSet that `clean` has too, unless `options` sets them.
 
     Without them, guards may be weaker.
@@ -138,7 +138,7 @@ def _settings(container: Mapping[str, Any], options: Sequence[str]) -> list[str]
     return settings
 
 
-def _networks(container: Mapping[str, Any]) -> list[str]:
+def _networks(container: KubeObject) -> list[str]:
     """Return the option for all networks, or none if the cluster names its networks.
 
     `envFrom` may name them, and an option could allow more than that.
@@ -150,7 +150,7 @@ def _networks(container: Mapping[str, Any]) -> list[str]:
     return ["--cleanup-network=auto"]
 
 
-def _mount_writable(spec: Mapping[str, Any], container: Mapping[str, Any]) -> None:
+def _mount_writable(spec: KubeObject, container: KubeObject) -> None:
     """Make the mounts of host-local's files writable in the spec."""
     volumes = {
         volume["name"]
@@ -164,7 +164,7 @@ def _mount_writable(spec: Mapping[str, Any], container: Mapping[str, Any]) -> No
         mount["readOnly"] = False
 
 
-def run_job(kubectl: Kubectl, job: Mapping[str, Any], timeout: float) -> int:
+def run_job(kubectl: Kubectl, job: KubeObject, timeout: float) -> int:
     """Create the Job, wait for it, print its log, and return the exit code of its container.
 
     `timeout`: in seconds. Raises KubectlError.
@@ -218,16 +218,16 @@ def _wait(
     raise KubectlError(f"Job {job} did not end within {timeout:g} s: {': '.join(reasons)}")
 
 
-def _state(status: Mapping[str, Any], container: str) -> Mapping[str, Any]:
+def _state(status: KubeObject, container: str) -> KubeObject:
     """Return the state of a container; empty: it has none yet."""
     for each in status.get("containerStatuses") or ():
         if each["name"] == container:
-            state: Mapping[str, Any] = each["state"]
+            state: KubeObject = each["state"]
             return state
     return {}
 
 
-def _reason(status: Mapping[str, Any]) -> str:
+def _reason(status: KubeObject) -> str:
     """Return the reason and the message of a state, a pod or an Event; empty: it has none."""
     texts = (status.get("reason"), status.get("message"))
     return truncate(": ".join(text for text in texts if text))

@@ -10,10 +10,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from math import ceil
 from threading import Event
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from agent.cli.output import DONE, FAILED, INTERRUPTED, UNAVAILABLE, warn, write
 from agent.config import UsageError
+from agent.exporters.json import Document
 from agent.fleet.nodes import Answer, Target, natural_order
 from agent.fleet.session import (
     NODE_FORMATS,
@@ -35,7 +36,7 @@ _STEP: Final = 0.1
 
 class Result(NamedTuple):
     text: str
-    entry: Mapping[str, Any]
+    entry: Document
     """Its part of a merged document."""
     released: int = 0
     unexpected: bool = False
@@ -230,7 +231,7 @@ def judge(answer: Answer) -> Result:
     return Result(surprise, answer.entry(), released, unexpected=True)
 
 
-def _surprise(exit_code: int, document: Mapping[str, Any]) -> str | None:
+def _surprise(exit_code: int, document: Document) -> str | None:
     """Return what is unexpected in the result of a node, or None."""
     if document["halted"]:
         return f"cleanup halted: {document['halted']}"
@@ -245,7 +246,7 @@ def _surprise(exit_code: int, document: Mapping[str, Any]) -> str | None:
     return f"exit code {exit_code}" if exit_code else None
 
 
-def _summary(document: Mapping[str, Any], released: int) -> str:
+def _summary(document: Document, released: int) -> str:
     addresses = document["addresses"]
     if not addresses:
         return "nothing to release"

@@ -10,10 +10,10 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import Event
-from typing import Any, Final
+from typing import Final
 
 from agent.cli.output import NoAnswer
-from agent.fleet.nodes import Agent, Answer, answer_of
+from agent.fleet.nodes import Agent, Answer, KubeObject, answer_of
 
 LOGIN_SECONDS: Final = 900
 """For a list, on a terminal: somebody may have to log in. The codes of such logins last as long."""
@@ -44,8 +44,8 @@ class Kubectl:
     def get(self, *arguments: str) -> str:
         return self.output(f"list {arguments[0]}", "get", *arguments)
 
-    def items(self, *arguments: str) -> list[dict[str, Any]]:
-        items: list[dict[str, Any]] = json.loads(self.get(*arguments, "--output=json"))["items"]
+    def items(self, *arguments: str) -> list[KubeObject]:
+        items: list[KubeObject] = json.loads(self.get(*arguments, "--output=json"))["items"]
         return items
 
     def output(self, what: str, verb: str, *arguments: str, text: str = "") -> str:

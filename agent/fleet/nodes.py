@@ -6,10 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
+from agent.exporters.json import Document
 from agent.model.documents import MAX_LEVELS, is_deeper
 from agent.model.text import truncate
+
+KubeObject: TypeAlias = Mapping[str, Any]
+"""A Kubernetes object, or a part of one, as JSON."""
 
 FLEET_SCHEMA: Final = "nodeleak.fleet/v1"
 LABELS: Final = "app.kubernetes.io/name=nodeleak,app.kubernetes.io/component=agent"
@@ -58,12 +62,12 @@ class Target(NamedTuple):
         return f"agent pod {self.agent.name} is not running: {self.agent.not_running}"
 
 
-def agents_in(pods: Iterable[Mapping[str, Any]]) -> list[Agent]:
+def agents_in(pods: Iterable[KubeObject]) -> list[Agent]:
     """Return the agents, as `targets` needs them. An update may leave several on a node."""
     return [_agent(pod) for pod in sorted(pods, key=_usability)]
 
 
-def _agent(pod: Mapping[str, Any]) -> Agent:
+def _agent(pod: KubeObject) -> Agent:
     container = _container(pod)
     return Agent(
         node=pod["spec"].get("nodeName", ""),
@@ -75,7 +79,7 @@ def _agent(pod: Mapping[str, Any]) -> Agent:
     )
 
 
-def _usability(pod: Mapping[str, Any]) -> tuple[object, ...]:
+def _usability(pod: KubeObject) -> tuple[object, ...]:
     """Return a key by which the pod that can answer best comes last."""
     metadata = pod["metadata"]
     return (
@@ -87,18 +91,18 @@ def _usability(pod: Mapping[str, Any]) -> tuple[object, ...]:
     )
 
 
-def _container(pod: Mapping[str, Any]) -> str:
+def _container(pod: KubeObject) -> str:
     """Return the name of the agent's container: another one is a sidecar."""
     names: list[str] = [container["name"] for container in pod["spec"]["containers"]]
     return "nodeleak" if "nodeleak" in names else names[0]
 
 
-def _is_ready(pod: Mapping[str, Any]) -> bool:
+def _is_ready(pod: KubeObject) -> bool:
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
-def _not_running(pod: Mapping[str, Any], container: str) -> str | None:
+def _not_running(pod: KubeObject, container: str) -> str | None:
     """Return why no command can be run in the container, or None. A sidecar may wait meanwhile."""
     status = pod.get("status") or {}
     statuses = status.get("containerStatuses") or ()
@@ -166,7 +170,7 @@ class Answer:
         return "its output is not the expected document"
 
     @cached_property
-    def document(self) -> dict[str, Any] | None:
+    def document(self) -> Document | None:
         """The JSON document, which can be written as JSON again; None if there is none."""
         try:
             tree = json.loads(self.output)
@@ -177,9 +181,9 @@ class Answer:
             return None
         return tree
 
-    def entry(self) -> dict[str, Any]:
+    def entry(self) -> Document:
         """Return its part of a merged document."""
-        entry: dict[str, Any] = {"node": self.node, "exit_code": self.exit_code}
+        entry: Document = {"node": self.node, "exit_code": self.exit_code}
         if self.exit_code is None or self.document is None:
             return entry | {"error": self.reason}
         return entry | {"document": self.document}
@@ -208,6 +212,6 @@ def answer_of(node: str, code: int, output: str, errors: str) -> Answer:
     return Answer(node, None, error=error, lost=True)
 
 
-def merged(command: str, entries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def merged(command: str, entries: Iterable[Document]) -> Document:
     """Return the document of a command on several nodes. `entries`: their parts of it."""
     return {"schema": FLEET_SCHEMA, "command": command, "nodes": list(entries)}

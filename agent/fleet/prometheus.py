@@ -11,6 +11,7 @@ import requests
 
 from agent.config import UsageError
 from agent.deadline import Deadline
+from agent.exporters.json import Document
 from agent.exporters.json.status import SCHEMA, NodeState
 from agent.fleet.kubectl import Kubectl, KubectlError
 from agent.fleet.nodes import Target
@@ -239,7 +240,7 @@ def _status(target: Target, agents: Sequence[AgentSeries]) -> NodeStatus:
     return status_of(target, status, {"node": target.node, "exit_code": 0, "document": status})
 
 
-def document(agent: AgentSeries, node: str) -> dict[str, Any]:
+def document(agent: AgentSeries, node: str) -> Document:
     """Return `nodeleak.status/v1`.
 
     Raises ValueError, LookupError, OverflowError, OSError for what no agent exports.
@@ -293,7 +294,7 @@ def _brake(agent: AgentSeries) -> str | None:
     return "on" if any(readings) else "off"
 
 
-def _findings(agent: AgentSeries) -> list[dict[str, Any]]:
+def _findings(agent: AgentSeries) -> list[Document]:
     findings = [
         {
             "severity": sample.labels["severity"],
@@ -317,7 +318,7 @@ def _unavailable(agent: AgentSeries) -> list[dict[str, str]]:
     return unavailable
 
 
-def _networks(agent: AgentSeries) -> list[dict[str, Any]]:
+def _networks(agent: AgentSeries) -> list[Document]:
     def counts(metric: str, state: str = "") -> dict[str, int]:
         return {
             sample.labels["network"]: int(sample.value)

@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from agent.cli.output import DOCUMENTS, DONE, FOUND, UNAVAILABLE, show_progress, warn, write
 from agent.config import UsageError
+from agent.exporters.json import Document
 from agent.fleet import prometheus
 from agent.fleet.kubectl import Kubectl
 from agent.fleet.nodes import (
@@ -37,7 +38,7 @@ class NodeFormat(NamedTuple):
     """What the command on each node is told."""
     prints_each: bool
     """Whether each answer is printed when it arrives."""
-    write_all: Callable[[str, Iterable[Mapping[str, Any]]], None]
+    write_all: Callable[[str, Iterable[Document]], None]
     """Prints the entries of all nodes, after all have answered."""
 
 

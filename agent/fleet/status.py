@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from agent.exporters.json import Document
 from agent.exporters.json.status import SCHEMA, Malformed, NodeState, checked
 from agent.exporters.text.layout import as_text, grid
 from agent.fleet.nodes import Answer, Target, natural_order
@@ -40,21 +41,19 @@ class NodeStatus(NamedTuple):
     """Its version, or what is wrong with it."""
     text: str
     """Findings, or why there are none."""
-    entry: Mapping[str, Any]
+    entry: Document
     """Its part of the merged document."""
-    document: Mapping[str, Any] | None = None
+    document: Document | None = None
     """What its agent reported; None: it gave no report."""
     complete: bool = False
     """Whether the agent read everything, recently."""
 
     @property
-    def networks(self) -> Sequence[Mapping[str, Any]]:
+    def networks(self) -> Sequence[Document]:
         return self.document["networks"] if self.document else ()
 
 
-def unknown(
-    target: Target, agent: str, reason: str, entry: Mapping[str, Any] | None = None
-) -> NodeStatus:
+def unknown(target: Target, agent: str, reason: str, entry: Document | None = None) -> NodeStatus:
     """Return the status of a node that gave no report. `agent`: what is wrong with its agent."""
     if entry is None:
         entry = Answer(target.node, None, error=reason).entry()
@@ -85,7 +84,7 @@ def node_status(target: Target, answer: Answer) -> NodeStatus:
         return unknown(target, "unreadable", f"cannot read its {SCHEMA}: {truncate(error)}", entry)
 
 
-def status_of(target: Target, document: Mapping[str, Any], entry: Mapping[str, Any]) -> NodeStatus:
+def status_of(target: Target, document: Document, entry: Document) -> NodeStatus:
     """Return the status of a node from the document of its agent, which is well formed."""
     state = document["state"]
     agent = truncate(document["version"], _MAX_CELL)
@@ -113,7 +112,7 @@ def status_of(target: Target, document: Mapping[str, Any], entry: Mapping[str, A
     )
 
 
-def _problems(document: Mapping[str, Any]) -> Iterator[str]:
+def _problems(document: Document) -> Iterator[str]:
     """Yield why the findings may not be all, and what is no finding."""
     if halted := document["cleanup"]["halted"]:
         yield f"critical: cleanup halted: {halted}"
@@ -132,16 +131,16 @@ def _problems(document: Mapping[str, Any]) -> Iterator[str]:
         yield truncate(document["headline"])
 
 
-def _finding(finding: Mapping[str, Any]) -> str:
+def _finding(finding: Document) -> str:
     count = "" if finding["count"] == 1 else f"{format_number(finding['count'])} "
     return f"{finding['severity']}: {count}{finding['detector']}"
 
 
-def _age(document: Mapping[str, Any]) -> str:
+def _age(document: Document) -> str:
     return format_age(timedelta(seconds=min(max(document["report"]["age_seconds"], 0), _YEAR)))
 
 
-def _cleanup(cleanup: Mapping[str, Any]) -> str:
+def _cleanup(cleanup: Document) -> str:
     words = {True: "can release", False: "cannot release", None: "unknown"}
     text = f"{cleanup['mode']}, {words[cleanup['release_possible']]}"
     return ": ".join(filter(None, [text, ", ".join(cleanup["why_not"])]))
@@ -174,7 +173,7 @@ def status_table(statuses: Sequence[NodeStatus], *, wide: bool) -> Iterator[str]
     yield from grid([heads, *cells])
 
 
-def _row(status: NodeStatus, network: Mapping[str, Any] | None) -> dict[str, str]:
+def _row(status: NodeStatus, network: Document | None) -> dict[str, str]:
     numbers = {key: format_number(value) for key, value in (network or {}).items() if key != "name"}
     return {
         "NODE": status.target.node,
@@ -192,7 +191,7 @@ def _row(status: NodeStatus, network: Mapping[str, Any] | None) -> dict[str, str
     }
 
 
-def _releasable(network: Mapping[str, Any] | None) -> str:
+def _releasable(network: Document | None) -> str:
     """Return a number; it is not counted where the agent may only observe."""
     count: int | None = network["releasable"] if network else None
     return "-" if count is None else format_number(count)
@@ -202,7 +201,7 @@ def _cell(row: Mapping[str, str], head: str, *, wide: bool) -> str:
     return row[head] if wide and head in _UNLIMITED_COLUMNS else truncate(row[head], _MAX_CELL)
 
 
-def _brakes(documents: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def _brakes(documents: Iterable[Document]) -> Iterator[str]:
     """Yield what the agents say of the brake, unless it is off."""
     brakes = Counter(document["cleanup"]["brake"] for document in documents)
     total = format_number(brakes.total())

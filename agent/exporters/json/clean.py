@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.journal_store import JOURNAL_SCHEMA, file_document
 from agent.cleanup.plan import Plan, make_plan
+from agent.exporters.json import Document
 from agent.exporters.json.scan import unavailable_sources
 from agent.exporters.release_commands import ON_NODE, Release
 from agent.model.release import RESULTS, BlockedBy, Blocker, Cleaning, Outcome, Verdict
@@ -17,7 +18,7 @@ from agent.model.text import rfc3339
 _SCHEMA: Final = "nodeleak.clean/v1"
 
 
-def clean_document(cleaning: Cleaning, release: Release = ON_NODE) -> dict[str, Any]:
+def clean_document(cleaning: Cleaning, release: Release = ON_NODE) -> Document:
     """Return a cleanup. `release`: how addresses are released from where it is read."""
     tally = cleaning.tally()
     return {
@@ -86,7 +87,7 @@ def stopping(cleaning: Cleaning, release: Release) -> list[Blocker]:
     return [blocker for blocker in cleaning.blockers if blocker.by not in overcome]
 
 
-def _next(cleaning: Cleaning, release: Release) -> Iterator[dict[str, Any]]:
+def _next(cleaning: Cleaning, release: Release) -> Iterator[Document]:
     """Yield the commands that release, in their order, and what to check before each."""
     if any(not blocker.network for blocker in stopping(cleaning, release)):
         return
@@ -99,11 +100,11 @@ def _next(cleaning: Cleaning, release: Release) -> Iterator[dict[str, Any]]:
         }
 
 
-def _blocker(blocker: Blocker) -> dict[str, Any]:
+def _blocker(blocker: Blocker) -> Document:
     return {"by": blocker.by.value, "why": blocker.why, "network": blocker.network or None}
 
 
-def _address(outcome: Outcome, reservation: Reservation, cleaning: Cleaning) -> dict[str, Any]:
+def _address(outcome: Outcome, reservation: Reservation, cleaning: Cleaning) -> Document:
     age = cleaning.taken_at - reservation.mtime
     return {
         "network": reservation.network,
@@ -134,12 +135,12 @@ def _setting(outcome: Outcome) -> str | None:
     return " ".join(dict.fromkeys(" ".join(settings).split()))
 
 
-def journal_document(journal: Journal) -> dict[str, Any]:
+def journal_document(journal: Journal) -> Document:
     entries = [_entry(entry) for entry in journal.entries]
     return {"schema": JOURNAL_SCHEMA, "entries": entries, "damage": list(journal.damage)}
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
+def _entry(entry: Entry) -> Document:
     return {
         "entry": entry.name,
         "at": rfc3339(entry.at),

@@ -5,10 +5,11 @@ Text and page are made from the former.
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from agent.checks.devices.resources import resource_states
 from agent.checks.devices.view import DeviceView
+from agent.exporters.json import Document
 from agent.exporters.json.status import SCHEMA, NodeState
 from agent.exporters.summary import headline, state_of
 from agent.model.assessment import ClassifiedReservation, State
@@ -26,7 +27,7 @@ from agent.model.text import rfc3339
 _SCHEMA: Final = "nodeleak.scan/v1"
 
 
-def scan_document(report: Report) -> dict[str, Any]:
+def scan_document(report: Report) -> Document:
     """Return the document. Times are UTC in RFC 3339; what is not known is null, never 0."""
     snapshot = report.assessment.snapshot
     reservations = sorted_reservations(report.assessment.reservations)
@@ -64,7 +65,7 @@ def address_order(
     return network, not is_address, numbered(name) if is_address else (0, 0), name
 
 
-def _network(network: NetworkSummary) -> dict[str, Any]:
+def _network(network: NetworkSummary) -> Document:
     return {
         "name": network.name,
         "ranges": None
@@ -80,8 +81,8 @@ def _network(network: NetworkSummary) -> dict[str, Any]:
     }
 
 
-def _reservation(classified: ClassifiedReservation, report: Report) -> dict[str, Any]:
-    document: dict[str, Any] = {
+def _reservation(classified: ClassifiedReservation, report: Report) -> Document:
+    document: Document = {
         "network": classified.network,
         "ip": classified.name,
         "container_id": None,
@@ -104,7 +105,7 @@ def _reservation(classified: ClassifiedReservation, report: Report) -> dict[str,
     return document
 
 
-def _devices(snapshot: Snapshot) -> list[dict[str, Any]] | None:
+def _devices(snapshot: Snapshot) -> list[Document] | None:
     try:
         states = resource_states(DeviceView.of(snapshot))
     except InsufficientData:
@@ -131,7 +132,7 @@ def _time(at: datetime | None) -> str | None:
     return None if at is None else rfc3339(at)
 
 
-def _finding(tracked: TrackedFinding) -> dict[str, Any]:
+def _finding(tracked: TrackedFinding) -> Document:
     finding = tracked.finding
     return {
         "detector": finding.detector,
@@ -163,7 +164,7 @@ def status_document(
     age: float,
     interval: float,
     alive: bool,
-) -> dict[str, Any]:
+) -> Document:
     """Return `nodeleak.status/v1`.
 
     `age`: seconds since the snapshot was begun. `interval`: seconds between two syncs. `alive`:
@@ -193,9 +194,7 @@ def status_document(
     }
 
 
-def _network_status(
-    network: NetworkSummary, releasable: Mapping[str, int] | None
-) -> dict[str, Any]:
+def _network_status(network: NetworkSummary, releasable: Mapping[str, int] | None) -> Document:
     """`releasable`: by network, 0 for others; None: not known, or nothing may be released here."""
     states = network.states or {}
     return {
@@ -208,7 +207,7 @@ def _network_status(
     }
 
 
-def _finding_counts(findings: Iterable[TrackedFinding]) -> Iterator[dict[str, Any]]:
+def _finding_counts(findings: Iterable[TrackedFinding]) -> Iterator[Document]:
     groups: dict[tuple[str, str], list[TrackedFinding]] = {}
     for tracked in findings:
         if tracked.confirmed:

@@ -5,6 +5,7 @@ The daemon and the commands that read it share its shape.
 
 from typing import Any, Final
 
+from agent.exporters.json import Document
 from agent.model.text import escape
 from agent.model.word import Word
 
@@ -81,16 +82,16 @@ class NodeState(Word):
     )
 
 
-def no_report(why: str) -> dict[str, Any]:
+def no_report(why: str) -> Document:
     return {"schema": SCHEMA, "state": NodeState.NO_REPORT.value, "why": escape(why)}
 
 
-def checked(answer: Any) -> dict[str, Any]:
+def checked(answer: Any) -> Document:
     """Return the keys of an untrusted answer that are known, without control characters.
 
     Raises Malformed.
     """
-    document: dict[str, Any] = _checked(answer, SHAPE)
+    document: Document = _checked(answer, SHAPE)
     if document["schema"] != SCHEMA or document["state"] not in set(NodeState) - {
         NodeState.NO_REPORT
     }:

@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from agent.checks.detector import Step
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.plan import Plan
 from agent.cleanup.restore import Restoration
+from agent.exporters.json import Document
 from agent.exporters.json.clean import (
     clean_document,
     is_read_only,
@@ -103,7 +104,7 @@ def clean_table(
     yield from _totals(cleaning, document)
 
 
-def _table(document: dict[str, Any], view: TableView, *, whole: bool) -> Iterator[str]:
+def _table(document: Document, view: TableView, *, whole: bool) -> Iterator[str]:
     """`whole`: a row for each address, however many there are."""
     rows = _rows(document, view)
     if whole or len(rows) <= _SCREENFUL:
@@ -122,7 +123,7 @@ def _table(document: dict[str, Any], view: TableView, *, whole: bool) -> Iterato
     yield f"{more}RESERVED FOR is that of the oldest. {listed}"
 
 
-def _dry_run(cleaning: Cleaning, document: dict[str, Any], view: TableView) -> Iterator[str]:
+def _dry_run(cleaning: Cleaning, document: Document, view: TableView) -> Iterator[str]:
     """Say that nothing was changed, and which commands release what follows, or why none does."""
     blockers = stopping(cleaning, view.release)
     plan = next_plan(cleaning)
@@ -154,7 +155,7 @@ def _steps(cleaning: Cleaning, view: TableView) -> Iterator[str]:
     yield from numbered_steps(steps, view.columns)
 
 
-def _outlook(plan: Plan, document: dict[str, Any]) -> str:
+def _outlook(plan: Plan, document: Document) -> str:
     """Say how many addresses can be released, and of the networks how many are free then."""
     now = sum(batch.count for batch in plan.batches if batch.at_once)
     later = plan.count - now
@@ -185,7 +186,7 @@ def _scope(blockers: Sequence[Blocker]) -> str:
     return "here" if None in networks else f"in network {', '.join(filter(None, networks))}"
 
 
-def _rows(document: dict[str, Any], view: TableView) -> list[AddressRow]:
+def _rows(document: Document, view: TableView) -> list[AddressRow]:
     """Return the addresses in the order of the view, each with its reasons in the verdict."""
     addresses = sorted(
         document["addresses"], key=lambda row: address_order(row["network"], row["ip"])
@@ -211,7 +212,7 @@ class _Why(NamedTuple):
     setting: str | None = None
 
 
-def _reasons(document: dict[str, Any], *, verbose: bool) -> Iterator[str]:
+def _reasons(document: Document, *, verbose: bool) -> Iterator[str]:
     """List each reason once, with its addresses: often all have the same one."""
     ips: dict[_Why, dict[str, None]] = {}
     for row in document["addresses"]:
@@ -252,7 +253,7 @@ def _reason(why: _Why, ips: Sequence[str], *, verbose: bool) -> str:
     return f"{why.label} ({listed}): {why.text}{override}"
 
 
-def _totals(cleaning: Cleaning, document: dict[str, Any]) -> Iterator[str]:
+def _totals(cleaning: Cleaning, document: Document) -> Iterator[str]:
     if document["addresses"]:
         yield ", ".join(_counts(cleaning, document))
     elif not (document["unavailable"] or document["passed_over"]):
@@ -267,7 +268,7 @@ def _totals(cleaning: Cleaning, document: dict[str, Any]) -> Iterator[str]:
             yield f"Free addresses in {network['network']}: {free}"
 
 
-def _counts(cleaning: Cleaning, document: dict[str, Any]) -> Iterator[str]:
+def _counts(cleaning: Cleaning, document: Document) -> Iterator[str]:
     """Count the requested verdict even where it is 0, and the others where there are any."""
     blockers = [
         blocker for blocker in cleaning.blockers if blocker.by is not BlockedBy.NO_CLEANUP_NETWORK

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from agent.exporters import summary
 from agent.exporters.advice import advice
+from agent.exporters.json import Document
 from agent.exporters.json.scan import scan_document
 from agent.exporters.json.status import NodeState
 from agent.exporters.rows import DEVICE_HEADS, device_rows
@@ -90,7 +91,7 @@ def header(report: Report, columns: int | None) -> Iterator[str]:
         yield from fill(f"Incomplete: {missing}", columns)
 
 
-def _network_row(network: Mapping[str, Any]) -> list[str]:
+def _network_row(network: Document) -> list[str]:
     ranges = "?" if network["ranges"] is None else ", ".join(network["ranges"])
     if network["not_in_use"]:
         ranges = "-"
@@ -121,7 +122,7 @@ def _notes_on_counts(networks: Iterable[NetworkSummary]) -> Iterator[str]:
             yield f"{network.name}: {files} outside of the range."
 
 
-def _reservations(document: Mapping[str, Any], view: TableView, *, whole: bool) -> Iterator[str]:
+def _reservations(document: Document, view: TableView, *, whole: bool) -> Iterator[str]:
     """`whole`: list every address, also those that findings name."""
     rows = _rows(document, view, whole=whole)
     if not rows:
@@ -139,7 +140,7 @@ def _omitted(count: int, indent: str = "") -> Iterator[str]:
         yield f"{indent}… and {count} more: use -v to list all"
 
 
-def _rows(document: Mapping[str, Any], view: TableView, *, whole: bool) -> list[AddressRow]:
+def _rows(document: Document, view: TableView, *, whole: bool) -> list[AddressRow]:
     """Return the addresses to list, in the order of the view.
 
     `whole`: also leaks, and the addresses that findings name.

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
+from agent.exporters.json import Document
 from agent.exporters.json.status import NodeState
 from agent.exporters.text.layout import (
     as_text,
@@ -30,7 +31,7 @@ _POSSIBLE: Final = {
 
 
 @as_text
-def status_line(document: dict[str, Any]) -> Iterator[str]:
+def status_line(document: Document) -> Iterator[str]:
     """Write `nodeleak.status/v1` on one line: time, node, state, headline, what is unavailable."""
     if document["state"] == NodeState.NO_REPORT:
         yield _NO_STATUS.format(why=document["why"])
@@ -43,7 +44,7 @@ def status_line(document: dict[str, Any]) -> Iterator[str]:
 
 
 @as_text
-def status_table(document: dict[str, Any], columns: int | None) -> Iterator[str]:
+def status_table(document: Document, columns: int | None) -> Iterator[str]:
     """Write `nodeleak.status/v1`, which is untrusted and well formed."""
     if document["state"] == NodeState.NO_REPORT:
         yield from fill(_NO_STATUS.format(why=document["why"]), columns)
@@ -81,7 +82,7 @@ def status_table(document: dict[str, Any], columns: int | None) -> Iterator[str]
     yield from command_list("For more:", ["nodeleak scan", *commands], indent="")
 
 
-def _head(document: dict[str, Any], columns: int | None) -> Iterator[str]:
+def _head(document: Document, columns: int | None) -> Iterator[str]:
     report = document["report"]
     age = _duration(report["age_seconds"])
     when = f"checked {age} ago (every {_duration(report['interval_seconds'])})"
@@ -97,7 +98,7 @@ def _duration(seconds: float) -> str:
     return format_age(timedelta(seconds=min(seconds, _YEAR)))
 
 
-def _cleanup(cleanup: dict[str, Any], columns: int | None) -> Iterator[str]:
+def _cleanup(cleanup: Document, columns: int | None) -> Iterator[str]:
     networks = ", ".join(cleanup["networks"])
     possible = cleanup["release_possible"]
     is_off = cleanup["mode"] == "off" and not cleanup["halted"]

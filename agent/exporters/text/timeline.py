@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
+from agent.exporters.json import Document
 from agent.exporters.rows import event_time
 from agent.exporters.text.layout import as_text, by_reason, fill, fill_each, section
 from agent.model.text import format_age, join_names
@@ -26,7 +27,7 @@ _APPROXIMATE: Final = (
 
 @as_text
 def timeline_table(
-    timeline: dict[str, Any],
+    timeline: Document,
     since: timedelta | None,
     *,
     verbose: bool = False,
@@ -77,7 +78,7 @@ def _table(rows: Sequence[tuple[str, str]], columns: int | None) -> Iterator[str
         yield from fill(text, columns, first=f"{time:<{width}}", rest=" " * width)
 
 
-def _rows(events: Sequence[dict[str, Any]], *, verbose: bool) -> Iterator[tuple[str, str]]:
+def _rows(events: Sequence[Document], *, verbose: bool) -> Iterator[tuple[str, str]]:
     """Yield the time and the text of each event. Of a long run, the last row names the others."""
     for what, same in groupby(events, key=lambda event: event["what"]):
         run = list(same)
@@ -91,10 +92,10 @@ def _rows(events: Sequence[dict[str, Any]], *, verbose: bool) -> Iterator[tuple[
             yield _marked_time(run[-1]), text
 
 
-def _shortened(run: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _shortened(run: Iterable[Document]) -> tuple[list[Document], list[Document]]:
     """Return the events that are printed in full, and those that are only named."""
-    shown: list[dict[str, Any]] = []
-    more: list[dict[str, Any]] = []
+    shown: list[Document] = []
+    more: list[Document] = []
     counts: Counter[str] = Counter()
 
     for event in run:
@@ -109,6 +110,6 @@ def _shortened(run: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], lis
     return shown, more
 
 
-def _marked_time(event: dict[str, Any]) -> str:
+def _marked_time(event: Document) -> str:
     mark = " " if event["exact"] else "~"
     return f"{mark}{event_time(event)}"

@@ -9,10 +9,11 @@ from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from os.path import commonprefix
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from agent.cleanup.journal import Entry, Journal
 from agent.exporters.advice import advice, description, runbook
+from agent.exporters.json import Document
 from agent.exporters.json.scan import scan_document
 from agent.exporters.json.status import NodeState
 from agent.exporters.range_map import LOOKS, by_severity, network_maps
@@ -93,7 +94,7 @@ class Page:
         return body.encode(), headers
 
 
-def _view(report: Report, releases: Releases, *, alive: bool) -> dict[str, Any]:
+def _view(report: Report, releases: Releases, *, alive: bool) -> Document:
     document = scan_document(report)
     pods = report.assessment.snapshot.pods
     return {
@@ -143,7 +144,7 @@ def _free_addresses(network: NetworkSummary) -> str:
     return f"{network.name}: {format_number(network.free)} of {usable} free."
 
 
-def _findings(report: Report, entries: "Iterable[Entry] | Unavailable") -> list[dict[str, Any]]:
+def _findings(report: Report, entries: "Iterable[Entry] | Unavailable") -> list[Document]:
     """Group the findings by detector; the group with the most urgent finding comes first."""
     journal = Journal() if isinstance(entries, Unavailable) else Journal(tuple(entries))
     release = replace(release_here(os.environ), journal=journal)
@@ -164,7 +165,7 @@ def _findings(report: Report, entries: "Iterable[Entry] | Unavailable") -> list[
     return groups
 
 
-def _networks(report: Report, document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _networks(report: Report, document: Document) -> Iterator[Document]:
     for network, network_map in zip(document["networks"], network_maps(report), strict=True):
         rows = {
             row["ip"]: row for row in document["reservations"] if row["network"] == network["name"]
@@ -177,7 +178,7 @@ def _networks(report: Report, document: dict[str, Any]) -> Iterator[dict[str, An
         }
 
 
-def _devices(snapshot: Snapshot) -> dict[str, Any]:
+def _devices(snapshot: Snapshot) -> Document:
     """Return the rows of the table, or why there are none, and whether that is by configuration."""
     try:
         return {"rows": device_rows(snapshot), "why": "", "disabled": False}

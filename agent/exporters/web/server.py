@@ -11,10 +11,12 @@ from http import HTTPStatus
 from ipaddress import ip_address
 from threading import Lock
 from time import monotonic  # noqa: TID251 (the age of a report, which is no data)
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from agent.exporters.json import Document
 from agent.exporters.json.scan import scan_document
 from agent.exporters.web.connections import (
     CLIENT_CERTIFICATE,
@@ -47,7 +49,6 @@ _ALWAYS: Final = (
     ("X-Content-Type-Options", "nosniff"),
 )
 _NO_SYNC: Final = "no sync yet"
-StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 
 
 class CleanupFacts(NamedTuple):
@@ -81,7 +82,7 @@ class Documents(NamedTuple):
     """Whether the daemon still syncs."""
     facts: Callable[[Report], CleanupFacts]
     """Called in each sync, by the thread that exports."""
-    status: Callable[[Report, Mapping[str, object], float], dict[str, Any]]
+    status: Callable[[Report, Mapping[str, object], float], Document]
     """Makes `nodeleak.status/v1` of a report, what is said of cleanup, and the age in seconds."""
     page: Page | None
     """None: there is no page."""
@@ -136,7 +137,7 @@ class HttpExporter:
         if self._certificates:  # last, so that a bug in it leaves no report behind
             self._certificates.reload()
 
-    def _answer(self, environ: dict[str, Any], start: StartResponse) -> list[bytes]:
+    def _answer(self, environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
         path = environ["PATH_INFO"]
         try:
             response = self._response(path, environ)
@@ -152,7 +153,7 @@ class HttpExporter:
         start(f"{response.status.value} {response.status.phrase}", headers)
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [response.body]
 
-    def _response(self, path: str, environ: dict[str, Any]) -> Response:
+    def _response(self, path: str, environ: WSGIEnvironment) -> Response:
         if refusal := self._refusal(path, environ):
             return refusal
         match path:
@@ -170,7 +171,7 @@ class HttpExporter:
             case _:
                 return _not_found()
 
-    def _refusal(self, path: str, environ: dict[str, Any]) -> Response | None:
+    def _refusal(self, path: str, environ: WSGIEnvironment) -> Response | None:
         is_here = is_loopback(environ["REMOTE_ADDR"])
         has_certificate = is_here or environ[CLIENT_CERTIFICATE] or path in PROBES
         if self._needs_certificate and not has_certificate:
@@ -179,7 +180,7 @@ class HttpExporter:
             return _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed")
         return self._private(path, environ, is_here=is_here)
 
-    def _private(self, path: str, environ: dict[str, Any], *, is_here: bool) -> Response | None:
+    def _private(self, path: str, environ: WSGIEnvironment, *, is_here: bool) -> Response | None:
         """Refuse other machines, and host names.
 
         Anybody can point a name at this machine (DNS rebinding).
@@ -194,7 +195,7 @@ class HttpExporter:
             return _text(HTTPStatus.FORBIDDEN, text)
         return None
 
-    def _rendered(self, path: str, environ: dict[str, Any]) -> Response:
+    def _rendered(self, path: str, environ: WSGIEnvironment) -> Response:
         with _turn(self._rendering[path], environ[PATIENCE]) as is_mine:
             if not is_mine:
                 return _text(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests wait for this")
@@ -206,7 +207,7 @@ class HttpExporter:
                 case _:
                     return self._json(path)
 
-    def _exposition(self, environ: dict[str, Any]) -> Response:
+    def _exposition(self, environ: WSGIEnvironment) -> Response:
         headers: dict[str, str] = {}
 
         def start(_status: str, sent: list[tuple[str, str]]) -> None:
