@@ -35,11 +35,13 @@ QUERIES: Final[Mapping[str, str]] = {
     " and nodeleak_last_sync_timestamp_seconds offset 10m",
 }
 """All of them, for the whole fleet. `CLUSTER`: a matcher of the cluster, if one is chosen."""
+
 _PIECE: Final = 64 * 1024  # bytes
 _MAX_RESPONSE: Final = 128 * 1024 * 1024
 """Bytes: for 15,000 nodes, the largest response has a third of it."""
 _EXTRA_SECONDS: Final = 1.0
 """For a whole response, more than for each read, whose message is the better one."""
+
 _METRIC_LABELS: Final = {
     *("__name__", "network", "state", "detector", "severity", "phase", "source", "stage"),
     *("mode", "version", "commit", "python_version"),
@@ -49,8 +51,11 @@ _SEVERITIES: Final = [each.value for each in (Severity.CRITICAL, Severity.WARNIN
 
 
 class Sample(NamedTuple):
+    """One value of a series."""
+
     labels: Mapping[str, str]
     at: float
+    """When Prometheus evaluated the query, by its clock: Unix time."""
     value: float
 
 
@@ -83,6 +88,7 @@ class Server(NamedTuple):
 
 
 def by_url(address: str, seconds: float) -> Server:
+    """Return the Prometheus at a URL. `seconds`: how long it may be silent."""
     url = address.rstrip("/")
     deadline = Deadline(url, seconds + _EXTRA_SECONDS)
 
@@ -102,7 +108,10 @@ def by_url(address: str, seconds: float) -> Server:
 
 
 def through_api_server(service: str, kubectl: Kubectl, seconds: float) -> Server:
-    """`service`: such as `monitoring/prometheus:9090`."""
+    """Return a Prometheus in the cluster, reached through the API server's proxy.
+
+    `service`: such as `monitoring/prometheus:9090`. `seconds`: for a response.
+    """
     namespace, _, name = service.partition("/")
     proxy = f"/api/v1/namespaces/{namespace}/services/{name}/proxy{_PATH}"
     timeout = f"--request-timeout={seconds:g}s"
@@ -145,6 +154,7 @@ def statuses(
         agents = _by_agent(samples)
     except ValueError as error:
         raise KubectlError(f"{server.address}: {error}") from error
+
     _check_clusters(agents, node_of)
     by_node: defaultdict[str, list[AgentSeries]] = defaultdict(list)
     for agent in agents:
@@ -187,6 +197,7 @@ def _by_agent(samples: Iterable[tuple[str, Sample]]) -> list[AgentSeries]:
                     f"Prometheus gives the agents the label {label}, which hides the one of their "
                     "metrics: give it another name in the scrape configuration, or set honor_labels"
                 )
+
         target = {name: text for name, text in labels.items() if name not in _METRIC_LABELS}
         agent = agents.setdefault(frozenset(target.items()), AgentSeries(target, defaultdict(list)))
         metric = labels.get("__name__", "").removeprefix("nodeleak_")
@@ -207,6 +218,7 @@ def _check_clusters(agents: Sequence[AgentSeries], node_of: Mapping[str, str]) -
             f"this Prometheus has agents of several clusters ({names}): "
             "add --prometheus-cluster=NAME"
         )
+
     strangers = [agent.node for agent in agents if agent.node not in node_of]
     if strangers and 2 * len(strangers) >= len(agents):
         example = truncate(json.dumps(min(strangers)))
@@ -219,6 +231,7 @@ def _check_clusters(agents: Sequence[AgentSeries], node_of: Mapping[str, str]) -
 
 
 def _status(target: Target, agents: Sequence[AgentSeries]) -> NodeStatus:
+    """Return the status of a node by the agents that Prometheus has on it: there should be one."""
     if not agents:
         reason = (
             "Prometheus has no metrics of its agent; to ask the agent itself: "
@@ -230,6 +243,7 @@ def _status(target: Target, agents: Sequence[AgentSeries]) -> NodeStatus:
         listed = ", ".join(sorted(map(truncate, names)))
         reason = f"Prometheus has several agents of this node: {listed}"
         return unknown(target, "ambiguous", reason)
+
     (agent,) = agents
     if not agent.samples["last_sync_timestamp_seconds"]:
         return unknown(target, "no report", "no report: the agent has not finished its first sync")
@@ -247,6 +261,7 @@ def document(agent: AgentSeries, node: str) -> Document:
     """
     if not agent.samples["sources"]:
         raise LookupError("Prometheus stores no nodeleak_source_up of it")
+
     last_sync = agent.samples["last_sync_timestamp_seconds"][-1]
     findings = _findings(agent)
     unavailable = _unavailable(agent)
@@ -257,9 +272,11 @@ def document(agent: AgentSeries, node: str) -> Document:
         state = NodeState.FINDINGS
     elif unavailable:
         state = NodeState.INCOMPLETE
+    elif any(each["detector"] == WAITING_PODS for each in findings):
+        state = NodeState.WAITING
     else:
-        waits = any(each["detector"] == WAITING_PODS for each in findings)
-        state = NodeState.WAITING if waits else NodeState.OK
+        state = NodeState.OK
+
     return {
         "schema": SCHEMA,
         "version": agent.label("build_info", "version"),
@@ -286,6 +303,7 @@ def document(agent: AgentSeries, node: str) -> Document:
 
 
 def _brake(agent: AgentSeries) -> str | None:
+    """Return `on`, `off` or `unknown`; None: the agent reads no brake."""
     if any(each.labels.get("source") == "brake" for each in agent.samples["unavailable"]):
         return "unknown"
     readings = [sample.value for sample in agent.samples["brake"]]
@@ -310,6 +328,7 @@ def _findings(agent: AgentSeries) -> list[Document]:
 
 
 def _unavailable(agent: AgentSeries) -> list[dict[str, str]]:
+    """Return the sources that were not read, and as `a check` that some check failed."""
     reason = "kubectl nodeleak scan says why"
     sources = sorted(sample.labels["source"] for sample in agent.samples["unavailable"])
     unavailable = [{"source": source, "why": reason} for source in sources]
@@ -319,6 +338,8 @@ def _unavailable(agent: AgentSeries) -> list[dict[str, str]]:
 
 
 def _networks(agent: AgentSeries) -> list[Document]:
+    """Return each network with its numbers; None: the agent does not export it."""
+
     def counts(metric: str, state: str = "") -> dict[str, int]:
         return {
             sample.labels["network"]: int(sample.value)
