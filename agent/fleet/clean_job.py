@@ -14,7 +14,7 @@ import yaml  # type: ignore[import-untyped]
 from agent.cli.output import DONE, warn, write
 from agent.config import UsageError, option, settings_of
 from agent.fleet.kubectl import Kubectl, KubectlError
-from agent.fleet.nodes import LABELS, KubeObject
+from agent.fleet.nodes import LABELS, KubeObject, agent_container
 from agent.fleet.session import Session, cluster_options
 from agent.model.text import escape, truncate
 
@@ -38,7 +38,7 @@ def print_or_run_job(arguments: argparse.Namespace) -> int:
     """Print the Job, or run it with `--run`. Return the exit code. Raises UsageError."""
     session = Session(arguments)
     (target,) = session.targets()
-    daemon_sets = session.kubectl.items("daemonsets", *session.agents_in, f"--selector={LABELS}")
+    daemon_sets = session.objects("daemonsets")
     namespaces = {each["metadata"]["namespace"] for each in daemon_sets}
     # A pool may have a second one, with other limits. The first one has the settings of the fleet.
     daemon_sets.sort(key=lambda each: str(each["metadata"].get("name")))
@@ -111,11 +111,7 @@ def _agent(containers: Sequence[KubeObject]) -> dict[str, Any]:
     """Return the agent's container alone: a sidecar never ends, and neither would the Job."""
     if not containers:
         raise LookupError("container")
-    agent = containers[0]
-    for container in containers:
-        if container["name"] == "nodeleak":
-            agent = container
-            break
+    agent = agent_container(containers)
     return {key: value for key, value in agent.items() if key not in _ONLY_DAEMON}
 
 

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -91,10 +91,15 @@ def _usability(pod: KubeObject) -> tuple[object, ...]:
     )
 
 
+def agent_container(containers: Sequence[KubeObject]) -> KubeObject:
+    """Return the agent's container: another one is a sidecar. Raises IndexError without any."""
+    named = (container for container in containers if container["name"] == "nodeleak")
+    return next(named, containers[0])
+
+
 def _container(pod: KubeObject) -> str:
-    """Return the name of the agent's container: another one is a sidecar."""
-    names: list[str] = [container["name"] for container in pod["spec"]["containers"]]
-    return "nodeleak" if "nodeleak" in names else names[0]
+    name: str = agent_container(pod["spec"]["containers"])["name"]
+    return name
 
 
 def _is_ready(pod: KubeObject) -> bool:

@@ -17,6 +17,7 @@ from agent.fleet.nodes import (
     LABELS,
     Agent,
     Answer,
+    KubeObject,
     Target,
     agents_in,
     merged,
@@ -36,8 +37,10 @@ class NodeFormat(NamedTuple):
 
     options: tuple[str, ...]
     """What the command on each node is told."""
+
     prints_each: bool
     """Whether each answer is printed when it arrives."""
+
     write_all: Callable[[str, Iterable[Document]], None]
     """Prints the entries of all nodes, after all have answered."""
 
@@ -55,6 +58,7 @@ NODE_FORMATS: Final[Mapping[str, NodeFormat]] = {
     "table": NodeFormat((), prints_each=True, write_all=lambda _command, _entries: None),
     **{name: _document(as_text) for name, as_text in DOCUMENTS.items()},
 }
+"""By the value of `--output`."""
 
 
 def _merged_status(as_text: Callable[[object], str], statuses: Sequence[NodeStatus]) -> str:
@@ -66,6 +70,7 @@ STATUS_FORMATS: Final[Mapping[str, Callable[[Sequence[NodeStatus]], str]]] = {
     "wide": lambda statuses: status_table(statuses, wide=True),
     **{name: partial(_merged_status, as_text) for name, as_text in DOCUMENTS.items()},
 }
+"""By the value of `--output`: how the status of nodes is written."""
 
 
 class Session:
@@ -73,11 +78,11 @@ class Session:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
-        cluster = {"--context": arguments.context, "--kubeconfig": arguments.kubeconfig}
-        self.kubectl = Kubectl(*_options(cluster), timeout=arguments.timeout.total_seconds())
-        self.agents_in = _options({"--namespace": arguments.namespace}) or ["--all-namespaces"]
+        cluster = _options(arguments, "context", "kubeconfig")
+        self.kubectl = Kubectl(*cluster, timeout=arguments.timeout.total_seconds())
 
     def context(self) -> str:
+        """Return the context of the kubeconfig that is used; empty without one, as in a pod."""
         return self._arguments.context or self.kubectl.context()
 
     def targets(self) -> list[Target]:
@@ -87,7 +92,8 @@ class Session:
         nodes = self._nodes(requested)
         agents: list[Agent] = []
         for node in requested or ("",):
-            agents += self._agents(node)
+            options = [f"--field-selector=spec.nodeName={node}"] if node else []
+            agents += agents_in(self.objects("pods", *options))
 
         # Somebody may have created pods that could answer for any node.
         namespaces = sorted({agent.namespace for agent in agents})
@@ -104,10 +110,12 @@ class Session:
         Raises UsageError and KubectlError.
         """
         names: Sequence[str] = self._arguments.nodes
+        # Without names and a selector, what is chosen is everything.
         selected = "" if names else self._nodes((), "--output=wide")
         everything = selected
         if names or self._arguments.selector:
             everything = self.kubectl.get("nodes", "--no-headers", "--output=wide")
+
         candidates = targets(everything if names else selected, ())
         chosen = _chosen(candidates, names)
         by_name = {target.node: target.node for target in targets(everything, ())}
@@ -117,18 +125,17 @@ class Session:
         """Return the lines of `kubectl get nodes`. No names: of all that `--selector` matches."""
         if names:
             return self.kubectl.get("nodes", *names, "--no-headers", "--ignore-not-found", *options)
+
         selectors = [CAN_RUN_AGENT]
         if self._arguments.selector:
             selectors.insert(0, self._arguments.selector)
         selector = f"--selector={','.join(selectors)}"
         return self.kubectl.get("nodes", selector, "--no-headers", *options)
 
-    def _agents(self, node: str) -> list[Agent]:
-        """Return the agents on a node; on every node if its name is empty."""
-        options = [*self.agents_in, f"--selector={LABELS}"]
-        if node:
-            options.append(f"--field-selector=spec.nodeName={node}")
-        return agents_in(self.kubectl.items("pods", *options))
+    def objects(self, kind: str, *options: str) -> list[KubeObject]:
+        """Return the objects of a kind, such as `daemonsets`, that have the labels of the agent."""
+        where = _options(self._arguments, "namespace") or ["--all-namespaces"]
+        return self.kubectl.items(kind, *where, f"--selector={LABELS}", *options)
 
     def run(
         self,
@@ -190,20 +197,15 @@ def _with_progress(futures: Sequence[Future[Answer]]) -> Iterator[Answer]:
         show_progress(f"{format_number(number)} of {total} agents answered …")
 
 
-def _options(values: Mapping[str, str | None]) -> list[str]:
-    """Return the options of kubectl that have a value."""
-    return [f"{name}={value}" for name, value in values.items() if value]
+def _options(arguments: argparse.Namespace, *names: str) -> list[str]:
+    """Return those of these options that have a value, for another command."""
+    values = {name: getattr(arguments, name) for name in names}
+    return [f"--{name}={value}" for name, value in values.items() if value]
 
 
 def cluster_options(arguments: argparse.Namespace) -> list[str]:
     """Return the options that say which cluster, and where its agents are, for another command."""
-    return _options(
-        {
-            "--context": arguments.context,
-            "--kubeconfig": arguments.kubeconfig,
-            "--namespace": arguments.namespace,
-        }
-    )
+    return _options(arguments, "context", "kubeconfig", "namespace")
 
 
 def _chosen(nodes: Sequence[Target], names: Sequence[str]) -> list[Target]:
@@ -234,6 +236,7 @@ def show_status(arguments: argparse.Namespace) -> int:
         chosen = session.targets()
         answers = session.run(chosen, ("status", "-o", "json"))
         statuses = list(map(node_status, chosen, answers))
+
     statuses = worst_first(statuses)
     write(STATUS_FORMATS[arguments.output](statuses))
     if not all(status.complete for status in statuses):
@@ -269,6 +272,7 @@ def run_on_nodes(arguments: argparse.Namespace) -> int:
     command = (arguments.command, *arguments.rest, *format_.options)
     answers = session.run(chosen, command, finished)
     format_.write_all(arguments.command, [answer.entry() for answer in answers])
+
     codes = {UNAVAILABLE if answer.exit_code is None else answer.exit_code for answer in answers}
     # Whatever else happened, it must not hide that a node was not read.
     return UNAVAILABLE if UNAVAILABLE in codes else max(codes, default=DONE)
@@ -279,6 +283,7 @@ def _print(answer: Answer, *, several: bool) -> None:
     prefix = f"{answer.node}: " if several else ""
     lines = [f"{prefix}{escape(line)}\n" for line in answer.output.splitlines()]
     write("".join(lines))
+
     errors = answer.error.splitlines()
     if not errors and answer.exit_code is None:
         errors = [answer.reason]
