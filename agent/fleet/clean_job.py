@@ -14,7 +14,7 @@ import yaml  # type: ignore[import-untyped]
 from agent.cli.output import DONE, warn, write
 from agent.config import UsageError, option, settings_of
 from agent.fleet.kubectl import Kubectl, KubectlError
-from agent.fleet.nodes import LABELS, KubeObject, agent_container
+from agent.fleet.nodes import LABELS, KubeObject, agent_container, container_state
 from agent.fleet.session import Session, cluster_options
 from agent.model.text import escape, truncate
 
@@ -38,6 +38,7 @@ def print_or_run_job(arguments: argparse.Namespace) -> int:
     """Print the Job, or run it with `--run`. Return the exit code. Raises UsageError."""
     session = Session(arguments)
     (target,) = session.targets()
+
     daemon_sets = session.objects("daemonsets")
     namespaces = {each["metadata"]["namespace"] for each in daemon_sets}
     # A pool may have a second one, with other limits. The first one has the settings of the fleet.
@@ -53,6 +54,7 @@ def print_or_run_job(arguments: argparse.Namespace) -> int:
             f"expected one DaemonSet with the labels {LABELS}, found: {found}",
             "choose one with --namespace",
         )
+
     job = clean_job(daemon_sets[0], target.node, arguments.rest, apply=arguments.apply)
     if arguments.run:
         return run_job(session.kubectl, job, arguments.timeout.total_seconds())
@@ -84,11 +86,13 @@ def clean_job(
             _mount_writable(spec, container)
     except (LookupError, TypeError) as error:
         raise UsageError(f"the DaemonSet has no {error}") from error
+
     spec |= {"containers": [container], "nodeName": node, "restartPolicy": "Never"}
     spec.pop("priorityClassName", None)  # it evicts no other pod
     # The kubelet checks these. The chart's DaemonSet excludes the nodes of a pool.
     for chosen_nodes in ("affinity", "nodeSelector"):
         spec.pop(chosen_nodes, None)
+
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -121,11 +125,9 @@ def _settings(container: KubeObject, options: Sequence[str]) -> list[str]:
     Without them, guards may be weaker.
     """
     overridden = {text.partition("=")[0] for text in options}
-    of_clean = {option(setting) for setting in settings_of("clean")}
-    shared = of_clean - overridden
-    arguments = container.get("args") or ()
+    shared = {option(setting) for setting in settings_of("clean")} - overridden
     settings: list[str] = []
-    for argument, following in pairwise([*arguments, ""]):
+    for argument, following in pairwise([*(container.get("args") or ()), ""]):
         name, equals, _ = argument.partition("=")
         if name in shared:
             settings.append(argument)
@@ -156,6 +158,7 @@ def _mount_writable(spec: KubeObject, container: KubeObject) -> None:
     mounts = [mount for mount in container["volumeMounts"] if mount["name"] in volumes]
     if not mounts:
         raise UsageError(f"the DaemonSet mounts no hostPath {_STORE}")
+
     for mount in mounts:
         mount["readOnly"] = False
 
@@ -194,33 +197,27 @@ def _wait(
     pod = ""
     reason = ""
     shown = ""
+
     for _ in range(max(1, round(timeout / _INTERVAL))):
         for each in kubectl.items("pods", namespace, f"--selector=job-name={job}"):
             pod = each["metadata"]["name"]
             status = each.get("status") or {}
-            state = _state(status, container)
+            state = container_state(status, container)
             if "terminated" in state:
                 return pod, state["terminated"]["exitCode"]
             reason = _reason(state.get("waiting") or status)
             if status.get("phase") == "Failed":
                 raise KubectlError(f"pod {pod} failed: {reason}")
+
             if reason not in {"", shown}:
                 shown = reason
                 warn(f"pod {pod} waits: {reason}")
         Event().wait(_INTERVAL)
+
     what_waits = f"pod {pod}" if pod else "it has no pod"
     event = _last_event(kubectl, namespace, pod or job)
     reasons = [text for text in (what_waits, reason, event) if text]
     raise KubectlError(f"Job {job} did not end within {timeout:g} s: {': '.join(reasons)}")
-
-
-def _state(status: KubeObject, container: str) -> KubeObject:
-    """Return the state of a container; empty: it has none yet."""
-    for each in status.get("containerStatuses") or ():
-        if each["name"] == container:
-            state: KubeObject = each["state"]
-            return state
-    return {}
 
 
 def _reason(status: KubeObject) -> str:

@@ -44,24 +44,29 @@ class Result(NamedTuple):
 
 
 def clean_nodes(arguments: argparse.Namespace) -> int:
+    """Clean the chosen nodes, or print what would be released; return the exit code."""
     return _apply(arguments) if arguments.apply else run_on_nodes(arguments)
 
 
 def _apply(arguments: argparse.Namespace) -> int:
+    """Ask, clean, and print what was done, also after an interruption. Raises UsageError."""
     session = Session(arguments)
     chosen = session.targets()
     skipped = {target.node: target.unreachable for target in chosen if target.unreachable}
     targets = reachable(chosen)
     _confirm(arguments, session, targets, skipped)
+
     format_ = NODE_FORMATS[arguments.output]
     results: dict[str, Result] = {}
     with _stopping() as stop:
         _clean(arguments, session, format_, results, targets, stop)
+
     pending = [target.node for target in targets if target.node not in results]
     reasons = skipped | dict.fromkeys(pending, "not asked: cleaning stopped before it")
     entries = [result.entry for result in results.values()]
     entries += [Answer(node, None, error=reason).entry() for node, reason in reasons.items()]
     format_.write_all("clean", sorted(entries, key=lambda entry: natural_order(entry["node"])))
+
     unexpected = _conclude(arguments, results, skipped, pending)
     # A node that is away does not hide an unexpected result: summary and document name it anyway.
     if unexpected or pending:
@@ -79,6 +84,7 @@ def _confirm(
     warn(*(f"{node} is skipped: {reason}" for node, reason in skipped.items()))
     if not targets:
         return
+
     shown = [target.node for target in targets[:_MAX_SHOWN]]
     if len(targets) > _MAX_SHOWN:
         shown.append("…")
@@ -87,6 +93,7 @@ def _confirm(
     nodes = f"{count_of(len(targets), 'node')}{where} ({', '.join(shown)})"
     waves = count_of(ceil(len(targets) / arguments.max_nodes), "wave")
     what = f"release leaked addresses on {nodes}, in {waves}"
+
     if arguments.yes:
         warn(what)
         return
@@ -190,6 +197,7 @@ def _conclude(
     if pending:
         counts.append(f"{format_number(len(pending))} not asked")
     warn(", ".join(counts))
+
     if unexpected:
         warn(f"unexpected results on {', '.join(unexpected)}: inspect them first")
     if pending:
@@ -247,6 +255,7 @@ def _surprise(exit_code: int, document: Document) -> str | None:
 
 
 def _summary(document: Document, released: int) -> str:
+    """Return on one line what a node released and refused, and how many addresses are free."""
     addresses = document["addresses"]
     if not addresses:
         return "nothing to release"
@@ -255,6 +264,7 @@ def _summary(document: Document, released: int) -> str:
     if reasons:
         counts = (f"{reason} ({format_number(n)})" for reason, n in sorted(reasons.items()))
         parts.append(f"refused: {', '.join(counts)}")
+
     for network in document["networks"]:
         before = format_number(network["free_before"])
         after = format_number(network["free_after"])

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from agent.cli import exit_code_of, version
 from agent.cli.candidates import COMPLETE
-from agent.cli.output import reflow
+from agent.cli.output import DONE, reflow, write
 from agent.cli.parser import COMMANDS as NODE_COMMANDS
 from agent.cli.parser import HELP_OPTIONS, Parser, options_of, see_help, value, with_command
 from agent.config import UsageError, duration_between, matching, positive
@@ -118,7 +118,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 def _complete(arguments: argparse.Namespace) -> int:
     from agent.fleet import completion
 
-    return completion.print_candidates(arguments.words, _SUMMARIES, parser_of)
+    write(completion.candidates(arguments.words, _SUMMARIES, parser_of).lines())
+    return DONE
 
 
 def parser_of(command: str) -> argparse.ArgumentParser:

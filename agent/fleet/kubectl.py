@@ -42,9 +42,11 @@ class Kubectl:
         return "" if code else output.strip()
 
     def get(self, *arguments: str) -> str:
+        """Return what `kubectl get` prints. Raises KubectlError."""
         return self.output(f"list {arguments[0]}", "get", *arguments)
 
     def items(self, *arguments: str) -> list[KubeObject]:
+        """Return the objects that `kubectl get` lists. Raises KubectlError."""
         items: list[KubeObject] = json.loads(self.get(*arguments, "--output=json"))["items"]
         return items
 

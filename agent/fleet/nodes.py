@@ -32,6 +32,7 @@ class Agent(NamedTuple):
     """The pod of the DaemonSet on a node."""
 
     node: str
+    """Empty: the pod is not scheduled yet."""
     namespace: str
     pod: str
     container: str
@@ -110,15 +111,20 @@ def _is_ready(pod: KubeObject) -> bool:
 def _not_running(pod: KubeObject, container: str) -> str | None:
     """Return why no command can be run in the container, or None. A sidecar may wait meanwhile."""
     status = pod.get("status") or {}
-    statuses = status.get("containerStatuses") or ()
-    states = {each["name"]: each["state"] for each in statuses}
-    state = states.get(container, {})
+    state = container_state(status, container)
     phase: str | None = status.get("phase")
     if "waiting" in state:
         return str(state["waiting"]["reason"])
     if "running" in state or phase == "Running":
         return None
     return phase or "no status yet"
+
+
+def container_state(status: KubeObject, container: str) -> KubeObject:
+    """Return the state of a container, from the status of its pod; empty: it has none yet."""
+    states = {each["name"]: each["state"] for each in status.get("containerStatuses") or ()}
+    state: KubeObject = states.get(container, {})
+    return state
 
 
 def targets(node_lines: str, agents: Iterable[Agent]) -> list[Target]:
@@ -182,6 +188,7 @@ class Answer:
             json.dumps(tree, allow_nan=False)  # Python reads NaN and 1e999, and nobody else does
         except (ValueError, RecursionError):
             return None
+
         if not isinstance(tree, dict) or is_deeper(tree, MAX_LEVELS):
             return None
         return tree
@@ -202,6 +209,7 @@ def answer_of(node: str, code: int, output: str, errors: str) -> Answer:
     if code and last not in lines:
         error = errors.strip() or f"kubectl exec ended with exit code {code}"
         return Answer(node, None, error=error)
+
     error = "\n".join(line for line in lines if line != last).strip()
     answer = Answer(node, code, output, error)
     # Every command prints something, and only a document begins with a brace.
@@ -210,6 +218,7 @@ def answer_of(node: str, code: int, output: str, errors: str) -> Answer:
         is_whole = answer.document is not None
     if code or is_whole:
         return answer
+
     # kubectl ends with 0 if the connection breaks, and 1.30 to 1.33 can lose what arrives at once.
     error = (
         "kubectl exec ended without the whole output: the connection was lost, or kubectl lost it"
