@@ -281,7 +281,7 @@ def document(agent: AgentSeries, node: str) -> Document:
         "schema": SCHEMA,
         "version": agent.label("build_info", "version"),
         "node": node,
-        "state": state.value,
+        "state": state,
         "headline": "Critical: cleanup halted" if is_halted else "",
         "report": {
             "taken_at": rfc3339(datetime.fromtimestamp(last_sync.value, UTC)),

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime
 from typing import Final
 
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.journal_store import JOURNAL_SCHEMA, file_document
 from agent.cleanup.plan import Plan, make_plan
 from agent.exporters.json import Document
-from agent.exporters.json.scan import unavailable_sources
+from agent.exporters.json.scan import time_or_null, unavailable_sources
 from agent.exporters.release_commands import ON_NODE, Release
 from agent.model.release import RESULTS, BlockedBy, Blocker, Cleaning, Outcome, Verdict
 from agent.model.snapshot import Reservation
@@ -40,7 +39,7 @@ def clean_document(cleaning: Cleaning, release: Release = ON_NODE) -> Document:
             for outcome in cleaning.outcomes
             for reservation in outcome.request.reservations
         ],
-        "verdicts": {verdict.value: tally[verdict] for verdict in RESULTS},
+        "verdicts": {verdict: tally[verdict] for verdict in RESULTS},
         "passed_over": [
             {"network": address.network or None, "ip": address.ip, "why": address.why}
             for address in cleaning.not_releasable
@@ -91,17 +90,19 @@ def _next(cleaning: Cleaning, release: Release) -> Iterator[Document]:
     """Yield the commands that release, in their order, and what to check before each."""
     if any(not blocker.network for blocker in stopping(cleaning, release)):
         return
+
+    following = next_release(cleaning, release)
     for batch in next_plan(cleaning).batches:
         yield {
-            "command": next_release(cleaning, release).apply(cleaning.node, batch),
+            "command": following.apply(cleaning.node, batch),
             "addresses": batch.count,
             "wait_seconds": batch.wait.total_seconds(),
-            "checks": list(dict.fromkeys(refusal.reason.value for refusal in batch.lifted)),
+            "checks": list(dict.fromkeys(refusal.reason for refusal in batch.lifted)),
         }
 
 
 def _blocker(blocker: Blocker) -> Document:
-    return {"by": blocker.by.value, "why": blocker.why, "network": blocker.network or None}
+    return {"by": blocker.by, "why": blocker.why, "network": blocker.network or None}
 
 
 def _address(outcome: Outcome, reservation: Reservation, cleaning: Cleaning) -> Document:
@@ -113,12 +114,12 @@ def _address(outcome: Outcome, reservation: Reservation, cleaning: Cleaning) -> 
         "pod": outcome.request.pod or None,
         "age_seconds": round(age.total_seconds(), 3),
         "cause": cleaning.causes.get(reservation.key),
-        "verdict": outcome.verdict.value,
-        "reason": outcome.refusals[0].reason.value if outcome.refusals else None,
+        "verdict": outcome.verdict,
+        "reason": outcome.refusals[0].reason if outcome.refusals else None,
         "why": "; ".join(refusal.why for refusal in outcome.refusals) or outcome.why or None,
         "setting": _setting(outcome),
         "refusals": [
-            {"reason": refusal.reason.value, "why": refusal.why, "setting": refusal.setting or None}
+            {"reason": refusal.reason, "why": refusal.why, "setting": refusal.setting or None}
             for refusal in outcome.refusals
         ],
         "entry": outcome.entry or None,
@@ -136,6 +137,7 @@ def _setting(outcome: Outcome) -> str | None:
 
 
 def journal_document(journal: Journal) -> Document:
+    """Return the journal, the oldest entry first, with the content of every removed file."""
     entries = [_entry(entry) for entry in journal.entries]
     return {"schema": JOURNAL_SCHEMA, "entries": entries, "damage": list(journal.damage)}
 
@@ -148,15 +150,11 @@ def _entry(entry: Entry) -> Document:
         "container_id": entry.container_id or None,
         "pod": entry.pod or None,
         "addresses": list(entry.ips),
-        "outcome": entry.verdict.value if entry.verdict else None,
+        "outcome": entry.verdict,
         "why": entry.why or None,
-        "restored": _time(entry.restored),
-        "restoring": _time(entry.restoring),
-        "halted": _time(entry.halted),
-        "resumed": _time(entry.resumed),
+        "restored": time_or_null(entry.restored),
+        "restoring": time_or_null(entry.restoring),
+        "halted": time_or_null(entry.halted),
+        "resumed": time_or_null(entry.resumed),
         "files": [file_document(image) for image in entry.files],
     }
-
-
-def _time(at: datetime | None) -> str | None:
-    return rfc3339(at) if at else None

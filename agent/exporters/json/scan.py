@@ -4,7 +4,7 @@ Text and page are made from the former.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from agent.checks.devices.resources import resource_states
@@ -13,15 +13,10 @@ from agent.exporters.json import Document
 from agent.exporters.json.status import SCHEMA, NodeState
 from agent.exporters.summary import headline, state_of
 from agent.model.assessment import ClassifiedReservation, State
-from agent.model.finding import TrackedFinding, total
+from agent.model.finding import Severity, TrackedFinding, total
 from agent.model.ranges import numbered
 from agent.model.report import NetworkSummary, Report
-from agent.model.snapshot import (
-    InsufficientData,
-    Reservation,
-    Snapshot,
-    Unavailable,
-)
+from agent.model.snapshot import InsufficientData, Reservation, Snapshot, Unavailable
 from agent.model.text import rfc3339
 
 _SCHEMA: Final = "nodeleak.scan/v1"
@@ -46,6 +41,7 @@ def scan_document(report: Report) -> Document:
 
 
 def unavailable_sources(unavailable: Iterable[Unavailable]) -> list[dict[str, str]]:
+    """Return each source with the reason, as every document has them."""
     return [{"source": source.source, "why": source.why} for source in unavailable]
 
 
@@ -62,21 +58,21 @@ def sorted_reservations(
 def address_order(
     network: str, name: str, *, is_address: bool = True
 ) -> tuple[str, bool, tuple[int, int], str]:
+    """Return a sort key. `is_address`: whether the name is an IP address."""
     return network, not is_address, numbered(name) if is_address else (0, 0), name
 
 
 def _network(network: NetworkSummary) -> Document:
+    ranges = None
+    if network.ranges is not None:
+        ranges = [str(each) for range_set in network.ranges for each in range_set]
     return {
         "name": network.name,
-        "ranges": None
-        if network.ranges is None
-        else [str(each) for ranges in network.ranges for each in ranges],
+        "ranges": ranges,
         "usable": network.usable,
         "reserved": network.reserved,
         "free": network.free,
-        "states": None
-        if network.states is None
-        else {state.value: n for state, n in network.states.items()},
+        "states": network.states,
         "not_in_use": network.not_in_use or None,
     }
 
@@ -87,7 +83,7 @@ def _reservation(classified: ClassifiedReservation, report: Report) -> Document:
         "ip": classified.name,
         "container_id": None,
         "ifname": None,
-        "state": classified.state.value,
+        "state": classified.state,
         "pod": classified.pod or None,
         "age_seconds": None,
         "why": classified.why,
@@ -99,7 +95,7 @@ def _reservation(classified: ClassifiedReservation, report: Report) -> Document:
         document |= {
             "container_id": entry.container_id,
             "ifname": entry.ifname,
-            "age_seconds": round(age.total_seconds(), 3),
+            "age_seconds": _seconds(age),
             "cause": report.leak_causes.get(entry.key),
         }
     return document
@@ -116,10 +112,8 @@ def _devices(snapshot: Snapshot) -> list[Document] | None:
             "devices": state.devices,
             "allocated": state.allocated,
             "registered": state.registered,
-            "registered_since": _time(state.registered_since),
-            "registration_delay_seconds": None
-            if state.delay is None
-            else round(state.delay.total_seconds(), 3),
+            "registered_since": time_or_null(state.registered_since),
+            "registration_delay_seconds": _seconds(state.delay),
             "socket": state.socket,
             "socket_present": state.socket_present,
             "connected": state.connected,
@@ -128,8 +122,13 @@ def _devices(snapshot: Snapshot) -> list[Document] | None:
     ]
 
 
-def _time(at: datetime | None) -> str | None:
+def time_or_null(at: datetime | None) -> str | None:
+    """Return a time in RFC 3339, or None."""
     return None if at is None else rfc3339(at)
+
+
+def _seconds(duration: timedelta | None) -> float | None:
+    return None if duration is None else round(duration.total_seconds(), 3)
 
 
 def _finding(tracked: TrackedFinding) -> Document:
@@ -138,20 +137,20 @@ def _finding(tracked: TrackedFinding) -> Document:
         "detector": finding.detector,
         "subject": finding.subject,
         "message": finding.message,
-        "severity": finding.severity.value,
+        "severity": finding.severity,
         "count": finding.count,
-        "since": _time(tracked.began),
+        "since": time_or_null(tracked.began),
         "confirmed": tracked.confirmed,
-        "cause": finding.cause.value if finding.cause else None,
+        "cause": finding.cause,
         "network": finding.network or None,
         "pod": finding.pod or None,
         "pods": list(finding.pods),
         "resource": finding.resource or None,
-        "pod_outcome": finding.pod_outcome.value if finding.pod_outcome else None,
+        "pod_outcome": finding.pod_outcome,
         "host_ports": [
             {"port": port.host_port, "protocol": port.protocol} for port in finding.port_mappings
         ],
-        "strength": finding.confidence.value if finding.confidence else None,
+        "strength": finding.confidence,
         "steps": [{"text": step.text, "command": step.command} for step in finding.steps],
     }
 
@@ -176,7 +175,7 @@ def status_document(
         "schema": SCHEMA,
         "version": version,
         "node": snapshot.node_name,
-        "state": (state_of(report) if alive else NodeState.STALLED).value,
+        "state": state_of(report) if alive else NodeState.STALLED,
         "headline": headline(report, alive=alive),
         "cleanup": {**cleanup, "halted": (report.cleaning and report.cleaning.halted) or ""},
         "networks": [
@@ -208,11 +207,13 @@ def _network_status(network: NetworkSummary, releasable: Mapping[str, int] | Non
 
 
 def _finding_counts(findings: Iterable[TrackedFinding]) -> Iterator[Document]:
-    groups: dict[tuple[str, str], list[TrackedFinding]] = {}
+    """Yield how many confirmed findings each detector has of each severity, in their order."""
+    groups: dict[tuple[Severity, str], list[TrackedFinding]] = {}
     for tracked in findings:
         if tracked.confirmed:
-            kind = tracked.finding.severity.value, tracked.finding.detector
+            kind = tracked.finding.severity, tracked.finding.detector
             groups.setdefault(kind, []).append(tracked)
+
     for (severity, detector), group in groups.items():
         yield {
             "severity": severity,

@@ -11,7 +11,8 @@ from agent.model.word import Word
 
 SCHEMA: Final = "nodeleak.status/v1"
 _NUMBER: Final = int | float
-_TOO_LARGE: Final = 1e30  # more than any IPv6 range has addresses
+_TOO_LARGE: Final = 1e30
+"""More than any IPv6 range has addresses."""
 
 SHAPE: Final[dict[str, Any]] = {
     **dict.fromkeys(("schema", "version", "node", "state", "headline"), str),
@@ -83,7 +84,8 @@ class NodeState(Word):
 
 
 def no_report(why: str) -> Document:
-    return {"schema": SCHEMA, "state": NodeState.NO_REPORT.value, "why": escape(why)}
+    """Return what a command writes where no daemon reports. It has no other key."""
+    return {"schema": SCHEMA, "state": NodeState.NO_REPORT, "why": escape(why)}
 
 
 def checked(answer: Any) -> Document:
@@ -92,14 +94,14 @@ def checked(answer: Any) -> Document:
     Raises Malformed.
     """
     document: Document = _checked(answer, SHAPE)
-    if document["schema"] != SCHEMA or document["state"] not in set(NodeState) - {
-        NodeState.NO_REPORT
-    }:
+    states = set(NodeState) - {NodeState.NO_REPORT}
+    if document["schema"] != SCHEMA or document["state"] not in states:
         raise Malformed(f"{document['schema']}: {document['state']}")
     return document
 
 
 def _checked(value: Any, shape: Any) -> Any:
+    """Return what a value has of a shape. Raises Malformed."""
     kind: Any = type(shape) if isinstance(shape, (dict, list)) else shape
     if not isinstance(value, kind):
         raise Malformed(f"{type(value).__name__} instead of {shape}")
