@@ -27,6 +27,7 @@ class Release:
     """How leaked addresses are released from where a report is read."""
 
     in_pod: bool = False
+    """Whether the next command runs in a pod."""
     by_job: bool = False
     """Whether it takes a Job, created from the operator's machine: this pod only reads."""
     options: tuple[str, ...] = ()
@@ -55,6 +56,7 @@ class Release:
         if self.by_job:
             job = ["kubectl", "nodeleak", "clean-job", node, "--apply", "--run"]
             return join([*job, *_after_dashes(options)])
+
         if not self.has_networks and not any(word.startswith(_NETWORK) for word in options):
             options = [f"{_NETWORK}={AUTO}", *options]
         return join(["nodeleak", "clean", "--apply", *options])
@@ -79,6 +81,7 @@ class Release:
         first = [word for word in self.options if word.startswith(_NETWORK)]
         share = [word for word in self.options if word.startswith(_SHARE)]
         others = [word for word in self.options if not word.startswith((_NETWORK, _SHARE))]
+
         if batch.networks:
             networks = ",".join(sorted(self.limits.networks | batch.networks))
             first = [f"{_NETWORK}={networks}"]
@@ -96,11 +99,9 @@ def count_addresses(batch: Batch) -> str:
     """Return how many addresses a batch has, and of how many sandboxes if those have several."""
     text = count_of(batch.count, "address", "addresses")
     sandboxes = len(batch.requests)
-    return (
-        text
-        if sandboxes == batch.count
-        else f"{text} of {count_of(sandboxes, 'sandbox', 'sandboxes')}"
-    )
+    if sandboxes == batch.count:
+        return text
+    return f"{text} of {count_of(sandboxes, 'sandbox', 'sandboxes')}"
 
 
 def format_wait(wait: timedelta) -> str:

@@ -25,6 +25,7 @@ def release_here(
     if config is None:
         names = {variable(name) for name in _LIMITS} & environment.keys()
         config = load("version", {}, {name: environment[name] for name in names})
+
     in_pod = "KUBERNETES_SERVICE_HOST" in environment
     has_networks = bool(environment.get(variable("cleanup_network")))
     return Release(

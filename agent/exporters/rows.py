@@ -32,10 +32,12 @@ def device_rows(snapshot: Snapshot) -> list[list[str]]:
     """
     view = DeviceView.of(snapshot)
     states = resource_states(view)
+    rows = list(map(_device_row, states))
+
     claimed = {state.socket for state in states}
     sockets = {socket.name for socket in view.plugins.sockets if not socket.registry}
     unknown = ["?"] * (len(DEVICE_HEADS) - 1)
-    return [*map(_device_row, states), *([*unknown, name] for name in sorted(sockets - claimed))]
+    return rows + [[*unknown, name] for name in sorted(sockets - claimed)]
 
 
 def _device_row(state: ResourceState) -> list[str]:
@@ -44,6 +46,7 @@ def _device_row(state: ResourceState) -> list[str]:
         socket += " (gone)"
     elif state.socket and state.connected is False:
         socket += " (not connected)"
+
     registered = {None: "?", True: "yes", False: "no"}
     return [
         state.resource,

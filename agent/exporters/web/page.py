@@ -54,12 +54,14 @@ _LETTERS: Final = {mark: look.letter for mark, look in LOOKS.items()} | {
     "unavailable": "",
 }
 """On the squares; these two are a plain and a hatched one."""
+
 _STATUS: Final = {
     NodeState.FINDINGS: "problem",
     NodeState.INCOMPLETE: "incomplete",
     NodeState.WAITING: "unconfirmed",
 }
 """The look, unless something is critical; otherwise a problem that has not lasted, or healthy."""
+
 _STYLE: Final = files("agent.exporters.web").joinpath("templates/page.css").read_text()
 _STYLE_SHA256: Final = b64encode(sha256(_STYLE.encode()).digest()).decode()
 _HEADERS: Final = {
@@ -74,7 +76,10 @@ Releases = tuple["Iterable[Entry] | Unavailable", Iterable[str]]
 
 
 class Page:
+    """Renders a report. Thread-safe."""
+
     def __init__(self, links: tuple[str, ...] = (), version: str = "", mode: str = "") -> None:
+        """`links`: the other paths of the port. `mode`: what the agent may do to the node."""
         self._about = {"links": links, "version": version, "mode": mode}
 
     def render(
@@ -90,6 +95,7 @@ class Page:
         if refreshing:
             refresh = _FIRST_REFRESH_SECONDS if report is None else _REFRESH_SECONDS
             headers["Refresh"] = str(refresh)
+
         body = _template().render(view=view, style=_STYLE, refresh=refresh, **self._about)
         return body.encode(), headers
 
@@ -107,7 +113,7 @@ def _view(report: Report, releases: Releases, *, alive: bool) -> Document:
         "details": list(_details(report, alive=alive)),
         "not_evaluated": [gap for gap in report.gaps if not gap.chosen],
         "api_disabled": pods.why if isinstance(pods, NotRequested) else "",
-        "findings": _findings(report, releases[0]),
+        "findings": list(_findings(report, releases[0])),
         "networks": list(_networks(report, document)),
         "most": max(1, MAX_LISTED // max(1, len(report.networks))),
         "devices": _devices(report.assessment.snapshot),
@@ -123,15 +129,18 @@ def _status(report: Report, *, alive: bool) -> str:
 
 
 def _details(report: Report, *, alive: bool) -> Iterator[str]:
+    """Yield what stands below the headline: what is missing, and how many addresses are free."""
     if not alive:
         yield "No sync has finished for too long: this page shows old data."
     missing = incomplete(report)
     if missing and (not alive or state_of(report) is not NodeState.INCOMPLETE):
         yield f"Incomplete: {missing}."
-    if sources := list(dict.fromkeys(source.source for source in report.unavailable)):
+
+    if sources := dict.fromkeys(source.source for source in report.unavailable):
         yield f"Unavailable: {', '.join(sources)}."
     if failed := [gap.detector for gap in report.gaps if gap.broken]:
         yield f"Failed checks: {', '.join(failed)}."
+
     yield from map(_free_addresses, report.networks)
 
 
@@ -144,15 +153,15 @@ def _free_addresses(network: NetworkSummary) -> str:
     return f"{network.name}: {format_number(network.free)} of {usable} free."
 
 
-def _findings(report: Report, entries: "Iterable[Entry] | Unavailable") -> list[Document]:
+def _findings(report: Report, entries: "Iterable[Entry] | Unavailable") -> Iterator[Document]:
     """Group the findings by detector; the group with the most urgent finding comes first."""
     journal = Journal() if isinstance(entries, Unavailable) else Journal(tuple(entries))
     release = replace(release_here(os.environ), journal=journal)
-    groups = []
+
     for detector, lines in finding_lines(report).items():
         findings = [each for each in report.findings if each.finding.detector == detector]
         severity = lines[0].severity
-        group = {
+        yield {
             "detector": detector,
             "severity": severity,
             "count": total(findings),
@@ -161,11 +170,10 @@ def _findings(report: Report, entries: "Iterable[Entry] | Unavailable") -> list[
             "do": advice(detector, report, release),
             "runbook": runbook(detector, severity),
         }
-        groups.append(group)
-    return groups
 
 
 def _networks(report: Report, document: Document) -> Iterator[Document]:
+    """Add to each network of the document its grids, and the rows that they refer to."""
     for network, network_map in zip(document["networks"], network_maps(report), strict=True):
         rows = {
             row["ip"]: row for row in document["reservations"] if row["network"] == network["name"]
@@ -239,11 +247,12 @@ def _code(text: str) -> str:
 
 
 def _summary(counts: Counter[str]) -> str:
+    """Say what is in a cell: one address, or how many of each mark."""
     if counts.total() == 1:
-        return LOOKS[next(iter(counts))].label
-    return ", ".join(
-        f"{format_number(count)} {LOOKS[mark].label}" for mark, count in by_severity(counts)
-    )
+        (mark,) = counts
+        return LOOKS[mark].label
+    labels = (f"{format_number(count)} {LOOKS[mark].label}" for mark, count in by_severity(counts))
+    return ", ".join(labels)
 
 
 def _row_labels(rows: Iterable[IPAddress]) -> list[str]:
@@ -253,4 +262,5 @@ def _row_labels(rows: Iterable[IPAddress]) -> list[str]:
     start = max(common.rfind("."), common.rfind(":"))
     if start < 0:
         return names
-    return [f"{name[start:]}{'' if name[start + 1 :] else '0'}" for name in names]
+    # An IPv6 address that ends with `::` ends with 0.
+    return [name[start:] if name[start + 1 :] else f"{name[start:]}0" for name in names]
