@@ -103,10 +103,10 @@ def description(detector: str) -> str:
 
 def _cordon(report: Report) -> Iterator[Step]:
     """Keep new pods away, unless that is done."""
-    node = known_or(report.assessment.snapshot.node, None)
+    node = known_or(report.snapshot.node, None)
     if node is not None and node.unschedulable:
         return
-    name = quote(report.assessment.snapshot.node_name)
+    name = quote(report.snapshot.node_name)
     yield Step(
         "No address is free, and pods that start now fail. Keep new pods away:",
         (f"kubectl cordon {name}",),
@@ -134,7 +134,7 @@ def _about_leaks(report: Report, leaks: Sequence[Finding], release: Release) -> 
             (host_ports.show_rules(forwarded),),
         )
 
-    node = report.assessment.snapshot.node_name
+    node = report.snapshot.node_name
     yield from release_steps(
         plan,
         release,
@@ -158,7 +158,7 @@ def release_plan(report: Report, release: Release = ON_NODE) -> Plan:
     does not say which networks `auto` allows: there it allows those that were read.
     """
     limits = release.limits
-    snapshot = report.assessment.snapshot
+    snapshot = report.snapshot
     if isinstance(snapshot.networks, NotRequested) and AUTO in limits.networks:
         read = {store.network for store in snapshot.reservations}
         limits = replace(limits, networks=limits.networks | read)
@@ -173,9 +173,8 @@ def release_plan(report: Report, release: Release = ON_NODE) -> Plan:
     )
     decisions = guards.decide(context)
 
-    halted = report.cleaning.halted if report.cleaning else None
-    if halted and not context.halted:
-        refusal = Refusal(Reason.HALTED, halted)
+    if report.halted and not context.halted:
+        refusal = Refusal(Reason.HALTED, report.halted)
         return make_plan((request, (refusal,)) for request, _ in decisions)
     leaked = set(report.assessment.leaked)
     return make_plan(
@@ -214,7 +213,7 @@ def _find_out(report: Report, leaks: Sequence[Finding]) -> Step:
 
 def _runs_within(report: Report, distribution: str) -> bool:
     """Return whether a distribution starts the runtime, as the path of its socket shows."""
-    snapshot = report.assessment.snapshot
+    snapshot = report.snapshot
     sockets = [runtime.endpoint for runtime in known_or(snapshot.runtimes, ())]
     processes = known_or(snapshot.processes, None)
     if processes and processes.runtime:

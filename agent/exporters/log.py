@@ -115,7 +115,7 @@ class LogExporter:
 
     def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (a metric)
         """Log what this report has and the last one had not."""
-        snapshot = report.assessment.snapshot
+        snapshot = report.snapshot
         self._lines.fill(snapshot.uptime)
         self._omitted = 0
         if report.clock_stepped:

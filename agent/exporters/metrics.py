@@ -85,7 +85,7 @@ class Sync:
     def sources_up(self) -> dict[str, bool]:
         """Whether each requested source was read."""
         up: dict[str, bool] = {}
-        for source, reading in self.report.assessment.snapshot.readings():
+        for source, reading in self.report.snapshot.readings():
             if not isinstance(reading, NotRequested):
                 up[source] = up.get(source, True) and not isinstance(reading, Unavailable)
         return up
@@ -117,7 +117,7 @@ class Sync:
     @cached_property
     def resources(self) -> tuple[ResourceState, ...]:
         with suppress(InsufficientData):
-            return resource_states(DeviceView.of(self.report.assessment.snapshot))
+            return resource_states(DeviceView.of(self.report.snapshot))
         return ()
 
     @cached_property
@@ -316,7 +316,7 @@ def _waiting(sync: Sync) -> Samples:
 
 def _kubelet_start(sync: Sync) -> Samples:
     """By the process table, or else by when the kubelet bound its plugin socket, a moment later."""
-    snapshot = sync.report.assessment.snapshot
+    snapshot = sync.report.snapshot
     processes = known_or(snapshot.processes, None)
     plugins = known_or(snapshot.device_plugins, None)
     start = processes.kubelet if processes else None
@@ -339,13 +339,13 @@ def _releasable(sync: Sync) -> Samples:
 
 
 def _brake(sync: Sync) -> Samples:
-    brake = known_or(sync.report.assessment.snapshot.brake, None)
+    brake = known_or(sync.report.snapshot.brake, None)
     return {} if brake is None else {(): brake.on}
 
 
 def _source_seconds(sync: Sync) -> Samples:
     seconds: dict[str, float] = {}
-    for source, took in sync.report.assessment.snapshot.timings:
+    for source, took in sync.report.snapshot.timings:
         if source in sync.sources_up:
             seconds[source] = seconds.get(source, 0) + took
     return seconds
@@ -570,7 +570,7 @@ OF_SYNC: Final[Sequence[Metric[Sync]]] = (
     Metric(
         "last_sync_timestamp_seconds",
         "When the last sync started.",
-        lambda sync: {(): sync.report.assessment.snapshot.taken_at.timestamp()},
+        lambda sync: {(): sync.report.snapshot.taken_at.timestamp()},
     ),
     Metric(
         "releasable_addresses",

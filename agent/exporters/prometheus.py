@@ -89,7 +89,7 @@ class MetricsExporter(Collector):
         journal_bytes = before.journal_bytes if before else None
         sync = Sync(report, seconds, self._agent.mode, read_at, journal_bytes)
         self._sync = sync  # first, so that a bug below leaves no gauge behind
-        taken_at = report.assessment.snapshot.taken_at.timestamp()
+        taken_at = report.snapshot.taken_at.timestamp()
         read_at |= {source: taken_at for source, is_up in sync.sources_up.items() if is_up}
 
         for metric, counted in self._counters:

@@ -88,8 +88,7 @@ def _count(severity: Severity, detectors: Counter[str]) -> str:
 
 def state_of(report: Report, *, alive: bool = True) -> NodeState:
     """Return the state of the node. `alive`: whether the daemon still takes snapshots."""
-    is_halted = report.cleaning and report.cleaning.halted
-    if is_halted or any(tracked.confirmed for tracked in report.problems):
+    if report.halted or any(tracked.confirmed for tracked in report.problems):
         return NodeState.FINDINGS
     if report.unavailable or not report.complete or not alive:
         return NodeState.INCOMPLETE
@@ -99,9 +98,7 @@ def state_of(report: Report, *, alive: bool = True) -> NodeState:
 
 def is_critical(report: Report) -> bool:
     """Return whether the headline says that something is critical."""
-    if report.cleaning and report.cleaning.halted:
-        return True
-    return _worst(report, confirmed=True)[0] is Severity.CRITICAL
+    return bool(report.halted) or _worst(report, confirmed=True)[0] is Severity.CRITICAL
 
 
 def _waiting(report: Report) -> list[Finding]:
@@ -115,9 +112,8 @@ def headline(report: Report, *, alive: bool = True) -> str:
     state = state_of(report, alive=alive)
     if state is NodeState.FINDINGS:
         severity, text = _worst(report, confirmed=True)
-        halted = report.cleaning.halted if report.cleaning else ""
-        if halted and severity is not Severity.CRITICAL:
-            return f"Critical: cleanup halted: {halted}"
+        if report.halted and severity is not Severity.CRITICAL:
+            return f"Critical: cleanup halted: {report.halted}"
         return f"{severity.value.capitalize()}: {text}"
 
     if state is NodeState.INCOMPLETE:
@@ -194,7 +190,7 @@ def _consequence(
 
     text = count_of(sum(map(_problems, findings)), noun.one, noun.several)
     if detector == leaked_reservation.NAME:
-        text += f" on {report.assessment.snapshot.node_name}"
+        text += f" on {report.snapshot.node_name}"
     return text
 
 

@@ -94,7 +94,7 @@ def timeline_document(
 
     `damage`: of the journal. `since`: only so long before the snapshot.
     """
-    snapshot = report.assessment.snapshot
+    snapshot = report.snapshot
     events = [
         *_process_starts(snapshot, report.assessment.runtime.names),
         *_transitions(snapshot),
@@ -187,7 +187,7 @@ def _state_warnings(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _rejections(report: Report) -> Iterator[_Event]:
-    snapshot = report.assessment.snapshot
+    snapshot = report.snapshot
     explained = {
         pod.uid: pod
         for tracked in report.findings

@@ -24,7 +24,7 @@ _SCHEMA: Final = "nodeleak.scan/v1"
 
 def scan_document(report: Report) -> Document:
     """Return the document. Times are UTC in RFC 3339; what is not known is null, never 0."""
-    snapshot = report.assessment.snapshot
+    snapshot = report.snapshot
     reservations = sorted_reservations(report.assessment.reservations)
     return {
         "schema": _SCHEMA,
@@ -91,7 +91,7 @@ def _reservation(classified: ClassifiedReservation, report: Report) -> Document:
     }
     entry = classified.entry
     if isinstance(entry, Reservation):
-        age = report.assessment.snapshot.taken_at - entry.mtime
+        age = report.snapshot.taken_at - entry.mtime
         document |= {
             "container_id": entry.container_id,
             "ifname": entry.ifname,
@@ -169,7 +169,7 @@ def status_document(
     `age`: seconds since the snapshot was begun. `interval`: seconds between two syncs. `alive`:
     whether syncs go on.
     """
-    snapshot = report.assessment.snapshot
+    snapshot = report.snapshot
     releasable = report.cleaning.releasable() if report.cleaning else None
     return {
         "schema": SCHEMA,
@@ -177,7 +177,7 @@ def status_document(
         "node": snapshot.node_name,
         "state": state_of(report) if alive else NodeState.STALLED,
         "headline": headline(report, alive=alive),
-        "cleanup": {**cleanup, "halted": (report.cleaning and report.cleaning.halted) or ""},
+        "cleanup": {**cleanup, "halted": report.halted or ""},
         "networks": [
             _network_status(network, releasable)
             for network in report.networks

@@ -82,7 +82,7 @@ def scan_names(report: Report, view: TableView) -> str:
 
 def header(report: Report, columns: int | None) -> Iterator[str]:
     """Yield the node, the time and the headline; how much is missing, if the headline does not."""
-    snapshot = report.assessment.snapshot
+    snapshot = report.snapshot
     yield f"Node {snapshot.node_name}, {rfc3339(snapshot.taken_at)}"
     yield from fill(summary.headline(report), columns)
 
@@ -169,7 +169,7 @@ def _without_repetition(rows: Iterable[AddressRow]) -> list[AddressRow]:
 
 def _devices(report: Report, columns: int | None, *, verbose: bool) -> Iterator[str]:
     try:
-        rows = device_rows(report.assessment.snapshot)
+        rows = device_rows(report.snapshot)
     except InsufficientData:
         return
     if rows:
@@ -210,7 +210,7 @@ def _not_evaluated(
 
     `sources`: those that are unavailable.
     """
-    pods = report.assessment.snapshot.pods
+    pods = report.snapshot.pods
     if isinstance(pods, NotRequested):
         yield ""
         text = f"Checked without the API server ({pods.why}): only this node was read."

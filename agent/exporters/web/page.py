@@ -102,7 +102,7 @@ class Page:
 
 def _view(report: Report, releases: Releases, *, alive: bool) -> Document:
     document = scan_document(report)
-    pods = report.assessment.snapshot.pods
+    pods = report.snapshot.pods
     return {
         "document": document,
         "cleaning": report.cleaning,
@@ -116,7 +116,7 @@ def _view(report: Report, releases: Releases, *, alive: bool) -> Document:
         "findings": list(_findings(report, releases[0])),
         "networks": list(_networks(report, document)),
         "most": max(1, MAX_LISTED // max(1, len(report.networks))),
-        "devices": _devices(report.assessment.snapshot),
+        "devices": _devices(report.snapshot),
     }
 
 
