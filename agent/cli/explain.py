@@ -7,7 +7,7 @@ import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
-from typing import Final
+from typing import Final, TypeAlias
 
 from agent.checks.detector import Detector, Step
 from agent.checks.registry import DETECTORS
@@ -44,7 +44,7 @@ exit codes:
   2  there is no such word, and nothing in the message is known
 """
 
-Words = Mapping[str, Mapping[str, str]]
+_Words: TypeAlias = Mapping[str, Mapping[str, str]]
 """Texts by kind and word."""
 
 _FINDING: Final = "finding"
@@ -55,6 +55,7 @@ _WRITTEN: Final[dict[str, dict[str, str]]] = tomllib.loads(
 """The words that are not explained where they are defined."""
 _LONGEST_INPUT: Final = 65536
 """Characters of standard input."""
+
 _RUNTIMES: Final = {"containerd": "containerd", "crio": "CRI-O", "docker": "docker"}
 _OPERATIONS: Final = {
     "add": "CNI ADD: the pod's network was being set up",
@@ -93,7 +94,7 @@ def execute(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def _unknown(word: str, words: Mapping[str, Mapping[str, str]]) -> UsageError:
+def _unknown(word: str, words: _Words) -> UsageError:
     if len(word.split()) > 1:
         hint = "run 'nodeleak scan' on the node: it says what is wrong with its pod addresses"
         return UsageError(f"unknown message {quote(truncate(word))}", hint)
@@ -103,7 +104,7 @@ def _unknown(word: str, words: Mapping[str, Mapping[str, str]]) -> UsageError:
     return UsageError(f"unknown word {quote(truncate(word))}{suggestion}", hint)
 
 
-def _find(word: str, words: Mapping[str, Mapping[str, str]]) -> list[str]:
+def _find(word: str, words: _Words) -> list[str]:
     """Return the texts about a word, however it is written.
 
     A metric is found by one of its samples too.
@@ -217,7 +218,7 @@ def _plain(word: str) -> str:
     return re.sub(r"[-_ ]", "", word.lower())
 
 
-def _list(words: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+def _list(words: _Words) -> Iterator[str]:
     for kind, texts in words.items():
         yield f"{kind}:"
         if kind == _FINDING:

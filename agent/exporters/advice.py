@@ -151,7 +151,7 @@ def _about_leaks(report: Report, leaks: Sequence[Finding], release: Release) -> 
     yield Step("Never delete reservation files by hand: addresses in use have such files too.")
 
 
-def release_plan(report: Report, release: Release = ON_NODE) -> Plan:
+def release_plan(report: Report, release: Release) -> Plan:
     """Return what commands would release of the leaks, as the guards decide on this snapshot.
 
     It is what a dry run finds with the settings of `release`, without a probe. An old recording

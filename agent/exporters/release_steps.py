@@ -27,9 +27,9 @@ def release_steps(
     release: Release,
     node: str,
     *,
+    docker: bool,
     urgency: str = "",
     preview: bool = True,
-    docker: bool = False,
 ) -> Iterator[Step]:
     """Yield for each command what to check first, then the command and what it releases.
 
@@ -43,6 +43,7 @@ def release_steps(
         commands = (*show, release.apply(node, batch))
         yield Step(f"{urgency}{_describe(batch, release, preview=preview)}:", commands)
         urgency = ""
+
         if release.by_job:
             yield Step(
                 "Without the plugin or the DaemonSet, run the first lines of "
@@ -52,6 +53,7 @@ def release_steps(
 
 
 def _describe(batch: Batch, release: Release, *, preview: bool) -> str:
+    """Return what the command of a batch releases, when and where."""
     what = count_addresses(batch)
     if batch.by_name:
         what += " by name"

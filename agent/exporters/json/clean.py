@@ -8,7 +8,7 @@ from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.journal_store import JOURNAL_SCHEMA, file_document
 from agent.cleanup.plan import Plan, make_plan
 from agent.exporters.json import Document
-from agent.exporters.json.scan import time_or_null, unavailable_sources
+from agent.exporters.json.scan import seconds_or_null, time_or_null, unavailable_sources
 from agent.exporters.release_commands import ON_NODE, Release
 from agent.model.release import RESULTS, BlockedBy, Blocker, Cleaning, Outcome, Verdict
 from agent.model.snapshot import Reservation
@@ -20,6 +20,10 @@ _SCHEMA: Final = "nodeleak.clean/v1"
 def clean_document(cleaning: Cleaning, release: Release = ON_NODE) -> Document:
     """Return a cleanup. `release`: how addresses are released from where it is read."""
     tally = cleaning.tally()
+    blockers = [
+        {"by": blocker.by, "why": blocker.why, "network": blocker.network or None}
+        for blocker in cleaning.blockers
+    ]
     return {
         "schema": _SCHEMA,
         "node": cleaning.node,
@@ -45,7 +49,7 @@ def clean_document(cleaning: Cleaning, release: Release = ON_NODE) -> Document:
             for address in cleaning.not_releasable
         ],
         "halted": cleaning.halted or None,
-        "blockers": list(map(_blocker, cleaning.blockers)) if cleaning.dry_run else None,
+        "blockers": blockers if cleaning.dry_run else None,
         "next": list(_next(cleaning, release)) if cleaning.dry_run else None,
         "unavailable": unavailable_sources(cleaning.unavailable),
         "warnings": list(cleaning.warnings),
@@ -101,18 +105,15 @@ def _next(cleaning: Cleaning, release: Release) -> Iterator[Document]:
         }
 
 
-def _blocker(blocker: Blocker) -> Document:
-    return {"by": blocker.by, "why": blocker.why, "network": blocker.network or None}
-
-
 def _address(outcome: Outcome, reservation: Reservation, cleaning: Cleaning) -> Document:
+    """Return what a cleanup did with one address, or why not."""
     age = cleaning.taken_at - reservation.mtime
     return {
         "network": reservation.network,
         "ip": reservation.ip,
         "container_id": reservation.container_id or None,
         "pod": outcome.request.pod or None,
-        "age_seconds": round(age.total_seconds(), 3),
+        "age_seconds": seconds_or_null(age),
         "cause": cleaning.causes.get(reservation.key),
         "verdict": outcome.verdict,
         "reason": outcome.refusals[0].reason if outcome.refusals else None,

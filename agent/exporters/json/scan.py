@@ -95,7 +95,7 @@ def _reservation(classified: ClassifiedReservation, report: Report) -> Document:
         document |= {
             "container_id": entry.container_id,
             "ifname": entry.ifname,
-            "age_seconds": _seconds(age),
+            "age_seconds": seconds_or_null(age),
             "cause": report.leak_causes.get(entry.key),
         }
     return document
@@ -113,7 +113,7 @@ def _devices(snapshot: Snapshot) -> list[Document] | None:
             "allocated": state.allocated,
             "registered": state.registered,
             "registered_since": time_or_null(state.registered_since),
-            "registration_delay_seconds": _seconds(state.delay),
+            "registration_delay_seconds": seconds_or_null(state.delay),
             "socket": state.socket,
             "socket_present": state.socket_present,
             "connected": state.connected,
@@ -127,7 +127,8 @@ def time_or_null(at: datetime | None) -> str | None:
     return None if at is None else rfc3339(at)
 
 
-def _seconds(duration: timedelta | None) -> float | None:
+def seconds_or_null(duration: timedelta | None) -> float | None:
+    """Return seconds, to the millisecond, or None."""
     return None if duration is None else round(duration.total_seconds(), 3)
 
 

@@ -296,11 +296,11 @@ def _counts(cleaning: Cleaning, document: Document) -> Iterator[str]:
 
 @as_text
 def restoration_text(
-    restoration: Restoration, journal: Journal, *, dry_run: bool, following: Entry | None = None
+    restoration: Restoration, journal: Journal, *, dry_run: bool, following: Entry | None
 ) -> Iterator[str]:
     """Write the result of `restore`, with damage of the journal: the entry may be among it.
 
-    `following`: what another `restore --last` restores.
+    `following`: what another `restore --last` restores; None: nothing, or it was not asked for.
     """
     entry = restoration.entry
     pod = f" of pod {entry.pod}" if entry.pod else ""
