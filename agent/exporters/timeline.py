@@ -70,14 +70,18 @@ _ORDER: Final = (
     "restored",
 )
 """Of two events at one time, the kind that is named earlier comes first."""
-_STARTS: Final = {"kubelet": "kubelet_started", DOCKER: "docker_started"}
+_STARTS: Final = {"node": "booted", "kubelet": "kubelet_started", DOCKER: "docker_started"}
+"""What the start of each is called; that of any other runtime is `runtime_started`."""
 
 
 class _Event(NamedTuple):
+    """One line of the timeline, as the document has it."""
+
     at: datetime
     exact: bool
     """False: a bound, whole seconds only, or another clock than the node's."""
     what: str
+    """One of `_ORDER`."""
     subject: str
     text: str
     source: str
@@ -103,6 +107,7 @@ def timeline_document(
     ]
     if not isinstance(releases, Unavailable):
         events += _releases(releases)
+
     shown = [
         {**event._asdict(), "at": rfc3339(event.at, "milliseconds")}
         for event in _in_order(events)
@@ -110,6 +115,7 @@ def timeline_document(
     ]
     rejections = [pod.rejection for pod in known_or(snapshot.pods, ()) if pod.rejection]
     skew = snapshot.api_skew
+
     return {
         "schema": _SCHEMA,
         "node": snapshot.node_name,
@@ -123,6 +129,7 @@ def timeline_document(
 
 
 def _in_order(events: Sequence[_Event]) -> list[_Event]:
+    """Sort by time; at one time, what can be the cause of another event comes before it."""
     starts = [event.at for event in events if event.what == "device_manager_started"]
 
     def sort_key(event: _Event) -> tuple[datetime, int, str]:
@@ -138,6 +145,7 @@ def _in_order(events: Sequence[_Event]) -> list[_Event]:
 
 
 def _unavailable(report: Report, releases: object) -> Iterator[Unavailable]:
+    """Yield the sources whose events are missing, and the checks that failed."""
     yield from (source for source in report.unavailable if source.source not in _UNDATED_SOURCES)
     yield from (Unavailable(gap.detector, gap.why) for gap in report.gaps if gap.broken)
     if isinstance(releases, Unavailable):
@@ -148,14 +156,15 @@ def _process_starts(snapshot: Snapshot, runtimes: Iterable[str]) -> Iterator[_Ev
     processes = known_or(snapshot.processes, None)
     if processes is None:
         return
-    starts = [("booted", "node", "the node booted", processes.booted)]
-    started = {"kubelet": processes.kubelet}
+
+    started = {"node": processes.booted, "kubelet": processes.kubelet}
     started |= {name: processes.start_of(name) for name in runtimes}
     for name, at in started.items():
-        if at is not None:
-            starts.append((_STARTS.get(name, "runtime_started"), name, f"{name} started", at))
-    for what, subject, text, at in starts:
-        yield _Event(at=at, exact=True, what=what, subject=subject, text=text, source="processes")
+        if at is None:
+            continue
+        what = _STARTS.get(name, "runtime_started")
+        text = "the node booted" if what == "booted" else f"{name} started"
+        yield _Event(at=at, exact=True, what=what, subject=name, text=text, source="processes")
 
 
 def _transitions(snapshot: Snapshot) -> Iterator[_Event]:
@@ -198,10 +207,12 @@ def _rejections(report: Report) -> Iterator[_Event]:
         rejection = pod.rejection
         if rejection is None or rejection.at is None:
             continue
+
         skew = snapshot.api_skew if rejection.by_api else None
         text = f"pod {pod.name} was rejected: {_describe(rejection)}"
         if found := explained.get(pod.uid):
             text += f"; {found.cause.value}, {found.pod_outcome.value}"
+
         yield _Event(
             at=_node_time(rejection.at, skew),
             exact=False,  # by the node's own clock, it has whole seconds
@@ -213,9 +224,10 @@ def _rejections(report: Report) -> Iterator[_Event]:
 
 
 def _node_time(at: datetime, skew: timedelta | None) -> datetime:
+    """Return a time by the node's clock. `skew`: how far the clock of `at` is ahead; None: not."""
     try:
         return at - (skew or timedelta(0))
-    except OverflowError:
+    except OverflowError:  # an odd status may have the year 1, or 9999
         return at
 
 
@@ -235,6 +247,7 @@ def _leaks(report: Report) -> Iterator[_Event]:
         finding = tracked.finding
         if not tracked.confirmed or finding.detector != leaked_reservation.NAME:
             continue
+
         # Without `since`, the last start that can be its cause is an upper bound, and no lower one.
         when = "then or later" if finding.since else "then or earlier"
         yield _Event(
@@ -251,6 +264,7 @@ def _releases(entries: "Iterable[Entry]") -> Iterator[_Event]:
     for entry in entries:
         if entry.verdict is not Verdict.RELEASED:
             continue
+
         ips = ", ".join(entry.ips)
         addresses = f"{ips} of pod {entry.pod}" if entry.pod else ips
         released = f"released by `{entry.actor}`"

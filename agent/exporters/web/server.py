@@ -36,8 +36,11 @@ if TYPE_CHECKING:
     from agent.cleanup.journal import Entry
 
 LINKS: Final = ("/metrics", "/healthz", "/readyz", "/api/v1/report", "/api/v1/status")
+"""What the page links, and what is listed for a path that does not exist."""
+
 PROBES: Final = ("/healthz", "/readyz")
 """The kubelet asks them, and has no client certificate."""
+
 _PRIVATE: Final = ("/", "/api/v1/report", "/api/v1/status")
 """They name pods and addresses: only this machine may read them."""
 _JSON: Final = "application/json"
@@ -112,6 +115,8 @@ class HttpExporter:
     ) -> None:
         """Listen at once: a port in use fails before anything else starts. Raises OSError."""
         self._last: _Sync | None = None
+        """None: before the first sync."""
+
         self._documents = documents
         self._certificates = transport.certificates
         self._needs_certificate = transport.needs_client_certificate
@@ -119,6 +124,7 @@ class HttpExporter:
         self._metrics = make_wsgi_app(registry)
         self._rendering = {path: Lock() for path in ("/metrics", *_PRIVATE)}
         """Each document once at a time: many clients may not use many times the memory."""
+
         self._server = Server(
             transport.address,
             self._answer,
@@ -127,11 +133,13 @@ class HttpExporter:
             transport.certificates.context if transport.certificates else None,
             transport.connection_seconds,
         )
+
         self.port: int = self._server.server_port
         self.start = self._server.start
         self.close = self._server.close
 
     def export(self, report: Report, seconds: float) -> None:
+        """Answer with this report from now on. `seconds`: how long its sync took."""
         begun = monotonic() - seconds
         self._last = _Sync(report, begun, self._documents.facts(report))
         if self._certificates:  # last, so that a bug in it leaves no report behind
@@ -144,6 +152,7 @@ class HttpExporter:
         except Exception as error:  # noqa: BLE001 (a bug ends this answer, and nothing else)
             self._report_bug(bug_of("http", path, error))
             response = _text(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug: the agent's log shows it")
+
         headers = [
             ("Content-Type", response.content_type),
             ("Content-Length", str(len(response.body))),
@@ -156,6 +165,7 @@ class HttpExporter:
     def _response(self, path: str, environ: WSGIEnvironment) -> Response:
         if refusal := self._refusal(path, environ):
             return refusal
+
         match path:
             case "/healthz":
                 # The loop's heartbeat only: a restart repairs neither docker nor the API server.
@@ -172,6 +182,7 @@ class HttpExporter:
                 return _not_found()
 
     def _refusal(self, path: str, environ: WSGIEnvironment) -> Response | None:
+        """Return why a request is not answered; None: it is."""
         is_here = is_loopback(environ["REMOTE_ADDR"])
         has_certificate = is_here or environ[CLIENT_CERTIFICATE] or path in PROBES
         if self._needs_certificate and not has_certificate:
@@ -187,6 +198,7 @@ class HttpExporter:
         """
         if path not in _PRIVATE or (path == "/" and self._documents.page is None):
             return None
+
         names = f"the {path.rpartition('/')[2] or 'page'} names pods and addresses"
         if not is_here:
             return _text(HTTPStatus.FORBIDDEN, f"{names}: only this machine may read it")
@@ -196,6 +208,7 @@ class HttpExporter:
         return None
 
     def _rendered(self, path: str, environ: WSGIEnvironment) -> Response:
+        """Render a document, unless others keep it busy for longer than the connection lasts."""
         with _turn(self._rendering[path], environ[PATIENCE]) as is_mine:
             if not is_mine:
                 return _text(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests wait for this")
@@ -208,6 +221,7 @@ class HttpExporter:
                     return self._json(path)
 
     def _exposition(self, environ: WSGIEnvironment) -> Response:
+        """Return the metrics in the format that the client accepts."""
         headers: dict[str, str] = {}
 
         def start(_status: str, sent: list[tuple[str, str]]) -> None:
@@ -232,8 +246,10 @@ class HttpExporter:
         return Response(HTTPStatus.OK, _HTML, body, headers)
 
     def _json(self, path: str) -> Response:
-        if (last := self._last) is None:
+        last = self._last
+        if last is None:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, _NO_SYNC)
+
         if path == "/api/v1/report":
             document = scan_document(last.report)
         else:
