@@ -31,7 +31,10 @@ _POD: Final = re.compile(r"[a-z0-9.-]{1,253}/[a-z0-9.-]{1,253}")  # namespace an
 
 
 class DaemonClient:
+    """Asks the daemon over HTTP, or HTTPS if that does not answer."""
+
     def __init__(self, listen: tuple[str, int]) -> None:
+        """`listen`: where the daemon listens; an empty host: on every address."""
         host, self._port = listen
         self._host = _LOOPBACK.get(host, host)
         shown = f"[{self._host}]" if ":" in self._host else self._host
@@ -68,6 +71,7 @@ class DaemonClient:
             raise SourceError(f"no daemon answers on {self._address} ({reason})") from error
         except (ValueError, RecursionError) as error:
             raise self._not_ours() from error
+
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
             raise SourceError(f"the daemon on {self._address} has not finished its first sync")
         if status == HTTPStatus.FORBIDDEN:
@@ -121,6 +125,7 @@ def _get(connection: socket.socket, request: bytes, limit: int) -> tuple[int, by
             raise ValueError("the response is too long")
     if not received:
         raise ConnectionResetError("the connection was closed without a response")
+
     head, _, body = bytes(received).partition(b"\r\n\r\n")
     status = _STATUS_LINE.match(head + b"\r\n")
     if status is None:

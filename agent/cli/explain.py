@@ -86,6 +86,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.word is None:
         write("\n".join(_list(words)) + "\n")
         return DONE
+
     word = sys.stdin.read(_LONGEST_INPUT) if arguments.word == "-" else arguments.word
     texts = _find(word, words) or _explain_entry(word) or _explain_events(word)
     if not texts:
@@ -111,6 +112,7 @@ def _find(word: str, words: _Words) -> list[str]:
     """
     plain = _plain(word)
     without_suffix = re.sub(r"(bucket|count|sum)$", "", plain)
+
     for spelling in (plain, plain.removeprefix("nodeleak"), without_suffix):
         texts = [
             f"{name} ({kind})\n\n{reflow(text)}"
@@ -156,6 +158,7 @@ def _message_page(match: catalog.Match, peeled: catalog.Peeled | None) -> str:
         match.fill_in(entry.meaning),
         "",
     ]
+
     if peeled:
         lines += _named_parts(peeled)
         if not match.is_innermost:
@@ -163,6 +166,7 @@ def _message_page(match: catalog.Match, peeled: catalog.Peeled | None) -> str:
     lines.append(f"Addresses: {entry.addresses.text}")
     if entry.look:
         lines.append(f"Check: {match.fill_in(entry.look)}")
+
     return "\n".join([*map(reflow, lines), *_numbered(map(match.fill_in, entry.steps))])
 
 
@@ -176,6 +180,7 @@ def _parts_page(peeled: catalog.Peeled) -> str:
             "word": peeled.sandbox_id or peeled.plugin or "sandbox",
         },
     )
+
     lines = [
         f"unknown message{escape(plugin)}: only its parts can be explained",
         "",
@@ -201,6 +206,7 @@ def _named_parts(peeled: catalog.Peeled) -> list[str]:
         "sandbox": peeled.sandbox_id,
     }
     parts = ", ".join(f"{name} {escape(value)}" for name, value in named.items() if value)
+
     operation = _OPERATIONS.get(peeled.operation or "")
     lines = []
     if parts:
@@ -215,6 +221,7 @@ def _numbered(steps: Iterable[str]) -> list[str]:
 
 
 def _plain(word: str) -> str:
+    """Return how a word is compared: without case, hyphens, underscores and spaces."""
     return re.sub(r"[-_ ]", "", word.lower())
 
 
@@ -228,6 +235,7 @@ def _list(words: _Words) -> Iterator[str]:
             yield "  every option of 'nodeleak run --help-all', such as grace"
         else:
             yield reflow(f"  {', '.join(texts)}", "  ")
+
     yield "\nRun 'nodeleak explain WORD' for one of them."
     yield _HOW_TO_PASTE
 
@@ -258,6 +266,7 @@ def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
 
 
 def _page(detector: Detector) -> str:
+    """Return the docstring of a detector, with what it advises."""
     steps = " ".join(map(_sentence, detector.ADVICE.steps))
     return f"{inspect.getdoc(detector)}\nDo: {steps}"
 
@@ -271,6 +280,7 @@ def _sentence(step: Step) -> str:
 
 
 def _written(kind: str) -> tuple[str, dict[str, str]]:
+    """Return the words of a kind that the glossary explains."""
     hints = _WRITTEN["hints"] | {"when_halted": WHEN_HALTED}
     return kind, {word: text.format(**hints) for word, text in _WRITTEN[kind].items()}
 

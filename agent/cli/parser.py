@@ -123,6 +123,7 @@ def make_parser(command: str | None, *, full: bool = False) -> argparse.Argument
         epilog=_EPILOG,
     )
     root.add_argument(*HELP_OPTIONS, action="help", help=argparse.SUPPRESS)
+
     commands = root.add_subparsers(
         dest="command", title="commands", metavar="COMMAND", prog="nodeleak"
     )
@@ -146,6 +147,7 @@ def _add_command(commands: Any, name: str, *, full: bool) -> None:
         description=reflow(f"{COMMANDS[name]}.\n\n{description}".rstrip()),
         epilog=f"examples:{examples}" if examples else None,
     )
+
     if hasattr(module, "add_arguments"):
         module.add_arguments(parser)
     parser.add_argument("-h", "--help", action="help", help="print this help")
@@ -223,6 +225,7 @@ def add_settings(parser: argparse.ArgumentParser, command: str, *, full: bool) -
     settings = settings_of(command)
     titles = dict.fromkeys(setting.group for setting in settings.values())
     groups = {title: parser.add_argument_group(title) if full else parser for title in titles}
+
     for name, setting in settings.items():
         groups[setting.group].add_argument(
             option(name),
@@ -290,6 +293,7 @@ def view_of(arguments: argparse.Namespace) -> TableView:
     if arguments.sort_by and arguments.output in DOCUMENTS:
         text = f"--sort-by and -o {arguments.output} cannot be combined: remove one of them"
         raise UsageError(text)
+
     wide = arguments.output == "wide"
     return TableView(
         sort_by=arguments.sort_by or "ip",

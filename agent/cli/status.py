@@ -106,6 +106,7 @@ def _watch(daemon: DaemonClient, format_: _Format) -> NoReturn:
     redraws = format_.redraws and sys.stdout.isatty()
     pause = Event()
     last = None
+
     while True:
         document = _status(daemon)
         without_age = {**document, "report": None}
