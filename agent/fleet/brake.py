@@ -41,6 +41,7 @@ def show_or_set_brake(arguments: argparse.Namespace) -> int:
         raise UsageError("brake on needs --reason: others have to know when it may end")
     if arguments.state != "on" and arguments.reason is not None:
         raise UsageError("--reason belongs to brake on")
+
     session = Session(arguments)
     daemon_sets = session.objects("daemonsets")
     chosen = _chosen(daemon_sets)
@@ -48,8 +49,7 @@ def show_or_set_brake(arguments: argparse.Namespace) -> int:
     match arguments.state:
         case "on":
             done = _set(session.kubectl, chosen, arguments.reason)
-            for warning in _not_updated(daemon_sets):
-                warn(warning)
+            warn(*_not_updated(daemon_sets))
             return done
         case "off":
             return _end(session.kubectl, chosen)
@@ -107,6 +107,7 @@ def _not_updated(daemon_sets: Iterable[KubeObject]) -> Iterator[str]:
         # Until the controller has seen the newest template, it counts the pods of an earlier one.
         if status.get("observedGeneration") != metadata.get("generation"):
             updated = 0
+
         if pods > updated:
             yield (
                 f"the DaemonSet {metadata['namespace']}/{metadata['name']} is being rolled out: "

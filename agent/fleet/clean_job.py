@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import shlex
 from collections.abc import Sequence
 from copy import deepcopy
 from itertools import pairwise
@@ -15,18 +14,22 @@ from agent.cli.output import DONE, warn, write
 from agent.config import UsageError, option, settings_of
 from agent.fleet.kubectl import Kubectl, KubectlError
 from agent.fleet.nodes import LABELS, KubeObject, agent_container, container_state
-from agent.fleet.session import Session, cluster_options
+from agent.fleet.session import Session, command_line
 from agent.model.text import escape, truncate
 
 _STORE: Final = "/var/lib/cni"
 _DEADLINE: Final = 600
 """Seconds. A Job must not begin hours later, on a node that was away."""
+
 _KEPT: Final = 86400
 """Seconds until Kubernetes 1.21 and newer delete the Job."""
+
 _INTERVAL: Final = 1.0
 """Seconds between two looks at the pod."""
+
 _ONLY_DAEMON: Final = ("livenessProbe", "readinessProbe", "startupProbe", "ports", "lifecycle")
 """A probe would ask the daemon's port, which the DaemonSet's pod on the node has."""
+
 _LABELS: Final = {
     "app.kubernetes.io/name": "nodeleak-clean",
     "app.kubernetes.io/component": "cleanup",
@@ -59,13 +62,9 @@ def print_or_run_job(arguments: argparse.Namespace) -> int:
     if arguments.run:
         return run_job(session.kubectl, job, arguments.timeout.total_seconds())
 
-    command = ["kubectl", "nodeleak", "clean-job", target.node]
-    if arguments.apply:
-        command.append("--apply")
-    command += ["--run", *cluster_options(arguments)]
-    if arguments.rest:
-        command += ["--", *arguments.rest]
-    write(f"# To create it, wait for it and print its log: {shlex.join(command)}\n")
+    apply = ["--apply"] if arguments.apply else []
+    command = command_line(arguments, "clean-job", target.node, *apply, "--run")
+    write(f"# To create it, wait for it and print its log: {command}\n")
     write(yaml.safe_dump(job, sort_keys=False))
     return DONE
 

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import shlex
 import signal
 import sys
 from collections import Counter
@@ -20,7 +19,7 @@ from agent.fleet.session import (
     NODE_FORMATS,
     NodeFormat,
     Session,
-    cluster_options,
+    command_line,
     reachable,
     run_on_nodes,
 )
@@ -182,14 +181,14 @@ def _conclude(
     pending: Sequence[str],
 ) -> list[str]:
     """Print what was done and what is left; return the nodes with an unexpected result."""
-    unexpected = sorted(
-        (node for node, result in results.items() if result.unexpected), key=natural_order
-    )
+    surprises = (node for node, result in results.items() if result.unexpected)
+    unexpected = sorted(surprises, key=natural_order)
     released = sum(result.released for result in results.values())
     counts = [
         f"{count_of(released, 'address', 'addresses')} released",
         f"{count_of(len(results) - len(unexpected), 'node')} done",
     ]
+
     if unexpected:
         counts.append(f"{format_number(len(unexpected))} unexpected")
     if skipped:
@@ -201,10 +200,7 @@ def _conclude(
     if unexpected:
         warn(f"unexpected results on {', '.join(unexpected)}: inspect them first")
     if pending:
-        again = ["clean", "--apply", *pending, *cluster_options(arguments)]
-        if arguments.rest:
-            again += ["--", *arguments.rest]
-        warn(f"to go on: kubectl nodeleak {shlex.join(again)}")
+        warn(f"to go on: {command_line(arguments, 'clean', '--apply', *pending)}")
     return unexpected
 
 
@@ -215,6 +211,7 @@ def judge(answer: Answer) -> Result:
     """
     document = answer.document
     released = 0
+
     surprise: str | None
     if answer.exit_code is None:
         surprise = (
@@ -245,6 +242,7 @@ def _surprise(exit_code: int, document: Document) -> str | None:
         return f"cleanup halted: {document['halted']}"
     if unavailable := document["unavailable"]:
         return ", ".join(f"{each['source']} unavailable: {each['why']}" for each in unavailable)
+
     for address in document["addresses"]:
         if address["verdict"] not in {"released", "refused"}:
             reason = address["why"] or "no reason given"

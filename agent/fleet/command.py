@@ -100,16 +100,19 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         return argparse.Namespace(execute=version.execute)
     if list(arguments[:1]) == [COMPLETE]:
         return argparse.Namespace(execute=_complete, words=arguments[1:])
+
     split = arguments.index("--") if "--" in arguments else len(arguments)
     own_arguments = with_command(_PROGRAM, arguments[:split], _COMMANDS)
     root = _make_parser(own_arguments[0])
     parsed, unexpected = root.parse_known_args(own_arguments)
     parsed.rest = tuple(arguments[split + 1 :])
+
     for argument in unexpected:
         # argparse takes no names of nodes on both sides of an option.
         if argument.startswith("-") or parsed.command in _WITHOUT_MORE_NODES:
             raise _unexpected_argument(parsed, argument)
         parsed.nodes.append(argument)
+
     if mistakes := list(_mistakes(parsed)):
         raise UsageError("\n".join(mistakes), see_help(f"{_PROGRAM} {parsed.command}"))
     return parsed
@@ -131,11 +134,13 @@ def _unexpected_argument(parsed: argparse.Namespace, argument: str) -> UsageErro
     see = see_help(f"{_PROGRAM} {parsed.command}")
     if not argument.startswith("-"):
         return UsageError(f"unexpected argument {quote(argument)}", see)
+
     option = argument.partition("=")[0]
     on_node = parsed.command.removesuffix("-job")
     if on_node in NODE_COMMANDS and option in options_of(on_node):
         there = f"it is an option of nodeleak {on_node}: write it after --"
         return UsageError(f"unknown option {quote(argument)}: {there}", see)
+
     options = parsed.parsers[parsed.command]._option_string_actions  # noqa: SLF001 (no other way)
     return UsageError(f"unknown option {quote(argument)}{did_you_mean(option, options)}", see)
 
@@ -158,6 +163,7 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     text = "exit with 1 if there are critical findings or warnings"
     add("--exit-code", action="store_true", help=text)
+
     which = parser.add_mutually_exclusive_group()
     text = "ask this Prometheus instead of every agent, such as http://localhost:9090"
     which.add_argument("--prometheus", type=value(_url), metavar="URL", help=text)
@@ -337,6 +343,7 @@ def _make_parser(chosen: str) -> argparse.ArgumentParser:
         dest="command", title="commands", metavar="COMMAND", prog=_PROGRAM
     )
     root.set_defaults(parsers=parsers.choices)
+
     for name, command in _COMMANDS.items():
         if name == chosen:
             _add_command(parsers, name, command)
@@ -361,6 +368,7 @@ def _add_command(parsers: Any, name: str, command: _Command) -> None:
         apply=False,
         prometheus_cluster="",
     )
+
     parser.add_argument("-h", "--help", action="help", help="print this help")
     if command.timeout:
         _add_common(parser, command.timeout)

@@ -1,6 +1,7 @@
 """Commands on many nodes: which nodes, running the command there, and what is printed."""
 
 import argparse
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -203,9 +204,11 @@ def _options(arguments: argparse.Namespace, *names: str) -> list[str]:
     return [f"--{name}={value}" for name, value in values.items() if value]
 
 
-def cluster_options(arguments: argparse.Namespace) -> list[str]:
-    """Return the options that say which cluster, and where its agents are, for another command."""
-    return _options(arguments, "context", "kubeconfig", "namespace")
+def command_line(arguments: argparse.Namespace, *words: str) -> str:
+    """Return another command for the same agents, with the same options on the nodes, to copy."""
+    cluster = _options(arguments, "context", "kubeconfig", "namespace")
+    on_node = ["--", *arguments.rest] if arguments.rest else []
+    return shlex.join(["kubectl", "nodeleak", *words, *cluster, *on_node])
 
 
 def _chosen(nodes: Sequence[Target], names: Sequence[str]) -> list[Target]:
