@@ -135,6 +135,7 @@ def _about_leaks(report: Report, leaks: Sequence[Finding], release: Release) -> 
         )
 
     node = report.snapshot.node_name
+
     yield from release_steps(
         plan,
         release,
@@ -188,6 +189,7 @@ def _find_out(report: Report, leaks: Sequence[Finding]) -> Step:
     """Say where to look for the reason of the leaks, by their likely causes."""
     causes = dict.fromkeys(leak.cause for leak in leaks if isinstance(leak.cause, LeakCause))
     commands = [f"nodeleak explain {cause}" for cause in causes if cause is not LeakCause.UNKNOWN]
+
     units = _units(report)
     restarts = [leak.cause_at for leak in leaks if leak.cause in RESTARTS and leak.cause_at]
     if restarts:
@@ -203,11 +205,13 @@ def _find_out(report: Report, leaks: Sequence[Finding]) -> Step:
             "addresses will leak again. The logs are on the node, and that of Multus if it calls "
             "the network:"
         )
+
     if causes.keys() - RESTARTS - {LeakCause.EMPTY_FILE}:
         commands.append("kubectl get events -A --field-selector reason=FailedKillPod")
         commands.append(f"journalctl {units} | {_TEARDOWN} | tail")
         if _runs_within(report, "k3s"):
             commands.append(f"{_TEARDOWN} -h {LOG_FILES} | tail")
+
     return Step(text, tuple(commands))
 
 
@@ -241,6 +245,7 @@ def _urgency(report: Report, networks: Sequence[NetworkSummary]) -> str:
     text = f"{count_of(min(free), 'address is', 'addresses are')} free. "
     if any(tracked.finding.detector == WAITING_PODS for tracked in report.findings):
         return f"{text}See {WAITING_PODS} for why pods wait. "
+
     is_low = any(
         network.free < exhausted_range.low_watermark(network.usable or 0)
         for network in networks
@@ -280,12 +285,14 @@ def _about_states(report: Report, networks: set[str]) -> Iterator[Step]:
             f"{addresses} may be leaked: this is known after the grace period (--grace). Then scan "
             "again."
         )
+
     if ended:
         sandboxes = count_of(len(ended), "ended sandbox still has", "ended sandboxes still have")
         yield Step(
             f"{sandboxes} an address. If this lasts, teardowns fail, and deleting pods makes it "
             f"worse: the runtime's log says why (see {stuck_teardown.NAME})."
         )
+
     if not candidates and not ended:
         yield Step(
             "No address is known to be leaked. Delete pods here that can run on other nodes, "

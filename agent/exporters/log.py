@@ -69,12 +69,14 @@ def configure(log_format: str) -> Logger:
     renderer: Any = structlog.processors.JSONRenderer()
     if log_format == "text" or (log_format == "auto" and is_terminal):
         renderer = structlog.dev.ConsoleRenderer(colors=is_terminal)
+
     processors = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _event_first,
         renderer,
     ]
+
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
@@ -267,6 +269,7 @@ class LogExporter:
             cause=finding.cause and finding.cause.value,
             pod=finding.pod,
         )
+
         self._log.warning(
             "finding.opened",
             detector=finding.detector,
@@ -293,8 +296,8 @@ class LogExporter:
 
         for outcome in cleaning.outcomes:
             # Of a refusal only the reason, because its text may count seconds.
-            reason = outcome.refusals[0].reason.value if outcome.refusals else outcome.why
-            verdict_and_reason = (outcome.verdict.value, reason)
+            reason = outcome.refusals[0].reason if outcome.refusals else outcome.why
+            verdict_and_reason = (outcome.verdict, reason)
 
             for reservation in outcome.request.reservations:
                 # Every ordinary teardown is refused for a while: only of leaks this is a change.

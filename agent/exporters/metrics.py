@@ -249,6 +249,7 @@ def _findings(sync: Sync) -> Samples:
     for tracked in sync.report.findings:
         finding = tracked.finding
         counts[finding.detector, finding.severity, _PHASES[tracked.confirmed]] += finding.count
+
     not_evaluated = {gap.detector for gap in sync.report.gaps}
     samples: dict[tuple[str, Severity, str], float] = {}
     for detector in DETECTORS:

@@ -28,6 +28,7 @@ def release_here(
 
     in_pod = "KUBERNETES_SERVICE_HOST" in environment
     has_networks = bool(environment.get(variable("cleanup_network")))
+
     return Release(
         in_pod=in_pod,
         by_job=in_pod and not has_networks,

@@ -48,6 +48,7 @@ def _device_row(state: ResourceState) -> list[str]:
         socket += " (not connected)"
 
     registered = {None: "?", True: "yes", False: "no"}
+
     return [
         state.resource,
         format_number(state.devices),

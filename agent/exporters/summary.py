@@ -40,6 +40,7 @@ def finding_lines(report: Report, *, verbose: bool = False) -> dict[str, list[Fi
     for group in groups.values():
         findings = [tracked.finding for tracked in group]
         first = findings[0]
+
         if len(findings) > 1:
             message = GROUPING[first.detector].describe_group(findings, report.assessment)
             text, details = _by_thought(message)
@@ -47,6 +48,7 @@ def finding_lines(report: Report, *, verbose: bool = False) -> dict[str, list[Fi
             text, details = first.lead or first.headline, first.details
         else:
             text, details = _by_thought(first.message)
+
         line = FindingLine(first.severity, text, group[0].confirmed, details)
         lines.setdefault(first.detector, []).append(line)
     return lines
@@ -82,6 +84,7 @@ def _count(severity: Severity, detectors: Counter[str]) -> str:
         if severity is Severity.CRITICAL and detector == exhausted_range.NAME:
             text = "no free addresses"
         nouns.append(text if len(detectors) == 1 else f"{text} ({format_number(count)})")
+
     plural = "warnings" if severity is Severity.WARNING else severity.value
     return f"{count_of(detectors.total(), severity.value, plural)}: {', '.join(nouns)}"
 
@@ -137,6 +140,7 @@ def incomplete(report: Report) -> str | None:
         if not reasons:
             return f"{count}: {failed[0].detector} ({failed[0].why})"
         return f"{count}: {max(reasons, key=reasons.__getitem__)}"
+
     if report.unavailable:
         first = report.unavailable[0]
         return f"every check ran, but {first.source} is unavailable: {first.why}"

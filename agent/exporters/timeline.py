@@ -174,11 +174,13 @@ def _transitions(snapshot: Snapshot) -> Iterator[_Event]:
         subject = change.socket if change.what in _OF_SOCKETS else change.resource
         socket = f"{change.socket} ({change.resource})" if change.resource else change.socket
         text = _TRANSITIONS[change.what].format(resource=change.resource, socket=socket)
+
         if change.what is TransitionKind.KUBELET_STARTED:
             what = "device_manager_started"
             subject = "kubelet"
         if subject == KUBELET_SOCKET:
             text = f"{subject} was removed: no plugin can register until the kubelet restarts"
+
         yield _Event(
             at=change.at,
             exact=change.exact,

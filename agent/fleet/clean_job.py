@@ -46,6 +46,7 @@ def print_or_run_job(arguments: argparse.Namespace) -> int:
     namespaces = {each["metadata"]["namespace"] for each in daemon_sets}
     # A pool may have a second one, with other limits. The first one has the settings of the fleet.
     daemon_sets.sort(key=lambda each: str(each["metadata"].get("name")))
+
     if not namespaces:
         raise UsageError(
             f"found no DaemonSet with the labels {LABELS}",
@@ -125,6 +126,7 @@ def _settings(container: KubeObject, options: Sequence[str]) -> list[str]:
     """
     overridden = {text.partition("=")[0] for text in options}
     shared = {option(setting) for setting in settings_of("clean")} - overridden
+
     settings: list[str] = []
     for argument, following in pairwise([*(container.get("args") or ()), ""]):
         name, equals, _ = argument.partition("=")

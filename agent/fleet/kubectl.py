@@ -81,6 +81,7 @@ class Kubectl:
         timeout = _LIST_FACTOR * self._timeout
         if may_log_in:
             timeout = max(timeout, LOGIN_SECONDS)
+
         try:
             return self._run(arguments, timeout, terminal=may_log_in, text=text)[:2]
         except subprocess.TimeoutExpired:
@@ -135,6 +136,7 @@ class Kubectl:
             self._running.add(child)
             if self._canceled.is_set():
                 _kill_session(child)
+
             try:
                 output, errors = child.communicate(text, timeout=timeout)
             except BaseException:

@@ -265,6 +265,7 @@ def document(agent: AgentSeries, node: str) -> Document:
     last_sync = agent.samples["last_sync_timestamp_seconds"][-1]
     findings = _findings(agent)
     unavailable = _unavailable(agent)
+
     is_halted = any(sample.value for sample in agent.samples["cleanup_halted"])
     if agent.samples["stalled"]:
         state = NodeState.STALLED

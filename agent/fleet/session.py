@@ -218,6 +218,7 @@ def _chosen(nodes: Sequence[Target], names: Sequence[str]) -> list[Target]:
     if unknown:
         hint = "run 'kubectl get nodes' for names"
         raise UsageError(f"unknown node {', '.join(unknown)}", hint)
+
     if not nodes:
         hint = "run 'kubectl get nodes --show-labels' for names and labels"
         raise UsageError("no node matches", hint)

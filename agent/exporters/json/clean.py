@@ -24,6 +24,7 @@ def clean_document(cleaning: Cleaning, release: Release = ON_NODE) -> Document:
         {"by": blocker.by, "why": blocker.why, "network": blocker.network or None}
         for blocker in cleaning.blockers
     ]
+
     return {
         "schema": _SCHEMA,
         "node": cleaning.node,

@@ -26,6 +26,7 @@ def scan_document(report: Report) -> Document:
     """Return the document. Times are UTC in RFC 3339; what is not known is null, never 0."""
     snapshot = report.snapshot
     reservations = sorted_reservations(report.assessment.reservations)
+
     return {
         "schema": _SCHEMA,
         "node": snapshot.node_name,
@@ -66,6 +67,7 @@ def _network(network: NetworkSummary) -> Document:
     ranges = None
     if network.ranges is not None:
         ranges = [str(each) for range_set in network.ranges for each in range_set]
+
     return {
         "name": network.name,
         "ranges": ranges,
@@ -89,6 +91,7 @@ def _reservation(classified: ClassifiedReservation, report: Report) -> Document:
         "why": classified.why,
         "cause": None,
     }
+
     entry = classified.entry
     if isinstance(entry, Reservation):
         age = report.snapshot.taken_at - entry.mtime
@@ -106,6 +109,7 @@ def _devices(snapshot: Snapshot) -> list[Document] | None:
         states = resource_states(DeviceView.of(snapshot))
     except InsufficientData:
         return None
+
     return [
         {
             "resource": state.resource,
@@ -172,6 +176,7 @@ def status_document(
     """
     snapshot = report.snapshot
     releasable = report.cleaning.releasable() if report.cleaning else None
+
     return {
         "schema": SCHEMA,
         "version": version,

@@ -105,6 +105,7 @@ def _checked(value: Any, shape: Any) -> Any:
     kind: Any = type(shape) if isinstance(shape, (dict, list)) else shape
     if not isinstance(value, kind):
         raise Malformed(f"{type(value).__name__} instead of {shape}")
+
     if isinstance(shape, dict):
         return {key: _checked(value.get(key), part) for key, part in shape.items()}
     if isinstance(shape, list):

@@ -191,6 +191,7 @@ def _rows(document: Document, view: TableView) -> list[AddressRow]:
     addresses = sorted(
         document["addresses"], key=lambda row: address_order(row["network"], row["ip"])
     )
+
     rows = []
     for row in addresses:
         container_id = row["container_id"] or "(empty file)"
@@ -273,6 +274,7 @@ def _counts(cleaning: Cleaning, document: Document) -> Iterator[str]:
     blockers = [
         blocker for blocker in cleaning.blockers if blocker.by is not BlockedBy.NO_CLEANUP_NETWORK
     ]
+
     requested = Verdict.WOULD_RELEASE if cleaning.dry_run else Verdict.RELEASED
     reasons = Counter(row["reason"] for row in document["addresses"] if row["reason"])
     left = reasons.pop(Reason.OVER_BUDGET, 0)
@@ -285,7 +287,7 @@ def _counts(cleaning: Cleaning, document: Document) -> Iterator[str]:
             text = f"{number} would be released{impossible}"
         elif verdict == Verdict.REFUSED:
             number -= left
-            counts = (f"{number} {reason}" for reason, number in reasons.most_common())
+            counts = (f"{times} {reason}" for reason, times in reasons.most_common())
             text = f"{number} refused ({', '.join(counts)})"
         if number or verdict == requested:
             yield text
@@ -368,6 +370,7 @@ def _outcome(entry: Entry) -> str:
         outcome += f", halted cleanup {rfc3339(entry.halted)}"
     if entry.resumed:
         outcome += f", resumed {rfc3339(entry.resumed)}"
+
     if entry.restoring:
         outcome += ", restoration unfinished"
     elif entry.restored:

@@ -84,6 +84,7 @@ def fill(text: str, columns: int | None = None, *, first: str = "", rest: str = 
     indentation of the first line, and of the others.
     """
     joined = _UNBROKEN.sub(lambda match: match[0].replace(" ", _NO_BREAK), escape(text))
+
     lines = textwrap.wrap(
         joined,
         min(columns or _MAX_WIDTH, _MAX_WIDTH),

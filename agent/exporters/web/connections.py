@@ -95,6 +95,7 @@ class Server(ThreadingMixIn, WSGIServer):
         self._lock = Lock()
         self._open: dict[socket.socket, _Connection] = {}
         """A connection is removed before its descriptor is closed, which another may then get."""
+
         super().__init__((host, port), _Handler)
         self.set_app(application)
 
@@ -138,6 +139,7 @@ class Server(ThreadingMixIn, WSGIServer):
                 self._refused("cannot accept", error)
                 self._closing.wait(_ACCEPT_PAUSE_SECONDS)
             raise
+
         if self._tls is None:
             return connection, address
         try:
@@ -159,6 +161,7 @@ class Server(ThreadingMixIn, WSGIServer):
         except Exception as error:  # noqa: BLE001 (refuses this connection, and nothing else)
             self._bug("connection", error)
             return False
+
         with self._lock:
             taken = Counter(connection.client for connection in self._open.values())
             if client == _THIS_MACHINE:

@@ -103,6 +103,7 @@ class Page:
 def _view(report: Report, releases: Releases, *, alive: bool) -> Document:
     document = scan_document(report)
     pods = report.snapshot.pods
+
     return {
         "document": document,
         "cleaning": report.cleaning,
@@ -208,6 +209,7 @@ def _template() -> "Template":
         lstrip_blocks=True,
         auto_reload=False,
     )
+
     environment.filters |= {
         "number": format_number,
         "age": age_cell,
@@ -217,6 +219,7 @@ def _template() -> "Template":
         "summary": _summary,
         "by_severity": by_severity,
     }
+
     environment.globals |= {
         "looks": LOOKS,
         "letters": _LETTERS,
@@ -226,6 +229,7 @@ def _template() -> "Template":
         "most_rows": MAX_LISTED,
         "most_events": _EVENTS,
     }
+
     return environment.get_template("page.html")
 
 

@@ -237,6 +237,7 @@ class HttpExporter:
         assert self._documents.page is not None  # noqa: S101 (else it is not found)
         refreshing = "refresh=off" not in query.split("&")
         last = self._last  # of one sync, although another may end meanwhile
+
         body, headers = self._documents.page.render(
             last.report if last else None,
             (last.facts.releases, last.facts.damage) if last else ((), ()),

@@ -63,6 +63,7 @@ class Certificates:
         state = self._state()
         if state == self._loaded:
             return
+
         try:
             self._context = _load(self._files)
         except (TlsError, OSError, ValueError) as error:
@@ -70,6 +71,7 @@ class Certificates:
                 self._error("tls.reload_failed", why=str(error))
             self._failure = str(error)
             return
+
         self._loaded = state
         self._failure = ""
         self._info("tls.reloaded", certificate=str(self._files.certificate))
@@ -93,6 +95,7 @@ def _load(files: TlsFiles) -> ssl.SSLContext:
     certificate = _read(files.certificate, TlsFile.CERTIFICATE)
     _read(files.key, TlsFile.KEY)
     _require_certificates(files.certificate, certificate, TlsFile.CERTIFICATE)
+
     try:
         context.load_cert_chain(files.certificate, files.key, password=_refuse_password)
     except ssl.SSLError as error:
@@ -101,6 +104,7 @@ def _load(files: TlsFiles) -> ssl.SSLContext:
         raise TlsError(TlsFile.KEY, cannot_read(files.key, error)) from error
     except ValueError as error:
         raise TlsError(TlsFile.KEY, f"{files.key}: {error}") from error
+
     if files.client_ca:
         authorities = _read(files.client_ca, TlsFile.CLIENT_CA)
         _require_certificates(files.client_ca, authorities, TlsFile.CLIENT_CA)
