@@ -63,13 +63,16 @@ WORDS: Final = frozenset({
     "pods", "node", "nodes",
 })  # fmt: skip
 """Words of Kubernetes, container runtimes and CNI that decide something."""
+
 DEVICE_WORDS: Final = frozenset({
     "devices", "kubevirt", "io", "nvidia", "amd", "intel", "com", "gpu", "kvm", "tun", "vhost",
     "net", "sock",
 })  # fmt: skip
 """Parts of the names of devices and their plugins, by which resources and drivers are told apart."""
+
 VOLUME_WORDS: Final = frozenset("/".join((*chain(*MIGRATED.items()), "iscsi", "fc")).split("/"))
 """Volume plugins and CSI drivers."""
+
 SCHEMES: Final = frozenset({*EMBEDDED_CONTROLLERS, *BESIDE_A_CLOUD, OPENSTACK})
 """Cloud providers, as the scheme of a provider ID names them."""
 
@@ -78,18 +81,22 @@ _OWN_VERSION: Final = (
     r"(?:v|docker://|containerd://|cri-o://)?[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,4}(?![0-9.])"
 )
 """Of Kubernetes and the container runtimes. What follows it is a name: it may say who built it."""
+
 _ANYTHING: Final = re.compile(r".+", re.DOTALL)
 
 _NAMES: Final = _Rule(re.compile(r"[^/]+"), WORDS.__contains__)
 """Such as `namespace/name` and `Kind/name`."""
+
 _WHOLE: Final = _Rule(_ANYTHING, {UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE}.__contains__)
 _SUBNET: Final = _Rule(_ANYTHING, {"usePodCidr", "usePodCidrIPv6"}.__contains__)
 _DEVICES: Final = _Rule(re.compile(r"[^-_./]+"), DEVICE_WORDS.__contains__)
 """Resources and sockets: part by part, so that a socket that is named after a resource still is."""
+
 _VOLUMES: Final = _Rule(re.compile(r"[^/^]+"), VOLUME_WORDS.__contains__)
 _PROVIDER_IDS: Final = _Rule(re.compile(r"[^/:]+"), SCHEMES.__contains__)
 _RANGE_SET: Final = _Rule(re.compile(r"[^-,]+"), lambda _: False)
 """As host-local writes it: `10.1.0.2-10.1.0.9,10.2.0.2-10.2.0.9`."""
+
 _KEPT: Final = _Rule(
     _ANYTHING,
     {*CREATION_REASONS, FAILED_KILL, *(entry.key for entry in catalog.entries())}.__contains__,
@@ -102,6 +109,7 @@ _TEXT: Final = _Rule(
 
 Two phrases of the kubelet decide a cause, and are kept.
 """
+
 _VERSION: Final = _Rule(
     re.compile(rf"\A{_OWN_VERSION}|.+", re.DOTALL), re.compile(_OWN_VERSION).fullmatch
 )

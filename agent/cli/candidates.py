@@ -11,11 +11,14 @@ Values = Mapping[str, Callable[[Sequence[str]], Iterable[str]]]
 
 COMPLETE: Final = "__complete"
 """The command that shells call, with the words up to the cursor: cobra's, which kubectl has."""
+
 _FILES: Final = 0
 _NO_FILES: Final = 4
 """Whether a shell may complete names of files instead, as cobra numbers it."""
+
 _PATHS: Final = {"FILE", "DIR", "DIR|off"}
 """The metavars of arguments that are names of files."""
+
 _ABOUT: Final = 60
 """Characters of what a shell says about an option."""
 

@@ -17,16 +17,20 @@ from agent.sources.source_error import SourceError, describe_os_error
 
 _READ_TIMEOUT: Final = 2.0
 """Seconds for one read."""
+
 _TIMEOUT: Final = 4.0
 """Seconds for a whole answer: a process may send a byte now and then."""
+
 _MAX_STATUS: Final = 256 * 1024
 _MAX_REPORT: Final = 4 * 1024 * 1024
 """Bytes: about 10,000 reservations, in the memory limit of the daemon."""
+
 _MAX_HEAD: Final = 64 * 1024
 _PIECE: Final = 64 * 1024
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] ([0-9]{3})(?: [^\r\n]*)?\r\n")
 _LOOPBACK: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (a client)
 """Where a daemon is reached that listens on any address."""
+
 _POD: Final = re.compile(r"[a-z0-9.-]{1,253}/[a-z0-9.-]{1,253}")  # namespace and name
 
 

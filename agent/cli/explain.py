@@ -53,6 +53,7 @@ _WRITTEN: Final[dict[str, dict[str, str]]] = tomllib.loads(
     files("agent.cli").joinpath("glossary.toml").read_text()
 )
 """The words that are not explained where they are defined."""
+
 _LONGEST_INPUT: Final = 65536
 """Characters of standard input."""
 

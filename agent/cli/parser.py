@@ -41,6 +41,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 The module has `execute`, and if there is more to say, `HELP` and `add_arguments`.
 """
+
 HELP_OPTIONS: Final = ("-h", "--help", "--help-all")
 
 _INTRO: Final = (

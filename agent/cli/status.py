@@ -44,6 +44,7 @@ exit codes:
 
 _INTERVAL: Final = 2.0
 """Seconds between two requests of --watch."""
+
 _CLEAR: Final = "\033[H\033[J"
 """Moves the cursor to the corner of the terminal, and clears what follows."""
 

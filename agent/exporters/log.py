@@ -35,6 +35,7 @@ MAX_LINES: Final = 1000
 
 These are findings that are not critical, and addresses that are not released.
 """
+
 _LINE_INTERVAL: Final = timedelta(seconds=3.6)
 """Until there may be another one: 1,000 an hour."""
 

@@ -37,13 +37,17 @@ _ALWAYS_EXPORTED: Final = frozenset({State.IN_USE, State.LEAKED, State.UNKNOWN})
 
 An alert or `kubectl nodeleak status` compares it, or it shows that the states are known.
 """
+
 _MAX_RESOURCES: Final = 32
 _OTHER: Final = "other"
 """Resources beyond the first 32 by name, and invalid names. Names of resources have a `/`."""
+
 _UNKNOWN_RESOURCE: Final = "unknown"
 """The resource of a rejected pod where neither the rejection nor the spec names one."""
+
 _NO_RESOURCE: Final = "none"
 """The resource of a pod that was not rejected for a device."""
+
 _RESOURCE_NAME: Final = re.compile(r"(?=.{3,317}$)[A-Za-z0-9._-]{1,253}/[A-Za-z0-9._-]{1,63}")
 """A resource name that the API server accepts: a DNS subdomain, a slash, and a label value."""
 

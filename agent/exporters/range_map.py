@@ -60,6 +60,7 @@ LOOKS: Final = {
     "leaked": Look("L", "1;37;41", "leaked"),
 }
 """By mark: the state of a reservation, or of an address without one. The least severe first."""
+
 _SEVERITY: Final = {mark: severity for severity, mark in enumerate(LOOKS)}
 
 

@@ -70,6 +70,7 @@ _ORDER: Final = (
     "restored",
 )
 """Of two events at one time, the kind that is named earlier comes first."""
+
 _STARTS: Final = {"node": "booted", "kubelet": "kubelet_started", DOCKER: "docker_started"}
 """What the start of each is called; that of any other runtime is `runtime_started`."""
 

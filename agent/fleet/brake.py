@@ -16,6 +16,7 @@ from agent.model.text import count_of, escape, quote, truncate
 
 _LABELS: Final = {"app.kubernetes.io/name": "nodeleak", "app.kubernetes.io/component": "brake"}
 """What selects the agent's pods does not select it."""
+
 _MAX_REASON: Final = 200
 
 

@@ -28,6 +28,7 @@ from agent.model.text import count_of, escape, format_number, truncate
 CLEAN_SCHEMA: Final = "nodeleak.clean/v1"
 _MAX_SHOWN: Final = 5
 """Names of nodes in the question."""
+
 _INTERRUPTED: Final = b"nodeleak: interrupted: waiting for the nodes of this wave\n"
 _STEP: Final = 0.1
 """Seconds, after which a pause looks whether it was interrupted."""

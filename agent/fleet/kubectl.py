@@ -17,6 +17,7 @@ from agent.fleet.nodes import Agent, Answer, KubeObject, answer_of
 
 LOGIN_SECONDS: Final = 900
 """For a list, on a terminal: somebody may have to log in. The codes of such logins last as long."""
+
 _LIST_FACTOR: Final = 3
 """A list may take so many times as long as one node: kubectl reads 500 objects at a time."""
 

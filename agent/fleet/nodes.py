@@ -18,12 +18,16 @@ KubeObject: TypeAlias = Mapping[str, Any]
 FLEET_SCHEMA: Final = "nodeleak.fleet/v1"
 LABELS: Final = "app.kubernetes.io/name=nodeleak,app.kubernetes.io/component=agent"
 """As in deploy/base."""
+
 CAN_RUN_AGENT: Final = "kubernetes.io/os!=windows,type!=virtual-kubelet"
 """A selector of nodes."""
+
 _MAX_REASON: Final = 300
 """Characters."""
+
 _USAGE: Final = 2
 """The exit code of nodeleak for wrong usage."""
+
 _ADDRESS: Final = 5
 """The column of the internal address, after name, status, roles, age and version."""
 

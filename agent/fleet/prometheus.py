@@ -39,6 +39,7 @@ QUERIES: Final[Mapping[str, str]] = {
 _PIECE: Final = 64 * 1024  # bytes
 _MAX_RESPONSE: Final = 128 * 1024 * 1024
 """Bytes: for 15,000 nodes, the largest response has a third of it."""
+
 _EXTRA_SECONDS: Final = 1.0
 """For a whole response, more than for each read, whose message is the better one."""
 
@@ -47,6 +48,7 @@ _METRIC_LABELS: Final = {
     *("mode", "version", "commit", "python_version"),
 }
 """The labels that the agent sets. All others are those of the scrape target."""
+
 _SEVERITIES: Final = [each.value for each in (Severity.CRITICAL, Severity.WARNING, Severity.INFO)]
 
 

@@ -14,6 +14,7 @@ from agent.model.text import count_of, format_age, format_number, truncate
 
 _MAX_CELL: Final = 100
 """Characters of a cell: the longest one widens the rows of all nodes."""
+
 _YEAR: Final = 365 * 86400
 """Seconds. An agent may answer any age."""
 
@@ -33,6 +34,7 @@ _COLUMNS: Final = (
 )
 _WIDE_COLUMNS: Final = {"STATUS", "POD", "UNKNOWN", "CLEANUP"}
 """Columns of `-o wide` only."""
+
 _UNLIMITED_COLUMNS: Final = {"CLEANUP", "FINDINGS"}
 """Columns that `-o wide` does not shorten."""
 

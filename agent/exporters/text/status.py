@@ -19,6 +19,7 @@ from agent.model.text import format_age, format_number
 
 _YEAR: Final = 365 * 86400
 """Seconds. What calls itself a daemon may answer any age."""
+
 _NO_STATUS: Final = "No status: {why}; 'nodeleak scan' checks this node without a daemon"
 _READ_ONLY: Final = (
     "Releases: off here (read-only). 'nodeleak clean' says how to release leaked addresses."

@@ -17,8 +17,10 @@ _MAX_RUN: Final = 12
 
 Hundreds of addresses can leak at once, and hundreds of pods can be rejected.
 """
+
 _SMALL_SKEW: Final = 2
 """Seconds. Latency and rounding; a greater difference is a wrong clock."""
+
 _APPROXIMATE: Final = (
     "~ approximate: when it was first seen, by the API server's clock, or a bound, as the event "
     "says."

@@ -25,25 +25,35 @@ from agent.model.bug import Bug, bug_of
 
 MAX_CONNECTIONS: Final = 64
 """Of other machines, at a time. Each costs a thread and at most `REQUEST_BYTES`."""
+
 MAX_PER_CLIENT: Final = 8
 """Of one address. A browser opens six."""
+
 MAX_OF_THIS_MACHINE: Final = 32
 """The kubelet's probe beside whatever else asks here. Other machines cannot take these."""
+
 REQUEST_BYTES: Final = 8192
 """Request line and headers. Prometheus sends less than 1 KiB."""
+
 CONNECTION_SECONDS: Final = 15.0
 """From the connection to the end of the answer: Prometheus waits for at most 10 s by default."""
+
 CLIENT_CERTIFICATE: Final = "nodeleak.client_certificate"
 """In the environ of a request: whether the client has shown a certificate of the client CA."""
+
 PATIENCE: Final = "nodeleak.patience"
 """In the environ of a request: how many seconds the connection may still last."""
+
 _THIS_MACHINE: Final = "this machine"
 _RESTART_SECONDS: Final = 1.0
 """Between a failure of the server's loop and the next loop."""
+
 _ACCEPT_PAUSE_SECONDS: Final = 0.1
 """After a failed accept: the connection waits in the queue, so the next try would come at once."""
+
 _CLOSE_SECONDS: Final = 1.0
 """For the client's part in the end of a TLS connection."""
+
 _FAULT_OF_CLIENT: Final = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EAGAIN, errno.EINTR})
 """Errors of accept for a connection that has ended while it waited."""
 

@@ -45,10 +45,12 @@ if TYPE_CHECKING:
 
 MAX_LISTED: Final = 1000
 """Rows of the tables of all networks, of each kind: the page is bounded, `-o json` is not."""
+
 _EVENTS: Final = 60
 _REFRESH_SECONDS: Final = 30
 _FIRST_REFRESH_SECONDS: Final = 3
 """Until there is a report."""
+
 _LETTERS: Final = {mark: look.letter for mark, look in LOOKS.items()} | {
     "in_use": "",
     "unavailable": "",

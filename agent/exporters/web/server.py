@@ -43,6 +43,7 @@ PROBES: Final = ("/healthz", "/readyz")
 
 _PRIVATE: Final = ("/", "/api/v1/report", "/api/v1/status")
 """They name pods and addresses: only this machine may read them."""
+
 _JSON: Final = "application/json"
 _HTML: Final = "text/html; charset=utf-8"
 _PLAIN: Final = "text/plain; charset=utf-8"
