@@ -14,10 +14,9 @@ from typing import Final, NamedTuple
 from agent.cli.output import DONE, FAILED, INTERRUPTED, UNAVAILABLE, warn, write
 from agent.config import UsageError
 from agent.exporters.json import Document
-from agent.fleet.nodes import Answer, Target, natural_order
+from agent.fleet.nodes import Answer, Target, merged, natural_order
 from agent.fleet.session import (
     NODE_FORMATS,
-    NodeFormat,
     Session,
     command_line,
     reachable,
@@ -56,16 +55,17 @@ def _apply(arguments: argparse.Namespace) -> int:
     targets = reachable(chosen)
     _confirm(arguments, session, targets, skipped)
 
-    format_ = NODE_FORMATS[arguments.output]
     results: dict[str, Result] = {}
     with _stopping() as stop:
-        _clean(arguments, session, format_, results, targets, stop)
+        _clean(arguments, session, results, targets, stop)
 
     pending = [target.node for target in targets if target.node not in results]
     reasons = skipped | dict.fromkeys(pending, "not asked: cleaning stopped before it")
     entries = [result.entry for result in results.values()]
     entries += [Answer(node, None, error=reason).entry() for node, reason in reasons.items()]
-    format_.write_all("clean", sorted(entries, key=lambda entry: natural_order(entry["node"])))
+    if as_text := NODE_FORMATS[arguments.output]:
+        entries.sort(key=lambda entry: natural_order(entry["node"]))
+        write(as_text(merged("clean", entries)))
 
     unexpected = _conclude(arguments, results, skipped, pending)
     # A node that is away does not hide an unexpected result: summary and document name it anyway.
@@ -149,7 +149,6 @@ def _stopping() -> Iterator[_Stop]:
 def _clean(
     arguments: argparse.Namespace,
     session: Session,
-    format_: NodeFormat,
     results: dict[str, Result],
     targets: Sequence[Target],
     stop: _Stop,
@@ -161,7 +160,7 @@ def _clean(
 
     def finished(answer: Answer) -> None:
         result = results[answer.node] = judge(answer)
-        if format_.prints_each:
+        if NODE_FORMATS[arguments.output] is None:
             mark = "UNEXPECTED: " if result.unexpected else ""
             write(f"{escape(f'{answer.node}: {mark}{result.text}')}\n")
 

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from agent.cli.output import DOCUMENTS, DONE, FOUND, UNAVAILABLE, show_progress, warn, write
 from agent.config import UsageError
-from agent.exporters.json import Document
 from agent.fleet import prometheus
 from agent.fleet.kubectl import Kubectl
 from agent.fleet.nodes import (
@@ -33,33 +32,11 @@ _MAX_NAMED: Final = 10
 """So many nodes are requested by name. For more, all are listed: that is fewer requests."""
 
 
-class NodeFormat(NamedTuple):
-    """How the answers of several nodes are printed."""
+NODE_FORMATS: Final[Mapping[str, Callable[[object], str] | None]] = {"table": None, **DOCUMENTS}
+"""By the value of `--output`: how the documents of all nodes are written as one.
 
-    options: tuple[str, ...]
-    """What the command on each node is told."""
-
-    prints_each: bool
-    """Whether each answer is printed when it arrives."""
-
-    write_all: Callable[[str, Iterable[Document]], None]
-    """Prints the entries of all nodes, after all have answered."""
-
-
-def _document(as_text: Callable[[object], str]) -> NodeFormat:
-    """Return how to print the documents of all nodes as one. Nodes of any version answer JSON."""
-    return NodeFormat(
-        ("-o", "json"),
-        prints_each=False,
-        write_all=lambda command, entries: write(as_text(merged(command, entries))),
-    )
-
-
-NODE_FORMATS: Final[Mapping[str, NodeFormat]] = {
-    "table": NodeFormat((), prints_each=True, write_all=lambda _command, _entries: None),
-    **{name: _document(as_text) for name, as_text in DOCUMENTS.items()},
-}
-"""By the value of `--output`."""
+None: there is none, and what a node prints is printed as soon as it arrives.
+"""
 
 
 def _merged_status(as_text: Callable[[object], str], statuses: Sequence[NodeStatus]) -> str:
@@ -267,15 +244,17 @@ def run_on_nodes(arguments: argparse.Namespace) -> int:
     """
     session = Session(arguments)
     chosen = session.targets()
-    format_ = NODE_FORMATS[arguments.output]
+    as_text = NODE_FORMATS[arguments.output]
 
     def finished(answer: Answer) -> None:
-        if format_.prints_each:
+        if as_text is None:
             _print(answer, several=len(chosen) > 1)
 
-    command = (arguments.command, *arguments.rest, *format_.options)
-    answers = session.run(chosen, command, finished)
-    format_.write_all(arguments.command, [answer.entry() for answer in answers])
+    # Nodes of any version answer JSON.
+    options = ("-o", "json") if as_text else ()
+    answers = session.run(chosen, (arguments.command, *arguments.rest, *options), finished)
+    if as_text:
+        write(as_text(merged(arguments.command, [answer.entry() for answer in answers])))
 
     codes = {UNAVAILABLE if answer.exit_code is None else answer.exit_code for answer in answers}
     # Whatever else happened, it must not hide that a node was not read.
