@@ -11,12 +11,11 @@ from math import ceil
 from threading import Event
 from typing import Final, NamedTuple
 
-from agent.cli.output import DONE, FAILED, INTERRUPTED, UNAVAILABLE, warn, write
+from agent.cli.output import DOCUMENTS, DONE, FAILED, INTERRUPTED, UNAVAILABLE, warn, write
 from agent.config import UsageError
 from agent.exporters.json import Document
 from agent.fleet.nodes import Answer, Target, merged, natural_order
 from agent.fleet.session import (
-    NODE_FORMATS,
     Session,
     command_line,
     reachable,
@@ -63,7 +62,7 @@ def _apply(arguments: argparse.Namespace) -> int:
     reasons = skipped | dict.fromkeys(pending, "not asked: cleaning stopped before it")
     entries = [result.entry for result in results.values()]
     entries += [Answer(node, None, error=reason).entry() for node, reason in reasons.items()]
-    if as_text := NODE_FORMATS[arguments.output]:
+    if as_text := DOCUMENTS.get(arguments.output):
         entries.sort(key=lambda entry: natural_order(entry["node"]))
         write(as_text(merged("clean", entries)))
 
@@ -160,7 +159,7 @@ def _clean(
 
     def finished(answer: Answer) -> None:
         result = results[answer.node] = judge(answer)
-        if NODE_FORMATS[arguments.output] is None:
+        if arguments.output not in DOCUMENTS:
             mark = "UNEXPECTED: " if result.unexpected else ""
             write(f"{escape(f'{answer.node}: {mark}{result.text}')}\n")
 

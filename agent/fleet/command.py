@@ -2,13 +2,13 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 from agent.cli import exit_code_of, version
 from agent.cli.candidates import COMPLETE
-from agent.cli.output import DONE, reflow, write
+from agent.cli.output import DOCUMENTS, DONE, reflow, write
 from agent.cli.parser import COMMANDS as NODE_COMMANDS
 from agent.cli.parser import HELP_OPTIONS, Parser, options_of, see_help, value, with_command
 from agent.config import UsageError, duration_between, matching, positive
@@ -157,9 +157,7 @@ def _mistakes(parsed: argparse.Namespace) -> Iterator[str]:
 
 
 def _add_status(parser: argparse.ArgumentParser) -> None:
-    from agent.fleet.session import STATUS_FORMATS
-
-    _add_nodes(parser, STATUS_FORMATS, default_all=True)
+    _add_nodes(parser, ("table", "wide", *DOCUMENTS), default_all=True)
     add = parser.add_argument
     text = "exit with 1 if there are critical findings or warnings"
     add("--exit-code", action="store_true", help=text)
@@ -176,19 +174,16 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
 
 def _add_nodes(
     parser: argparse.ArgumentParser,
-    formats: Iterable[str] | None = None,
+    formats: Sequence[str] = ("table", *DOCUMENTS),
     *,
     default_all: bool = False,
 ) -> None:
-    """Add which nodes, and `--output`. `formats`: its values; None: those of `run_on_nodes`."""
-    from agent.fleet.session import NODE_FORMATS
-
+    """Add which nodes, and `--output` with these formats. `default_all`: of every node."""
     which = parser.add_mutually_exclusive_group(required=not default_all)
     which.add_argument("nodes", nargs="*", default=[], metavar="NODE", help="name of a node")
     which.add_argument("-l", "--selector", metavar="LABELS", help="nodes with these labels")
     if not default_all:
         which.add_argument("--all", action="store_true", help="every node")
-    formats = list(formats or NODE_FORMATS)
     parser.add_argument(
         "-o", "--output", choices=formats, metavar="FORMAT", help=", ".join(formats)
     )

@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
@@ -44,8 +44,18 @@ _EXTRA_SECONDS: Final = 1.0
 """For a whole response, more than for each read, whose message is the better one."""
 
 _METRIC_LABELS: Final = {
-    *("__name__", "network", "state", "detector", "severity", "phase", "source", "stage"),
-    *("mode", "version", "commit", "python_version"),
+    "__name__",
+    "network",
+    "state",
+    "detector",
+    "severity",
+    "phase",
+    "source",
+    "stage",
+    "mode",
+    "version",
+    "commit",
+    "python_version",
 }
 """The labels that the agent sets. All others are those of the scrape target."""
 
@@ -299,7 +309,7 @@ def document(agent: AgentSeries, node: str) -> Document:
             "halted": "kubectl nodeleak scan says why" if is_halted else "",
             "brake": _brake(agent),
         },
-        "networks": _networks(agent),
+        "networks": list(_networks(agent)),
         "findings": findings,
         "unavailable": unavailable,
     }
@@ -340,8 +350,8 @@ def _unavailable(agent: AgentSeries) -> list[dict[str, str]]:
     return unavailable
 
 
-def _networks(agent: AgentSeries) -> list[Document]:
-    """Return each network with its numbers; None: the agent does not export it."""
+def _networks(agent: AgentSeries) -> Iterator[Document]:
+    """Yield each network with its numbers; None: the agent does not export it."""
 
     def counts(metric: str, state: str = "") -> dict[str, int]:
         return {
@@ -357,7 +367,5 @@ def _networks(agent: AgentSeries) -> list[Document]:
         "unknown": counts("reservations", "unknown"),
         "releasable": counts("releasable_addresses"),
     }
-    return [
-        {"name": name, **{key: counts.get(name) for key, counts in numbers.items()}}
-        for name in sorted(set().union(*numbers.values()))
-    ]
+    for name in sorted(set().union(*numbers.values())):
+        yield {"name": name} | {key: counts.get(name) for key, counts in numbers.items()}

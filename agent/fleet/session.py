@@ -2,10 +2,9 @@
 
 import argparse
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from functools import partial
 from typing import Final
 
 from agent.cli.output import DOCUMENTS, DONE, FOUND, UNAVAILABLE, show_progress, warn, write
@@ -30,25 +29,6 @@ from agent.model.text import escape, format_number, quote
 
 _MAX_NAMED: Final = 10
 """So many nodes are requested by name. For more, all are listed: that is fewer requests."""
-
-
-NODE_FORMATS: Final[Mapping[str, Callable[[object], str] | None]] = {"table": None, **DOCUMENTS}
-"""By the value of `--output`: how the documents of all nodes are written as one.
-
-None: there is none, and what a node prints is printed as soon as it arrives.
-"""
-
-
-def _merged_status(as_text: Callable[[object], str], statuses: Sequence[NodeStatus]) -> str:
-    return as_text(merged("status", [each.entry for each in statuses]))
-
-
-STATUS_FORMATS: Final[Mapping[str, Callable[[Sequence[NodeStatus]], str]]] = {
-    "table": lambda statuses: status_table(statuses, wide=False),
-    "wide": lambda statuses: status_table(statuses, wide=True),
-    **{name: partial(_merged_status, as_text) for name, as_text in DOCUMENTS.items()},
-}
-"""By the value of `--output`: how the status of nodes is written."""
 
 
 class Session:
@@ -219,7 +199,11 @@ def show_status(arguments: argparse.Namespace) -> int:
         statuses = list(map(node_status, chosen, answers))
 
     statuses = worst_first(statuses)
-    write(STATUS_FORMATS[arguments.output](statuses))
+    if as_text := DOCUMENTS.get(arguments.output):
+        write(as_text(merged("status", [status.entry for status in statuses])))
+    else:
+        write(status_table(statuses, wide=arguments.output == "wide"))
+
     if not all(status.complete for status in statuses):
         return UNAVAILABLE
     has_problems = any(status.rank in {Rank.CRITICAL, Rank.WARNING} for status in statuses)
@@ -244,13 +228,13 @@ def run_on_nodes(arguments: argparse.Namespace) -> int:
     """
     session = Session(arguments)
     chosen = session.targets()
-    as_text = NODE_FORMATS[arguments.output]
+    as_text = DOCUMENTS.get(arguments.output)
 
     def finished(answer: Answer) -> None:
         if as_text is None:
             _print(answer, several=len(chosen) > 1)
 
-    # Nodes of any version answer JSON.
+    # Nodes of any version answer JSON, of which one document is made at the end.
     options = ("-o", "json") if as_text else ()
     answers = session.run(chosen, (arguments.command, *arguments.rest, *options), finished)
     if as_text:
