@@ -100,11 +100,11 @@ class Sync:
 
         Not all of them: a node may have a hundred networks, and each would have 37 counters.
         """
+        suspects = (State.CANDIDATE, State.LEAKED)
         return [
             network.name
             for network in self.report.networks
-            if (network.states or {}).get(State.CANDIDATE)
-            or (network.states or {}).get(State.LEAKED)
+            if network.states and any(map(network.states.get, suspects))
         ]
 
     @property
@@ -291,13 +291,11 @@ def _sockets(sync: Sync) -> Samples:
 
 
 def _delays(sync: Sync) -> Samples:
-    return {
-        label: max(
-            (state.delay.total_seconds() for state in states if state.delay is not None),
-            default=None,
-        )
-        for label, states in sync.resources_by_label.items()
-    }
+    longest: dict[str, float | None] = {}
+    for label, states in sync.resources_by_label.items():
+        delays = (state.delay.total_seconds() for state in states if state.delay is not None)
+        longest[label] = max(delays, default=None)
+    return longest
 
 
 def _rejected(sync: Sync) -> Samples:

@@ -22,7 +22,7 @@ class FindingLine(NamedTuple):
     severity: Severity
     text: str
     confirmed: bool
-    details: tuple[str, ...] = ()
+    details: tuple[str, ...]
     """What follows from or proves it, each in a line of its own."""
 
 
@@ -77,13 +77,16 @@ def count_by_severity(report: Report) -> str:
 
 
 def _count(severity: Severity, detectors: Counter[str]) -> str:
+    """Count the findings of one severity. `detectors`: how many problems each has found."""
     nouns = []
     for detector, count in detectors.items():
         noun = DETECTOR[detector].NOUN
         text = noun.several if count != 1 else noun.one
         if severity is Severity.CRITICAL and detector == exhausted_range.NAME:
             text = "no free addresses"
-        nouns.append(text if len(detectors) == 1 else f"{text} ({format_number(count)})")
+        if len(detectors) > 1:
+            text += f" ({format_number(count)})"
+        nouns.append(text)
 
     plural = "warnings" if severity is Severity.WARNING else severity.value
     return f"{count_of(detectors.total(), severity.value, plural)}: {', '.join(nouns)}"
@@ -106,8 +109,11 @@ def is_critical(report: Report) -> bool:
 
 def _waiting(report: Report) -> list[Finding]:
     """Return the reasons why pods wait, confirmed or not, the most urgent first."""
-    findings = [tracked.finding for tracked in report.sorted_findings]
-    return [finding for finding in findings if finding.detector == WAITING_PODS]
+    return [
+        tracked.finding
+        for tracked in report.sorted_findings
+        if tracked.finding.detector == WAITING_PODS
+    ]
 
 
 def headline(report: Report, *, alive: bool = True) -> str:

@@ -26,7 +26,7 @@ from agent.exporters.web.connections import (
     Warn,
     is_loopback,
 )
-from agent.exporters.web.page import Page
+from agent.exporters.web.page import Page, Releases
 from agent.exporters.web.tls import Certificates
 from agent.model.bug import Bug, bug_of
 from agent.model.report import Report
@@ -237,13 +237,14 @@ class HttpExporter:
     def _view(self, query: str) -> Response:
         assert self._documents.page is not None  # noqa: S101 (else it is not found)
         refreshing = "refresh=off" not in query.split("&")
-        last = self._last  # of one sync, although another may end meanwhile
+        report = None
+        releases: Releases = ((), ())
+        if last := self._last:  # of one sync, although another may end meanwhile
+            report = last.report
+            releases = (last.facts.releases, last.facts.damage)
 
         body, headers = self._documents.page.render(
-            last.report if last else None,
-            (last.facts.releases, last.facts.damage) if last else ((), ()),
-            alive=self._documents.alive(),
-            refreshing=refreshing,
+            report, releases, alive=self._documents.alive(), refreshing=refreshing
         )
         return Response(HTTPStatus.OK, _HTML, body, headers)
 
