@@ -30,6 +30,8 @@ class Candidate(NamedTuple):
 
 
 class Candidates(NamedTuple):
+    """What a shell may offer in place of one word."""
+
     found: Sequence[Candidate] = ()
     files: bool = False
     """Whether the word may be the name of a file."""

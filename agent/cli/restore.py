@@ -65,6 +65,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _last(journal: Journal, state_dir: Path) -> Entry:
+    """Return what `--last` means. Raises UsageError."""
     released = [entry for entry in journal.entries if _restorable(entry)]
     if not released:
         raise _not_found(f"the journal in {state_dir} has no release that can be restored", journal)

@@ -126,6 +126,7 @@ def _with_journal(release: Release, config: Config) -> Release:
 
 
 def _require_alone(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for options of the table that a map cannot have."""
     options = {
         "-v": arguments.verbose,
         "--sort-by": arguments.sort_by,

@@ -146,6 +146,7 @@ class LogExporter:
         return False
 
     def _log_sources(self, snapshot: Snapshot) -> None:
+        """Log which sources were lost, and which are back."""
         # By source, not by reason: one that counts something would be a change in every sync.
         before = self._missing
         readings = dict(_readings(snapshot))
@@ -175,6 +176,7 @@ class LogExporter:
             self._log.info("source.recovered", **fields)
 
     def _log_detectors(self, report: Report) -> None:
+        """Log the detectors that failed, each once while it goes on."""
         failed = {gap.detector: gap.why for gap in report.gaps if gap.broken}
         for detector in failed.keys() - self._failed_detectors:
             self._log.error("detector.failed", detector=detector, why=failed[detector])
@@ -227,6 +229,7 @@ class LogExporter:
                 self._log.info("watch.lagging", **fields, text=text)
 
     def _log_findings(self, report: Report) -> None:
+        """Log the findings that were confirmed, or have become more severe, and those that ended."""
         confirmed = {
             tracked.finding.key: tracked for tracked in report.sorted_findings if tracked.confirmed
         }
@@ -281,6 +284,7 @@ class LogExporter:
         )
 
     def _log_cleanup(self, cleaning: Cleaning) -> None:
+        """Log a halt and warnings, each once."""
         if cleaning.halted and cleaning.halted != self._halted:
             self._log.error("cleanup.halted", why=cleaning.halted, do=WHEN_HALTED)
         self._halted = cleaning.halted
@@ -291,6 +295,10 @@ class LogExporter:
         self._warnings = frozenset(cleaning.warnings)
 
     def _log_releases(self, cleaning: Cleaning, leaks: frozenset[ReservationKey]) -> None:
+        """Log each release, and what else became of an address where that has changed.
+
+        `leaks`: the confirmed ones.
+        """
         before = self._outcomes
         # A sync that could not evaluate the guards forgets nothing.
         self._outcomes = dict(before) if cleaning.unavailable or cleaning.broken else {}

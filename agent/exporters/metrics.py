@@ -267,6 +267,7 @@ def _findings(sync: Sync) -> Samples:
 
 
 def _oldest(sync: Sync) -> Samples:
+    """Unix times by detector."""
     oldest: dict[str, float] = {}
     for tracked in sync.report.findings:
         if tracked.confirmed:
@@ -309,6 +310,7 @@ def _rejected(sync: Sync) -> Samples:
 
 
 def _waiting(sync: Sync) -> Samples:
+    """Pods by cause."""
     pods = Counts[str]()
     for tracked in sync.report.findings:
         finding = tracked.finding
@@ -334,6 +336,7 @@ def _halted(sync: Sync) -> Samples:
 
 
 def _releasable(sync: Sync) -> Samples:
+    """Zeros too of the networks with suspects."""
     cleaning = sync.report.cleaning
     counts = cleaning.releasable() if cleaning else None
     if counts is None:

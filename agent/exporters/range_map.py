@@ -233,6 +233,7 @@ def map_table(report: Report, *, color: bool, unicode: bool, columns: int | None
 
 
 def _lines(report: Report, letter: _Letter, columns: int | None) -> Iterator[str]:
+    """Yield the lines, in which only `letter` writes control characters."""
     yield from map(escape, header(report, columns))
     counts = Counter[str]()
     for network_map in network_maps(report):
@@ -254,6 +255,7 @@ def _lines(report: Report, letter: _Letter, columns: int | None) -> Iterator[str
 
 
 def _network_lines(network_map: NetworkMap, letter: _Letter) -> Iterator[str]:
+    """Yield the grids of a network, and the entries outside of them."""
     network = network_map.network
     name = escape(network.name)
     if network.not_in_use:

@@ -154,6 +154,7 @@ def incomplete(report: Report) -> str | None:
 
 
 def _informational(report: Report) -> str:
+    """Say what there is although nothing is wrong."""
     text = "no findings"
     if report.findings:
         text = count_of(total(report.findings), "informational finding")

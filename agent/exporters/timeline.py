@@ -154,6 +154,7 @@ def _unavailable(report: Report, releases: object) -> Iterator[Unavailable]:
 
 
 def _process_starts(snapshot: Snapshot, runtimes: Iterable[str]) -> Iterator[_Event]:
+    """Yield when the node, the kubelet and the runtimes were started."""
     processes = known_or(snapshot.processes, None)
     if processes is None:
         return
@@ -169,6 +170,7 @@ def _process_starts(snapshot: Snapshot, runtimes: Iterable[str]) -> Iterator[_Ev
 
 
 def _transitions(snapshot: Snapshot) -> Iterator[_Event]:
+    """Yield what happened to device plugins, as far as it is remembered."""
     plugins = known_or(snapshot.device_plugins, None)
     for change in plugins.history if plugins else ():
         what = change.what.value
@@ -199,6 +201,7 @@ def _state_warnings(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _rejections(report: Report) -> Iterator[_Event]:
+    """Yield the rejected pods with a known time, with the cause where it is confirmed."""
     snapshot = report.snapshot
     explained = {
         pod.uid: pod
@@ -235,6 +238,7 @@ def _node_time(at: datetime, skew: timedelta | None) -> datetime:
 
 
 def _describe(rejection: Rejection) -> str:
+    """Say why the kubelet rejected a pod."""
     amounts = ""
     if rejection.requested is not None and rejection.available is not None:
         amounts = f" (requested {rejection.requested}, available {rejection.available})"
@@ -264,6 +268,7 @@ def _leaks(report: Report) -> Iterator[_Event]:
 
 
 def _releases(entries: "Iterable[Entry]") -> Iterator[_Event]:
+    """Yield the releases, and those that were undone."""
     for entry in entries:
         if entry.verdict is not Verdict.RELEASED:
             continue

@@ -33,6 +33,8 @@ _STEP: Final = 0.1
 
 
 class Result(NamedTuple):
+    """What one node made of the command."""
+
     text: str
     entry: Document
     """Its part of a merged document."""

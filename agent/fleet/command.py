@@ -146,6 +146,7 @@ def _unexpected_argument(parsed: argparse.Namespace, argument: str) -> UsageErro
 
 
 def _mistakes(parsed: argparse.Namespace) -> Iterator[str]:
+    """Yield the options that cannot be combined, or stand at the wrong place."""
     if parsed.rest and not _COMMANDS[parsed.command].runs_on_nodes:
         yield f"{parsed.command} takes no options after --"
     if parsed.prometheus_cluster and not (parsed.prometheus or parsed.prometheus_service):

@@ -326,6 +326,7 @@ def _brake(agent: AgentSeries) -> str | None:
 
 
 def _findings(agent: AgentSeries) -> list[Document]:
+    """Return the confirmed findings, the most severe first. Raises ValueError, LookupError."""
     findings = [
         {
             "severity": sample.labels["severity"],

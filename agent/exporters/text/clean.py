@@ -235,6 +235,7 @@ def _reasons(document: Document, *, verbose: bool) -> Iterator[str]:
 
 
 def _reasons_of(row: AddressRow, unavailable: Sequence[dict[str, str]]) -> Iterator[_Why]:
+    """Yield why an address is not released. `unavailable`: the sources, which are listed elsewhere."""
     for refusal in row["refusals"]:
         # Unavailable sources have a list of their own.
         if not (unavailable and refusal["reason"] == Reason.SOURCE_UNAVAILABLE):
@@ -255,6 +256,7 @@ def _reason(why: _Why, ips: Sequence[str], *, verbose: bool) -> str:
 
 
 def _totals(cleaning: Cleaning, document: Document) -> Iterator[str]:
+    """Yield the number of addresses of each verdict, and of the free ones before and after."""
     if document["addresses"]:
         yield ", ".join(_counts(cleaning, document))
     elif not (document["unavailable"] or document["passed_over"]):

@@ -168,6 +168,7 @@ def _without_repetition(rows: Iterable[AddressRow]) -> list[AddressRow]:
 
 
 def _devices(report: Report, columns: int | None, *, verbose: bool) -> Iterator[str]:
+    """Yield the table of device resources; nothing if they are unknown, or there are none."""
     try:
         rows = device_rows(report.snapshot)
     except InsufficientData:
@@ -180,6 +181,7 @@ def _devices(report: Report, columns: int | None, *, verbose: bool) -> Iterator[
 
 
 def _findings(report: Report, view: TableView, *, verbose: bool) -> Iterator[str]:
+    """Yield the findings by detector, each with what to do about it."""
     if not report.findings:
         return
     columns = view.columns

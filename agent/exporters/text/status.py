@@ -100,6 +100,7 @@ def _duration(seconds: float) -> str:
 
 
 def _cleanup(cleanup: Document, columns: int | None) -> Iterator[str]:
+    """Yield whether addresses can be released from here, or why not."""
     networks = ", ".join(cleanup["networks"])
     possible = cleanup["release_possible"]
     is_off = cleanup["mode"] == "off" and not cleanup["halted"]

@@ -184,6 +184,7 @@ class Server(ThreadingMixIn, WSGIServer):
         return has_room
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        """Start the thread of a connection; refuse it if that is impossible."""
         try:
             super().process_request(request, client_address)
         except (RuntimeError, MemoryError) as error:
@@ -191,6 +192,7 @@ class Server(ThreadingMixIn, WSGIServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a connection, and close it whatever happens."""
         try:
             self.finish_request(request, client_address)
             if isinstance(request, ssl.SSLSocket):
@@ -209,6 +211,7 @@ class Server(ThreadingMixIn, WSGIServer):
             self._bug("connection", error)
 
     def shutdown_request(self, request: Any) -> None:
+        """Close a connection, and give its place to another one."""
         with self._lock:
             self._open.pop(request, None)
         with suppress(OSError, ValueError):

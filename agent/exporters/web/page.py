@@ -103,6 +103,7 @@ class Page:
 
 
 def _view(report: Report, releases: Releases, *, alive: bool) -> Document:
+    """Return what the template shows of a report."""
     document = scan_document(report)
     pods = report.snapshot.pods
 

@@ -164,6 +164,7 @@ class HttpExporter:
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [response.body]
 
     def _response(self, path: str, environ: WSGIEnvironment) -> Response:
+        """Return the answer to a request; only rendering a document takes time."""
         if refusal := self._refusal(path, environ):
             return refusal
 
@@ -249,6 +250,7 @@ class HttpExporter:
         return Response(HTTPStatus.OK, _HTML, body, headers)
 
     def _json(self, path: str) -> Response:
+        """Return a document of the last sync."""
         last = self._last
         if last is None:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, _NO_SYNC)

@@ -82,6 +82,7 @@ class Certificates:
 
 
 def _identity(path: Path) -> tuple[int, int, int, int] | None:
+    """Return what differs if a path leads to another file; None: to none."""
     try:
         found = path.stat()
     except OSError:
@@ -90,6 +91,7 @@ def _identity(path: Path) -> tuple[int, int, int, int] | None:
 
 
 def _load(files: TlsFiles) -> ssl.SSLContext:
+    """Return a context of these files. Raises TlsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     certificate = _read(files.certificate, TlsFile.CERTIFICATE)
@@ -115,6 +117,7 @@ def _load(files: TlsFiles) -> ssl.SSLContext:
 
 
 def _read(path: Path, file: TlsFile) -> str:
+    """Return the text of a file. Raises TlsError."""
     try:
         content, _ = read_file(path, follow=True, limit=_MAX_BYTES)
     except OSError as error:
@@ -125,6 +128,7 @@ def _read(path: Path, file: TlsFile) -> str:
 
 
 def _require_certificates(path: Path, text: str, file: TlsFile) -> None:
+    """Raise TlsError if a text has no certificate."""
     scratch = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         scratch.load_verify_locations(cadata=text)
