@@ -16,6 +16,7 @@ from agent.model.text import count_of
 _SHARE: Final = "--max-share"
 ANY_SHARE: Final = f"{_SHARE}=100%"
 _NETWORK: Final = "--cleanup-network"
+
 _DEFAULTS: Final = Limits(
     networks=frozenset({AUTO}), grace=GRACE, settle=SETTLE, max_share=MAX_SHARE
 )
@@ -52,13 +53,11 @@ class Release:
 
     def apply(self, node: str, batch: Batch) -> str:
         """Return the command that releases a batch."""
-        options = self._options(batch)
         if self.by_job:
             job = ["kubectl", "nodeleak", "clean-job", node, "--apply", "--run"]
-            return join([*job, *_after_dashes(options)])
+            return join([*job, *_after_dashes(self._options(batch))])
 
-        if not self.has_networks and not any(word.startswith(_NETWORK) for word in options):
-            options = [f"{_NETWORK}={AUTO}", *options]
+        options = self._options(batch, all_networks=not self.has_networks)
         return join(["nodeleak", "clean", "--apply", *options])
 
     def only_by_job(self, node: str) -> str:
@@ -71,13 +70,13 @@ class Release:
 
     def manifest_options(self, batch: Batch) -> str:
         """Return the value of OPTIONS for deploy/clean-one-node.yaml."""
-        options = self._options(batch)
-        if not any(word.startswith(_NETWORK) for word in options):
-            options = [f"{_NETWORK}={AUTO}", *options]
-        return " ".join(options)
+        return " ".join(self._options(batch, all_networks=True))
 
-    def _options(self, batch: Batch) -> list[str]:
-        """Return the options, those that say what may be released first."""
+    def _options(self, batch: Batch, *, all_networks: bool = False) -> list[str]:
+        """Return the options, those that say what may be released first.
+
+        `all_networks`: allow those of the pods if no option names networks.
+        """
         first = [word for word in self.options if word.startswith(_NETWORK)]
         share = [word for word in self.options if word.startswith(_SHARE)]
         others = [word for word in self.options if not word.startswith((_NETWORK, _SHARE))]
@@ -85,6 +84,8 @@ class Release:
         if batch.networks:
             networks = ",".join(sorted(self.limits.networks | batch.networks))
             first = [f"{_NETWORK}={networks}"]
+        elif all_networks and not first:
+            first = [f"{_NETWORK}={AUTO}"]
         if batch.any_share:
             share = [ANY_SHARE]
         names = [f"--ip={','.join(batch.ips)}"] if batch.ips else []
