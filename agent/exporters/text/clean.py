@@ -26,6 +26,7 @@ from agent.exporters.text.layout import (
     as_text,
     fill,
     fill_each,
+    fill_labeled,
     grouped,
     name_lines,
     numbered_steps,
@@ -97,8 +98,7 @@ def clean_table(
 
     head = "Nothing can be released, because these sources are unavailable:"
     yield from section(what_to_do(document["unavailable"], columns), head)
-    warnings = (f"warning: {warning}" for warning in document["warnings"])
-    yield from section(fill_each(warnings, columns, indent=""))
+    yield from section(fill_labeled("warning", document["warnings"], columns))
 
     yield ""
     yield from _totals(cleaning, document)
@@ -324,8 +324,7 @@ def restoration_text(
         last = f"{', '.join(following.ips)}, entry {following.name}"
         text = f"The same command again restores an earlier release: {last}."
         yield from fill(text)
-    damaged = (f"warning: journal: {damage}" for damage in journal.damage)
-    yield from fill_each(damaged, indent="")
+    yield from fill_labeled("warning: journal", journal.damage)
 
 
 @as_text
@@ -342,10 +341,7 @@ def journal_table(journal: Journal, *, missing_in: str | None) -> Iterator[str]:
     else:
         yield "No releases."
 
-    if journal.damage:
-        yield ""
-        damaged = (f"damaged: {damage}" for damage in journal.damage)
-        yield from fill_each(damaged, indent="")
+    yield from section(fill_labeled("damaged", journal.damage))
 
 
 def _short_id(entry: Entry) -> str:

@@ -104,6 +104,12 @@ def fill_each(
         yield from fill(text, columns, first=indent, rest=f"{indent}  ")
 
 
+def fill_labeled(label: str, texts: Iterable[str], columns: int | None = None) -> Iterator[str]:
+    """Yield each text behind a label, such as `warning`."""
+    for text in texts:
+        yield from fill(f"{label}: {text}", columns)
+
+
 def numbered_steps(steps: "Iterable[Step]", columns: int | None) -> Iterator[str]:
     """Yield `Do:` and the steps, each with its commands on lines of their own; nothing without any."""
     for number, step in enumerate(steps, 1):

@@ -8,7 +8,7 @@ from typing import Final
 
 from agent.exporters.json import Document
 from agent.exporters.rows import event_time
-from agent.exporters.text.layout import as_text, by_reason, fill, fill_each, section
+from agent.exporters.text.layout import as_text, by_reason, fill, fill_each, fill_labeled, section
 from agent.model.text import format_age, join_names
 
 _MAX_ALIKE: Final = 3
@@ -66,8 +66,7 @@ def timeline_table(
         yield ""
         yield f"Rejected pods without a known time: {undated} (nodeleak scan lists them)."
 
-    warnings = (f"warning: {warning}" for warning in timeline["warnings"])
-    yield from section(fill_each(warnings, columns, indent=""))
+    yield from section(fill_labeled("warning", timeline["warnings"], columns))
     missing = fill_each(by_reason(timeline["unavailable"]), columns)
     yield from section(missing, "Unavailable (events of these sources are missing above):")
 
