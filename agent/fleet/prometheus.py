@@ -341,7 +341,7 @@ def _findings(agent: AgentSeries) -> list[Document]:
     )
 
 
-def _unavailable(agent: AgentSeries) -> list[dict[str, str]]:
+def _unavailable(agent: AgentSeries) -> list[Document]:
     """Return the sources that were not read, and as `a check` that some check failed."""
     reason = "kubectl nodeleak scan says why"
     sources = sorted(sample.labels["source"] for sample in agent.samples["unavailable"])

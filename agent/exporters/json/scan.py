@@ -41,7 +41,7 @@ def scan_document(report: Report) -> Document:
     }
 
 
-def unavailable_sources(unavailable: Iterable[Unavailable]) -> list[dict[str, str]]:
+def unavailable_sources(unavailable: Iterable[Unavailable]) -> list[Document]:
     """Return each source with the reason, as every document has them."""
     return [{"source": source.source, "why": source.why} for source in unavailable]
 

@@ -234,7 +234,7 @@ def _reasons(document: Document, *, verbose: bool) -> Iterator[str]:
             yield lines[-1]
 
 
-def _reasons_of(row: AddressRow, unavailable: Sequence[dict[str, str]]) -> Iterator[_Why]:
+def _reasons_of(row: AddressRow, unavailable: Sequence[Document]) -> Iterator[_Why]:
     """Yield why an address is not released. `unavailable`: the sources, which are listed elsewhere."""
     for refusal in row["refusals"]:
         # Unavailable sources have a list of their own.

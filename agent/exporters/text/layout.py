@@ -2,12 +2,13 @@
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import wraps
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeAlias
 
+from agent.exporters.json import Document
 from agent.exporters.release_commands import ON_NODE, Release
 from agent.model.ranges import numbered
 from agent.model.text import escape, format_age
@@ -49,7 +50,7 @@ _FLEXIBLE: Final = {"CAUSE", "POD", "RESOURCE", "SOCKET", "STATES", "WHY"}
 _MIN_WIDTH: Final = 8
 """Characters that are left of them."""
 
-AddressRow: TypeAlias = dict[str, Any]
+AddressRow: TypeAlias = Document
 """One of the `reservations` in the document of scan, or of the `addresses` in that of clean."""
 
 _HEADS: Final = {
@@ -130,7 +131,7 @@ def command_list(head: str, commands: Iterable[str], indent: str = "  ") -> Iter
     yield from (f"{indent}  {command}" for command in commands)
 
 
-def by_reason(unavailable: Iterable[Mapping[str, str]]) -> Iterator[str]:
+def by_reason(unavailable: Iterable[Document]) -> Iterator[str]:
     """Yield each reason with its sources: several are missing if one server does not answer."""
     sources: dict[str, list[str]] = {}
     for source in unavailable:
@@ -140,14 +141,14 @@ def by_reason(unavailable: Iterable[Mapping[str, str]]) -> Iterator[str]:
         yield f"{', '.join(names)}: {reason}"
 
 
-def what_to_do(unavailable: Sequence[Mapping[str, str]], columns: int | None) -> Iterator[str]:
+def what_to_do(unavailable: Sequence[Document], columns: int | None) -> Iterator[str]:
     """Yield each reason with its sources, then the commands that explain them."""
     yield from fill_each(by_reason(unavailable), columns)
     if unavailable:
         yield from command_list("Do:", explain_commands(each["source"] for each in unavailable))
 
 
-def refer(text: str, unavailable: Iterable[Mapping[str, str]]) -> str:
+def refer(text: str, unavailable: Iterable[Document]) -> str:
     """Write only the name of a source where a text repeats why it is unavailable."""
     for source in unavailable:
         text = text.replace(f"{source['source']}: {source['why']}", f"needs {source['source']}")

@@ -1,7 +1,7 @@
 """A report as text, for people: the networks, the findings, then what is unavailable."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from agent.exporters import summary
@@ -206,7 +206,7 @@ def _findings(report: Report, view: TableView, *, verbose: bool) -> Iterator[str
 
 
 def _not_evaluated(
-    report: Report, sources: Sequence[dict[str, str]], columns: int | None
+    report: Report, sources: Sequence[Document], columns: int | None
 ) -> Iterator[str]:
     """Yield what was not asked, what could not be read, and the checks that need it.
 
@@ -232,7 +232,7 @@ def _not_evaluated(
     yield from section(lines, "Checks that could not run:")
 
 
-def unavailable(sources: Sequence[Mapping[str, str]], columns: int | None) -> Iterator[str]:
+def unavailable(sources: Sequence[Document], columns: int | None) -> Iterator[str]:
     """Yield the unavailable sources with their reasons, and how to learn more."""
     head = "Unavailable (nothing is concluded from these sources):"
     return section(what_to_do(sources, columns), head)
