@@ -78,7 +78,7 @@ Releases = tuple["Iterable[Entry] | Unavailable", Iterable[str]]
 
 
 class Page:
-    """Renders a report. Thread-safe."""
+    """The page, with what is the same for every report."""
 
     def __init__(self, links: tuple[str, ...] = (), version: str = "", mode: str = "") -> None:
         """`links`: the other paths of the port. `mode`: what the agent may do to the node."""

@@ -164,7 +164,6 @@ class HttpExporter:
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [response.body]
 
     def _response(self, path: str, environ: WSGIEnvironment) -> Response:
-        """Return the answer to a request; only rendering a document takes time."""
         if refusal := self._refusal(path, environ):
             return refusal
 
