@@ -168,7 +168,7 @@ def _message_page(match: catalog.Match, peeled: catalog.Peeled | None) -> str:
     if entry.look:
         lines.append(f"Check: {match.fill_in(entry.look)}")
 
-    return "\n".join([*map(reflow, lines), *_numbered(map(match.fill_in, entry.steps))])
+    return _as_page(lines, map(match.fill_in, entry.steps))
 
 
 def _parts_page(peeled: catalog.Peeled) -> str:
@@ -192,7 +192,7 @@ def _parts_page(peeled: catalog.Peeled) -> str:
         "Run `nodeleak scan` on this node: it says whether pod addresses are short or leaked.",
         f"Read the runtime's log: {log}.",
     )
-    return "\n".join([*map(reflow, lines), *_numbered(steps)])
+    return _as_page(lines, steps)
 
 
 def _named_parts(peeled: catalog.Peeled) -> list[str]:
@@ -217,8 +217,10 @@ def _named_parts(peeled: catalog.Peeled) -> list[str]:
     return lines
 
 
-def _numbered(steps: Iterable[str]) -> list[str]:
-    return ["Do:", *(reflow(f"{i}. {step}", "   ") for i, step in enumerate(steps, start=1))]
+def _as_page(lines: Iterable[str], steps: Iterable[str]) -> str:
+    """Fill the lines, and below them number what to do."""
+    numbered = (reflow(f"{number}. {step}", "   ") for number, step in enumerate(steps, start=1))
+    return "\n".join([*map(reflow, lines), "Do:", *numbered])
 
 
 def _plain(word: str) -> str:

@@ -19,7 +19,7 @@ from agent.checks.devices.resources import resource_states
 from agent.checks.devices.view import DeviceView
 from agent.checks.registry import DETECTORS
 from agent.model.assessment import State
-from agent.model.bug import EXPORTER, Bug
+from agent.model.bug import EXPORTER
 from agent.model.devices import ResourceState
 from agent.model.finding import WAITING_PODS, LeakCause, Severity
 from agent.model.rejections import RejectedPod, RejectionCause
@@ -153,12 +153,17 @@ class Sync:
 _From = TypeVar("_From")
 
 
+def _none(_: object) -> Samples:
+    """Of what is counted when it happens, nothing is computed later."""
+    return {}
+
+
 class Metric(NamedTuple, Generic[_From]):
     """`nodeleak_NAME`, computed from an `Agent` or a `Sync`."""
 
     name: str
     help: str
-    values: Callable[[_From], Samples]
+    values: Callable[[_From], Samples] = _none
     """Of a gauge, the values; of those that are `COUNTED`, what a sync adds: 0 begins a series."""
     labels: tuple[str, ...] = ()
     begins: tuple[str, ...] = ()
@@ -364,30 +369,26 @@ def _sync_failures(sync: Sync) -> Samples:
     }
 
 
-INTERNAL_ERRORS: Final = Metric[Bug](
+INTERNAL_ERRORS: Final = Metric[Any](
     "internal_errors_total",
     "Exceptions that the agent survived, by the part that raised them. Each is a bug.",
-    lambda bug: {bug.part: 1},
-    ("part",),
+    labels=("part",),
     begins=("source", "detector", "guard", "cleaner", EXPORTER, "http"),
 )
-EVENTS_SENT: Final = Metric[str](
+EVENTS_SENT: Final = Metric[Any](
     "events_sent_total",
     "Kubernetes Events created or patched since the agent started.",
-    lambda reason: {reason: 1},
-    ("reason",),
+    labels=("reason",),
 )
-EVENTS_DROPPED: Final = Metric[str](
+EVENTS_DROPPED: Final = Metric[Any](
     "events_dropped_total",
     "Kubernetes Events that were due but not sent, by cause.",
-    lambda cause: {cause: 1},
-    ("cause",),
+    labels=("cause",),
 )
-CONDITION_PATCHES: Final = Metric[str](
+CONDITION_PATCHES: Final = Metric[Any](
     "node_condition_patches_total",
     "Patches of the node's condition, by result.",
-    lambda result: {result: 1},
-    ("result",),
+    labels=("result",),
 )
 AT_ONCE: Final = (INTERNAL_ERRORS, EVENTS_SENT, EVENTS_DROPPED, CONDITION_PATCHES)
 """Counted when it happens, by whichever thread sees it."""

@@ -2,21 +2,17 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
 from enum import IntEnum
 from typing import Final, NamedTuple
 
 from agent.exporters.json import Document
 from agent.exporters.json.status import SCHEMA, Malformed, NodeState, checked
-from agent.exporters.text.layout import as_text, grid
+from agent.exporters.text.layout import as_text, bounded_age, grid
 from agent.fleet.nodes import Answer, Target, natural_order
-from agent.model.text import count_of, format_age, format_number, truncate
+from agent.model.text import count_of, format_number, truncate
 
 _MAX_CELL: Final = 100
 """Characters of a cell: the longest one widens the rows of all nodes."""
-
-_YEAR: Final = 365 * 86400
-"""Seconds. An agent may answer any age."""
 
 _COLUMNS: Final = (
     "NODE",
@@ -145,7 +141,8 @@ def _problems(document: Document) -> Iterator[str]:
     if halted := document["cleanup"]["halted"]:
         yield f"critical: cleanup halted: {halted}"
     if document["state"] == NodeState.STALLED:
-        yield f"stalled: the last report is {_age(document)} old"
+        age = bounded_age(document["report"]["age_seconds"])
+        yield f"stalled: the last report is {age} old"
         return
 
     reasons = [
@@ -163,11 +160,6 @@ def _problems(document: Document) -> Iterator[str]:
 def _finding(finding: Document) -> str:
     count = "" if finding["count"] == 1 else f"{format_number(finding['count'])} "
     return f"{finding['severity']}: {count}{finding['detector']}"
-
-
-def _age(document: Document) -> str:
-    seconds = document["report"]["age_seconds"]
-    return format_age(timedelta(seconds=min(max(seconds, 0), _YEAR)))
 
 
 def _cleanup(cleanup: Document) -> str:
@@ -219,7 +211,7 @@ def _row(status: NodeStatus, network: Document | None) -> dict[str, str]:
     if status.target.agent:
         row["POD"] = status.target.agent.name
     if status.document:
-        row["AGE"] = _age(status.document)
+        row["AGE"] = bounded_age(status.document["report"]["age_seconds"])
         row["CLEANUP"] = _cleanup(status.document["cleanup"])
 
     if network:

@@ -44,6 +44,8 @@ _UNBROKEN: Final = re.compile(
 )
 """Commands, their quoted options, times and known errors, which stay on one line."""
 
+_YEAR: Final = 365 * 86400  # seconds
+
 _FLEXIBLE: Final = {"CAUSE", "POD", "RESOURCE", "SOCKET", "STATES", "WHY"}
 """Columns that are shortened on a narrow terminal."""
 
@@ -268,6 +270,11 @@ def _cell(key: str, value: Any) -> str:
     if key == "age_seconds":
         return age_cell(value)
     return value or ("-" if key == "pod" else "")
+
+
+def bounded_age(seconds: float) -> str:
+    """Write an age that another process claims, which can be any: from 0 to a year."""
+    return format_age(timedelta(seconds=min(max(seconds, 0), _YEAR)))
 
 
 def age_cell(seconds: float | None) -> str:

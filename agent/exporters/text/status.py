@@ -1,13 +1,13 @@
 """The status of a node as text, for people; and in one line, for a log."""
 
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Final
 
 from agent.exporters.json import Document
 from agent.exporters.json.status import NodeState
 from agent.exporters.text.layout import (
     as_text,
+    bounded_age,
     command_list,
     explain_commands,
     fill,
@@ -15,10 +15,7 @@ from agent.exporters.text.layout import (
     grid,
     section,
 )
-from agent.model.text import format_age, format_number
-
-_YEAR: Final = 365 * 86400
-"""Seconds. What calls itself a daemon may answer any age."""
+from agent.model.text import format_number
 
 _NO_STATUS: Final = "No status: {why}; 'nodeleak scan' checks this node without a daemon"
 _READ_ONLY: Final = (
@@ -94,9 +91,7 @@ def _head(document: Document, columns: int | None) -> Iterator[str]:
 
 
 def _duration(seconds: float) -> str:
-    if seconds < 1:
-        return f"{seconds:.1f}s"
-    return format_age(timedelta(seconds=min(seconds, _YEAR)))
+    return f"{seconds:.1f}s" if seconds < 1 else bounded_age(seconds)
 
 
 def _cleanup(cleanup: Document, columns: int | None) -> Iterator[str]:
