@@ -59,7 +59,7 @@ _METRIC_LABELS: Final = {
 }
 """The labels that the agent sets. All others are those of the scrape target."""
 
-_SEVERITIES: Final = [each.value for each in (Severity.CRITICAL, Severity.WARNING, Severity.INFO)]
+_SEVERITIES: Final = [Severity.CRITICAL, Severity.WARNING, Severity.INFO]
 
 
 class Sample(NamedTuple):
@@ -202,7 +202,8 @@ def _sample(result: Mapping[str, Any]) -> Sample:
 def _by_agent(samples: Iterable[tuple[str, Sample]]) -> list[AgentSeries]:
     """Group samples, each with its query, by agent. What no agent serves now is left out."""
     agents: dict[frozenset[tuple[str, str]], AgentSeries] = {}
-    for query, (labels, at, value) in samples:
+    for query, sample in samples:
+        labels = sample.labels
         for label in _METRIC_LABELS:
             if f"exported_{label}" in labels:
                 raise ValueError(
@@ -213,7 +214,7 @@ def _by_agent(samples: Iterable[tuple[str, Sample]]) -> list[AgentSeries]:
         target = {name: text for name, text in labels.items() if name not in _METRIC_LABELS}
         agent = agents.setdefault(frozenset(target.items()), AgentSeries(target, defaultdict(list)))
         metric = labels.get("__name__", "").removeprefix("nodeleak_")
-        agent.samples[metric if query == "value" else query].append(Sample(labels, at, value))
+        agent.samples[metric if query == "value" else query].append(sample)
     return [agent for agent in agents.values() if agent.samples["build_info"]]
 
 
