@@ -28,7 +28,7 @@ class Release:
     """How leaked addresses are released from where a report is read."""
 
     in_pod: bool = False
-    """Whether the next command runs in a pod."""
+    """Whether this command runs in a pod."""
     by_job: bool = False
     """Whether it takes a Job, created from the operator's machine: this pod only reads."""
     options: tuple[str, ...] = ()
