@@ -139,10 +139,11 @@ def _dry_run(cleaning: Cleaning, document: Document, view: TableView) -> Iterato
 
     if blockers:
         yield f"No release is possible {_scope(blockers)}:"
-    for blocker in blockers:
-        halted = blocker.by is BlockedBy.HALTED
-        reason = "cleanup halted: see below" if halted else blocker.why
-        yield from fill_each([reason], view.columns)
+    reasons = (
+        "cleanup halted: see below" if blocker.by is BlockedBy.HALTED else blocker.why
+        for blocker in blockers
+    )
+    yield from fill_each(reasons, view.columns)
     if not is_blocked:
         yield from _steps(cleaning, view)
 
@@ -191,7 +192,6 @@ def _rows(document: Document, view: TableView) -> list[AddressRow]:
     addresses = sorted(
         document["addresses"], key=lambda row: address_order(row["network"], row["ip"])
     )
-
     rows = []
     for row in addresses:
         container_id = row["container_id"] or "(empty file)"
@@ -276,7 +276,6 @@ def _counts(cleaning: Cleaning, document: Document) -> Iterator[str]:
     blockers = [
         blocker for blocker in cleaning.blockers if blocker.by is not BlockedBy.NO_CLEANUP_NETWORK
     ]
-
     requested = Verdict.WOULD_RELEASE if cleaning.dry_run else Verdict.RELEASED
     reasons = Counter(row["reason"] for row in document["addresses"] if row["reason"])
     left = reasons.pop(Reason.OVER_BUDGET, 0)
@@ -322,8 +321,7 @@ def restoration_text(
 
     if following:
         last = f"{', '.join(following.ips)}, entry {following.name}"
-        text = f"The same command again restores an earlier release: {last}."
-        yield from fill(text)
+        yield from fill(f"The same command again restores an earlier release: {last}.")
     yield from fill_labeled("warning: journal", journal.damage)
 
 
