@@ -110,7 +110,7 @@ def _watch(daemon: DaemonClient, format_: _Format) -> NoReturn:
 
     while True:
         document = _status(daemon)
-        without_age = {**document, "report": None}
+        without_age = document | {"report": None}
         if redraws:
             text = f"{_CLEAR}{format_.text(document)}\nEvery {_INTERVAL:g} s; Ctrl-C ends.\n"
             print(text, end="", flush=True)

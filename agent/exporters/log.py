@@ -338,8 +338,8 @@ class LogExporter:
         elif verdict in MISSED:
             self._log.warning("release.failed", **fields, verdict=verdict.value, why=outcome.why)
         else:
-            fields |= {"entry": outcome.entry, **_present(why=outcome.why)}
-            self._log.info("address.released", **fields)
+            if_known = _present(why=outcome.why)
+            self._log.info("address.released", **fields, entry=outcome.entry, **if_known)
 
 
 def _readings(snapshot: Snapshot) -> Iterator[tuple[_Source, Reading[object]]]:

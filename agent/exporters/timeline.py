@@ -110,7 +110,7 @@ def timeline_document(
         events += _releases(releases)
 
     shown = [
-        {**event._asdict(), "at": rfc3339(event.at, "milliseconds")}
+        event._asdict() | {"at": rfc3339(event.at, "milliseconds")}
         for event in _in_order(events)
         if since is None or snapshot.taken_at - event.at <= since
     ]

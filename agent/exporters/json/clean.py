@@ -109,6 +109,7 @@ def _next(cleaning: Cleaning, release: Release) -> Iterator[Document]:
 def _address(outcome: Outcome, reservation: Reservation, cleaning: Cleaning) -> Document:
     """Return what a cleanup did with one address, or why not."""
     age = cleaning.taken_at - reservation.mtime
+    reasons = "; ".join(refusal.why for refusal in outcome.refusals)
     return {
         "network": reservation.network,
         "ip": reservation.ip,
@@ -118,7 +119,7 @@ def _address(outcome: Outcome, reservation: Reservation, cleaning: Cleaning) -> 
         "cause": cleaning.causes.get(reservation.key),
         "verdict": outcome.verdict,
         "reason": outcome.refusals[0].reason if outcome.refusals else None,
-        "why": "; ".join(refusal.why for refusal in outcome.refusals) or outcome.why or None,
+        "why": reasons or outcome.why or None,
         "setting": _setting(outcome),
         "refusals": [
             {"reason": refusal.reason, "why": refusal.why, "setting": refusal.setting or None}
