@@ -89,9 +89,11 @@ def _prepare_output() -> None:
         pass
     os.close(handle)
     sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+
     if sys.stderr is sys.__stderr__:
         errors = BufferedWriter(_StandardError(_STANDARD_ERROR, "w", closefd=False))
         sys.stderr = TextIOWrapper(errors, errors="backslashreplace", line_buffering=True)
+
     # File names have any characters, and a terminal may be limited to ASCII.
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -47,7 +47,9 @@ class _Rule(NamedTuple):
     """How a text is split into names, and which of them are kept."""
 
     name: re.Pattern[str]
+    """Matches one name. What is between two of them is kept."""
     kept: Callable[[str], object]
+    """Whether a name decides something, and has to stay."""
 
 
 WORDS: Final = frozenset({
@@ -61,35 +63,45 @@ WORDS: Final = frozenset({
     "pods", "node", "nodes",
 })  # fmt: skip
 """Words of Kubernetes, container runtimes and CNI that decide something."""
+
 DEVICE_WORDS: Final = frozenset({
     "devices", "kubevirt", "io", "nvidia", "amd", "intel", "com", "gpu", "kvm", "tun", "vhost",
     "net", "sock",
 })  # fmt: skip
+"""Parts of the names of devices and their plugins, by which resources and drivers are told apart."""
+
 VOLUME_WORDS: Final = frozenset("/".join((*chain(*MIGRATED.items()), "iscsi", "fc")).split("/"))
+"""Volume plugins and CSI drivers."""
+
 SCHEMES: Final = frozenset({*EMBEDDED_CONTROLLERS, *BESIDE_A_CLOUD, OPENSTACK})
+"""Cloud providers, as the scheme of a provider ID names them."""
+
 _PHRASES: Final = "Pod was rejected: |enough resource:"
 _OWN_VERSION: Final = (
     r"(?:v|docker://|containerd://|cri-o://)?[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,4}(?![0-9.])"
 )
+"""Of Kubernetes and the container runtimes. What follows it is a name: it may say who built it."""
 
+_ANYTHING: Final = re.compile(r".+", re.DOTALL)
 
 _NAMES: Final = _Rule(re.compile(r"[^/]+"), WORDS.__contains__)
 """Such as `namespace/name` and `Kind/name`."""
-_WHOLE: Final = _Rule(
-    re.compile(r".+", re.DOTALL), {UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE}.__contains__
-)
-_SUBNET: Final = _Rule(re.compile(r".+", re.DOTALL), {"usePodCidr", "usePodCidrIPv6"}.__contains__)
+
+_WHOLE: Final = _Rule(_ANYTHING, {UNINITIALIZED, TO_BE_DELETED, DELETION_CANDIDATE}.__contains__)
+_SUBNET: Final = _Rule(_ANYTHING, {"usePodCidr", "usePodCidrIPv6"}.__contains__)
 _DEVICES: Final = _Rule(re.compile(r"[^-_./]+"), DEVICE_WORDS.__contains__)
 """Resources and sockets: part by part, so that a socket that is named after a resource still is."""
+
 _VOLUMES: Final = _Rule(re.compile(r"[^/^]+"), VOLUME_WORDS.__contains__)
 _PROVIDER_IDS: Final = _Rule(re.compile(r"[^/:]+"), SCHEMES.__contains__)
 _RANGE_SET: Final = _Rule(re.compile(r"[^-,]+"), lambda _: False)
 """As host-local writes it: `10.1.0.2-10.1.0.9,10.2.0.2-10.2.0.9`."""
+
 _KEPT: Final = _Rule(
-    re.compile(r".+", re.DOTALL),
+    _ANYTHING,
     {*CREATION_REASONS, FAILED_KILL, *(entry.key for entry in catalog.entries())}.__contains__,
 )
-_REASON: Final = _Rule(re.compile(r".+", re.DOTALL), ADMISSION_REASONS.__contains__)
+_REASON: Final = _Rule(_ANYTHING, ADMISSION_REASONS.__contains__)
 _TEXT: Final = _Rule(
     re.compile(rf"{_PHRASES}|(?:(?!{_PHRASES}).)+", re.DOTALL), re.compile(_PHRASES).fullmatch
 )
@@ -97,6 +109,7 @@ _TEXT: Final = _Rule(
 
 Two phrases of the kubelet decide a cause, and are kept.
 """
+
 _VERSION: Final = _Rule(
     re.compile(rf"\A{_OWN_VERSION}|.+", re.DOTALL), re.compile(_OWN_VERSION).fullmatch
 )
@@ -162,6 +175,7 @@ def _rewrite_fields(value: Any, rename: _Rename) -> Any:
         different_bits = (int(value.first) ^ int(value.last)).bit_length()
         prefix = value.first.max_prefixlen - different_bits
         rename(str(ip_interface(f"{value.first}/{prefix}").network))
+
     new = {}
     for field in fields(value):
         path = f"{type(value).__name__}.{field.name}"
@@ -195,6 +209,7 @@ def _new_addresses(
     old_networks = [address.network for address in family.values()]
     moved = _new_places(old_networks, int(first), first.max_prefixlen)
     networks = list(moved)
+
     for name, address in family.items():
         after = bisect_right(networks, address.ip, key=lambda network: network.network_address)
         network = networks[after - 1]
@@ -208,7 +223,8 @@ def _address(name: str) -> Any:
         address = ip_interface(name)
     except ValueError:
         return None
-    return address if "%" not in name and name in {str(address), str(address.ip)} else None
+    spellings = {str(address), str(address.ip)}
+    return address if "%" not in name and name in spellings else None
 
 
 def _new_places(networks: Iterable[Any], first: int, bits: int) -> Mapping[Any, int]:
@@ -222,4 +238,7 @@ def _new_places(networks: Iterable[Any], first: int, bits: int) -> Mapping[Any, 
         size = network.num_addresses
         moved[network] = -(-end // size) * size  # rounded up: a network begins at a multiple
         end = moved[network] + size
-    return moved if first == 0 or end <= 1 << bits else _new_places(moved, 0, bits)
+
+    if first == 0 or end <= 1 << bits:
+        return moved
+    return _new_places(moved, 0, bits)

@@ -99,9 +99,11 @@ def execute(arguments: argparse.Namespace) -> int:
     view = view_of(arguments)
     if arguments.apply and view.release.by_job and not config.cleanup_network:
         raise UsageError(view.release.only_by_job(config.node))
+
     sources = for_command(config)
     # Before the cleanup: afterwards, the daemon forgets the pods of addresses that were released.
     pods = remembered_pods(config)
+
     with ExitStack() as until_written:
         with progress("taking two snapshots of the node"), _explained_bugs(arguments):
             cleaning = clean_once(
@@ -113,6 +115,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 dry_run=not arguments.apply,
             )
         _FORMATS[arguments.output](cleaning.with_pods(pods), view, arguments)
+
     for each in cleaning.bugs:
         warn(*each.traceback.splitlines(), prefix="")
     return bug.EXIT_CODE if cleaning.bugs else _exit_code(cleaning)
@@ -138,10 +141,12 @@ def _exit_code(cleaning: Cleaning) -> int:
     reasons = {outcome.refusals[0].reason for outcome in cleaning.outcomes if outcome.refusals}
     if not cleaning.dry_run and Reason.JOURNAL_UNWRITABLE in reasons:
         return OUTPUT
+
     if cleaning.failed:
         return FAILED
     if cleaning.tally()[Verdict.INTERRUPTED]:
         return INTERRUPTED
+
     # An option names the networks: the command that the output advises has it.
     is_blocked = any(
         not blocker.network and blocker.by is not BlockedBy.NO_CLEANUP_NETWORK

@@ -98,6 +98,7 @@ def candidates(
         return commands_with(rest[0], commands)
     if command not in commands:
         return Candidates()
+
     parser = make_parser(command).get_default("parsers")[command]
     return next_words(
         parser, rest, getattr(import_module(f"agent.cli.{command}"), "CANDIDATES", {})

@@ -10,34 +10,42 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final
 
+from agent.exporters.json import Document
 from agent.exporters.json.status import Malformed, checked
 from agent.sources.deadline import Deadline
 from agent.sources.source_error import SourceError, describe_os_error
 
 _READ_TIMEOUT: Final = 2.0
 """Seconds for one read."""
+
 _TIMEOUT: Final = 4.0
 """Seconds for a whole answer: a process may send a byte now and then."""
+
 _MAX_STATUS: Final = 256 * 1024
 _MAX_REPORT: Final = 4 * 1024 * 1024
 """Bytes: about 10,000 reservations, in the memory limit of the daemon."""
+
 _MAX_HEAD: Final = 64 * 1024
 _PIECE: Final = 64 * 1024
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] ([0-9]{3})(?: [^\r\n]*)?\r\n")
 _LOOPBACK: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (a client)
 """Where a daemon is reached that listens on any address."""
+
 _POD: Final = re.compile(r"[a-z0-9.-]{1,253}/[a-z0-9.-]{1,253}")  # namespace and name
 
 
 class DaemonClient:
+    """Asks the daemon over HTTP, or HTTPS if that does not answer."""
+
     def __init__(self, listen: tuple[str, int]) -> None:
+        """`listen`: where the daemon listens; an empty host: on every address."""
         host, self._port = listen
         self._host = _LOOPBACK.get(host, host)
         shown = f"[{self._host}]" if ":" in self._host else self._host
         self._address = f"{shown}:{self._port}"
         self._in_time = Deadline(f"daemon on {self._address}", _TIMEOUT)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Document:
         """Return the document of `/api/v1/status`; raises SourceError."""
         try:
             return checked(self._request("/api/v1/status", _MAX_STATUS))
@@ -67,6 +75,7 @@ class DaemonClient:
             raise SourceError(f"no daemon answers on {self._address} ({reason})") from error
         except (ValueError, RecursionError) as error:
             raise self._not_ours() from error
+
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
             raise SourceError(f"the daemon on {self._address} has not finished its first sync")
         if status == HTTPStatus.FORBIDDEN:
@@ -120,6 +129,7 @@ def _get(connection: socket.socket, request: bytes, limit: int) -> tuple[int, by
             raise ValueError("the response is too long")
     if not received:
         raise ConnectionResetError("the connection was closed without a response")
+
     head, _, body = bytes(received).partition(b"\r\n\r\n")
     status = _STATUS_LINE.match(head + b"\r\n")
     if status is None:

@@ -7,7 +7,7 @@ import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
-from typing import Final
+from typing import Final, TypeAlias
 
 from agent.checks.detector import Detector, Step
 from agent.checks.registry import DETECTORS
@@ -44,7 +44,7 @@ exit codes:
   2  there is no such word, and nothing in the message is known
 """
 
-Words = Mapping[str, Mapping[str, str]]
+_Words: TypeAlias = Mapping[str, Mapping[str, str]]
 """Texts by kind and word."""
 
 _FINDING: Final = "finding"
@@ -53,8 +53,10 @@ _WRITTEN: Final[dict[str, dict[str, str]]] = tomllib.loads(
     files("agent.cli").joinpath("glossary.toml").read_text()
 )
 """The words that are not explained where they are defined."""
+
 _LONGEST_INPUT: Final = 65536
 """Characters of standard input."""
+
 _RUNTIMES: Final = {"containerd": "containerd", "crio": "CRI-O", "docker": "docker"}
 _OPERATIONS: Final = {
     "add": "CNI ADD: the pod's network was being set up",
@@ -85,6 +87,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.word is None:
         write("\n".join(_list(words)) + "\n")
         return DONE
+
     word = sys.stdin.read(_LONGEST_INPUT) if arguments.word == "-" else arguments.word
     texts = _find(word, words) or _explain_entry(word) or _explain_events(word)
     if not texts:
@@ -93,7 +96,7 @@ def execute(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def _unknown(word: str, words: Mapping[str, Mapping[str, str]]) -> UsageError:
+def _unknown(word: str, words: _Words) -> UsageError:
     if len(word.split()) > 1:
         hint = "run 'nodeleak scan' on the node: it says what is wrong with its pod addresses"
         return UsageError(f"unknown message {quote(truncate(word))}", hint)
@@ -103,13 +106,14 @@ def _unknown(word: str, words: Mapping[str, Mapping[str, str]]) -> UsageError:
     return UsageError(f"unknown word {quote(truncate(word))}{suggestion}", hint)
 
 
-def _find(word: str, words: Mapping[str, Mapping[str, str]]) -> list[str]:
+def _find(word: str, words: _Words) -> list[str]:
     """Return the texts about a word, however it is written.
 
     A metric is found by one of its samples too.
     """
     plain = _plain(word)
     without_suffix = re.sub(r"(bucket|count|sum)$", "", plain)
+
     for spelling in (plain, plain.removeprefix("nodeleak"), without_suffix):
         texts = [
             f"{name} ({kind})\n\n{reflow(text)}"
@@ -155,6 +159,7 @@ def _message_page(match: catalog.Match, peeled: catalog.Peeled | None) -> str:
         match.fill_in(entry.meaning),
         "",
     ]
+
     if peeled:
         lines += _named_parts(peeled)
         if not match.is_innermost:
@@ -162,7 +167,8 @@ def _message_page(match: catalog.Match, peeled: catalog.Peeled | None) -> str:
     lines.append(f"Addresses: {entry.addresses.text}")
     if entry.look:
         lines.append(f"Check: {match.fill_in(entry.look)}")
-    return "\n".join([*map(reflow, lines), *_numbered(map(match.fill_in, entry.steps))])
+
+    return _as_page(lines, map(match.fill_in, entry.steps))
 
 
 def _parts_page(peeled: catalog.Peeled) -> str:
@@ -175,6 +181,7 @@ def _parts_page(peeled: catalog.Peeled) -> str:
             "word": peeled.sandbox_id or peeled.plugin or "sandbox",
         },
     )
+
     lines = [
         f"unknown message{escape(plugin)}: only its parts can be explained",
         "",
@@ -185,7 +192,7 @@ def _parts_page(peeled: catalog.Peeled) -> str:
         "Run `nodeleak scan` on this node: it says whether pod addresses are short or leaked.",
         f"Read the runtime's log: {log}.",
     )
-    return "\n".join([*map(reflow, lines), *_numbered(steps)])
+    return _as_page(lines, steps)
 
 
 def _named_parts(peeled: catalog.Peeled) -> list[str]:
@@ -200,6 +207,7 @@ def _named_parts(peeled: catalog.Peeled) -> list[str]:
         "sandbox": peeled.sandbox_id,
     }
     parts = ", ".join(f"{name} {escape(value)}" for name, value in named.items() if value)
+
     operation = _OPERATIONS.get(peeled.operation or "")
     lines = []
     if parts:
@@ -209,15 +217,18 @@ def _named_parts(peeled: catalog.Peeled) -> list[str]:
     return lines
 
 
-def _numbered(steps: Iterable[str]) -> list[str]:
-    return ["Do:", *(reflow(f"{i}. {step}", "   ") for i, step in enumerate(steps, start=1))]
+def _as_page(lines: Iterable[str], steps: Iterable[str]) -> str:
+    """Fill the lines, and below them number what to do."""
+    numbered = (reflow(f"{number}. {step}", "   ") for number, step in enumerate(steps, start=1))
+    return "\n".join([*map(reflow, lines), "Do:", *numbered])
 
 
 def _plain(word: str) -> str:
+    """Return how a word is compared: without case, hyphens, underscores and spaces."""
     return re.sub(r"[-_ ]", "", word.lower())
 
 
-def _list(words: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+def _list(words: _Words) -> Iterator[str]:
     for kind, texts in words.items():
         yield f"{kind}:"
         if kind == _FINDING:
@@ -227,6 +238,7 @@ def _list(words: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
             yield "  every option of 'nodeleak run --help-all', such as grace"
         else:
             yield reflow(f"  {', '.join(texts)}", "  ")
+
     yield "\nRun 'nodeleak explain WORD' for one of them."
     yield _HOW_TO_PASTE
 
@@ -257,6 +269,7 @@ def _kinds() -> Iterator[tuple[str, Mapping[str, str]]]:
 
 
 def _page(detector: Detector) -> str:
+    """Return the docstring of a detector, with what it advises."""
     steps = " ".join(map(_sentence, detector.ADVICE.steps))
     return f"{inspect.getdoc(detector)}\nDo: {steps}"
 
@@ -270,6 +283,7 @@ def _sentence(step: Step) -> str:
 
 
 def _written(kind: str) -> tuple[str, dict[str, str]]:
+    """Return the words of a kind that the glossary explains."""
     hints = _WRITTEN["hints"] | {"when_halted": WHEN_HALTED}
     return kind, {word: text.format(**hints) for word, text in _WRITTEN[kind].items()}
 

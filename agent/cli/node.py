@@ -35,6 +35,7 @@ def assess(recording: Recording, config: Config | None) -> Report:
         grace=recording.grace,
         confirm_after=recording.confirm_after,
     )
+
     report = replay()
     if config is None or not report.unnamed:
         return report

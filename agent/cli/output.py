@@ -65,6 +65,7 @@ def as_yaml(document: object) -> str:
 
 _WIDE: Final = 2**31 - 1
 """Columns: no line is folded, as a folded one cannot be searched for a message."""
+
 _PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z_/-]*( [A-Za-z_/-]+)*")
 DOCUMENTS: Final[Mapping[str, Callable[[object], str]]] = {"json": as_json, "yaml": as_yaml}
 """The output formats of every command that has a document."""

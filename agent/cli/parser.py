@@ -41,6 +41,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 The module has `execute`, and if there is more to say, `HELP` and `add_arguments`.
 """
+
 HELP_OPTIONS: Final = ("-h", "--help", "--help-all")
 
 _INTRO: Final = (
@@ -79,6 +80,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         arguments = ["version"]
     if list(arguments[:1]) == [COMPLETE]:
         return argparse.Namespace(execute=_complete, words=arguments[1:])
+
     command, *rest = with_command("nodeleak", arguments, COMMANDS)
     root = make_parser(command if command in COMMANDS else None, full="--help-all" in rest)
     parsed, unexpected = root.parse_known_args([command, *rest])
@@ -101,6 +103,7 @@ def with_command(program: str, arguments: Sequence[str], known: Iterable[str]) -
         first, *rest = [*rest[:1], "--help"]
     if first in {*known, *HELP_OPTIONS}:
         return [first, *rest]
+
     if first.startswith("-"):
         text = f"unknown option {quote(first)}: options follow the command: {program} scan ..."
         raise UsageError(text, see_help(program))
@@ -121,6 +124,7 @@ def make_parser(command: str | None, *, full: bool = False) -> argparse.Argument
         epilog=_EPILOG,
     )
     root.add_argument(*HELP_OPTIONS, action="help", help=argparse.SUPPRESS)
+
     commands = root.add_subparsers(
         dest="command", title="commands", metavar="COMMAND", prog="nodeleak"
     )
@@ -129,11 +133,13 @@ def make_parser(command: str | None, *, full: bool = False) -> argparse.Argument
             commands.add_parser(name, help=summary)
     else:
         _add_command(commands, command, full=full)
+
     root.set_defaults(parsers=commands.choices)
     return root
 
 
 def _add_command(commands: Any, name: str, *, full: bool) -> None:
+    """Import the module of a command, and add its parser."""
     module = import_module(f"agent.cli.{name}")
     description, _, examples = getattr(module, "HELP", "").partition("\n\nexamples:")
     parser = commands.add_parser(
@@ -142,6 +148,7 @@ def _add_command(commands: Any, name: str, *, full: bool) -> None:
         description=reflow(f"{COMMANDS[name]}.\n\n{description}".rstrip()),
         epilog=f"examples:{examples}" if examples else None,
     )
+
     if hasattr(module, "add_arguments"):
         module.add_arguments(parser)
     parser.add_argument("-h", "--help", action="help", help="print this help")
@@ -152,6 +159,8 @@ def _add_command(commands: Any, name: str, *, full: bool) -> None:
 
 
 class Parser(argparse.ArgumentParser):
+    """Raises UsageError where argparse ends the process."""
+
     def __init__(self, **more: object) -> None:
         # An abbreviation becomes ambiguous with another option, and --app must not mean --apply.
         super().__init__(
@@ -172,10 +181,8 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
     def _format_action(self, action: argparse.Action) -> str:
         # Of the list of commands only the commands, at the indentation of options: argparse would
         # break after longer names.
-        commands = list(self._iter_indented_subactions(action))
-        if commands:
-            return "".join(map(super()._format_action, commands))
-        return super()._format_action(action)
+        lines = list(self._iter_indented_subactions(action)) or [action]
+        return "".join(map(super()._format_action, lines))
 
     def _iter_indented_subactions(
         self, action: argparse.Action
@@ -188,13 +195,16 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 def see_help(program: str) -> str:
+    """Return the hint of an error about usage. `program`: with the command, if there is one."""
     return f"run '{program} --help' for usage"
 
 
 def _unexpected_argument(command: str, argument: str) -> UsageError:
+    """Return the error for what a command does not take, with the closest that it does."""
     see = see_help(f"nodeleak {command}")
     if not argument.startswith("-"):
         return UsageError(f"unexpected argument {quote(argument)}", see)
+
     name = argument.partition("=")[0]
     options = {other: options_of(other) for other in COMMANDS}
     having = ", ".join(other for other in COMMANDS if name in options[other])
@@ -206,6 +216,7 @@ def _unexpected_argument(command: str, argument: str) -> UsageError:
 
 
 def options_of(command: str) -> list[str]:
+    """Return every option of a command, long and short, such as `--apply` and `-v`."""
     parsers = make_parser(command).get_default("parsers")
     return list(parsers[command]._option_string_actions)  # noqa: SLF001 (there is no other way)
 
@@ -215,31 +226,34 @@ def add_settings(parser: argparse.ArgumentParser, command: str, *, full: bool) -
     settings = settings_of(command)
     titles = dict.fromkeys(setting.group for setting in settings.values())
     groups = {title: parser.add_argument_group(title) if full else parser for title in titles}
+
     for name, setting in settings.items():
         groups[setting.group].add_argument(
             option(name),
             dest=name,
             metavar=setting.metavar,
             action="append" if setting.many else "store",
-            help=_help(name, setting, full=full).replace("%", "%%")
-            if full or setting.common
-            else argparse.SUPPRESS,
+            help=_help(name, setting, full=full),
         )
 
 
 def _help(name: str, setting: Setting, *, full: bool) -> str:
+    """Return the help of a setting, for argparse, which formats it with `%`."""
+    if not full and not setting.common:
+        return argparse.SUPPRESS
+
     default = f" (default: {setting.default})" if setting.default else ""
+    text = f"{setting.help.partition('. ')[0]}{default}"
     if full:
-        return f"{setting.help}{default} [{variable(name)}]"
-    return f"{setting.help.partition('. ')[0]}{default}"
+        text = f"{setting.help}{default} [{variable(name)}]"
+    return text.replace("%", "%%")
 
 
 def config_of(arguments: argparse.Namespace) -> Config:
     """Combine options, environment and defaults; raises UsageError with every mistake."""
     command = arguments.command
-    return load(
-        command, {name: getattr(arguments, name) for name in settings_of(command)}, os.environ
-    )
+    options = {name: getattr(arguments, name) for name in settings_of(command)}
+    return load(command, options, os.environ)
 
 
 def value(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -266,6 +280,10 @@ def add_output(parser: argparse.ArgumentParser, formats: Iterable[str]) -> None:
 def add_address_table(
     parser: argparse.ArgumentParser, formats: Iterable[str], orders: Sequence[str]
 ) -> None:
+    """Add the options of a command with a table of addresses. `orders`: its values of `--sort-by`.
+
+    The first one is the default.
+    """
     add_output(parser, formats)
     text = f"sort the addresses by {', '.join(orders[:-1])} or {orders[-1]} (default: {orders[0]})"
     parser.add_argument("--sort-by", choices=orders, metavar="COLUMN", help=text)
@@ -276,6 +294,7 @@ def view_of(arguments: argparse.Namespace) -> TableView:
     if arguments.sort_by and arguments.output in DOCUMENTS:
         text = f"--sort-by and -o {arguments.output} cannot be combined: remove one of them"
         raise UsageError(text)
+
     wide = arguments.output == "wide"
     return TableView(
         sort_by=arguments.sort_by or "ip",
@@ -290,20 +309,23 @@ def _next_release(arguments: argparse.Namespace) -> Release:
 
     A short --grace of another command would weaken a guard of `clean`.
     """
+    if getattr(arguments, "recording", None) is not None:
+        return release_here(os.environ)
+
     kept = settings_of("clean").keys() - {"confirm_after"}
     if arguments.command != "clean":
         kept -= {"grace"}
     values = {name: getattr(arguments, name, None) for name in sorted(kept)}
-    if getattr(arguments, "recording", None) is not None:
-        return release_here(os.environ)
     options: list[str] = []
     for name, texts in values.items():
         each = [texts] if isinstance(texts, str) else texts or []
         options += [f"{option(name)}={text}" for text in each]
+
     if only := getattr(arguments, "ip", None):
         options.append(f"--ip={','.join(only)}")
     if limit := getattr(arguments, "max", None):
         options.append(f"--max={limit}")
+
     config = load("version", values, os.environ)
     return release_here(os.environ, tuple(options), config=config)
 

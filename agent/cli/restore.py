@@ -47,21 +47,25 @@ def execute(arguments: argparse.Namespace) -> int:
         raise UsageError(
             "no release given: expected an address, an entry of the journal, or --last", _LIST
         )
+
     config = config_of(arguments)
     journal = cleaning.read_journal(config)
     name = arguments.entry
     state_dir = config.state_dir
     entry = _last(journal, state_dir) if name is None else _find(journal, name, state_dir)
+
     dry_run = not arguments.apply
     restoration = cleaning.restore_entry(config, entry, journal, dry_run=dry_run)
     following = None
     if arguments.last and arguments.apply and restoration.failure is None:
         following = _next_last(journal, entry)
+
     write(restoration_text(restoration, journal, dry_run=dry_run, following=following))
     return DONE if restoration.failure is None else FAILED
 
 
 def _last(journal: Journal, state_dir: Path) -> Entry:
+    """Return what `--last` means. Raises UsageError."""
     released = [entry for entry in journal.entries if _restorable(entry)]
     if not released:
         raise _not_found(f"the journal in {state_dir} has no release that can be restored", journal)
@@ -83,6 +87,7 @@ def _find(journal: Journal, name: str, state_dir: Path) -> Entry:
     ip = name
     with suppress(ValueError):
         ip = str(ip_address(name))  # as host-local writes it
+
     for entry in newest_first:
         if entry.name == name or (ip in entry.ips and _restorable(entry)):
             return entry

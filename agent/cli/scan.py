@@ -53,16 +53,12 @@ exit codes:
 """
 
 
-def _as_map(report: Report, view: TableView) -> str:
-    color, unicode = has_color(), has_unicode()
-    return map_table(report, color=color, unicode=unicode, columns=view.columns)
-
-
 def _write_table(report: Report, view: TableView, arguments: argparse.Namespace) -> None:
     if arguments.map:
-        write(_as_map(report, view))
+        text = map_table(report, color=has_color(), unicode=has_unicode(), columns=view.columns)
     else:
-        write(scan_table(report, verbose=arguments.verbose, view=view))
+        text = scan_table(report, verbose=arguments.verbose, view=view)
+    write(text)
 
 
 def _write_names(report: Report, view: TableView, _: argparse.Namespace) -> None:
@@ -98,19 +94,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     if arguments.map:
         _require_alone(arguments)
+
     # First, because it names every mistake in the settings.
     config = config_of(arguments) if arguments.recording is None else None
     view = view_of(arguments)
     if config:
         view = view._replace(release=_with_journal(view.release, config))
+
     write_report = _FORMATS[arguments.output]
     reports: list[Report] = []
-    for name, report in _reports(arguments):
+    for name, report in _reports(arguments, config):
         if name and write_report is _write_table:
             separator = "\n" if reports else ""
             write(f"{separator}==> {escape(name)} <==\n")
         write_report(report, view, arguments)
         reports.append(report)
+
     if not all(report.complete for report in reports):
         return UNAVAILABLE
     return FOUND if arguments.exit_code and any(report.problems for report in reports) else DONE
@@ -127,6 +126,7 @@ def _with_journal(release: Release, config: Config) -> Release:
 
 
 def _require_alone(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for options of the table that a map cannot have."""
     options = {
         "-v": arguments.verbose,
         "--sort-by": arguments.sort_by,
@@ -137,13 +137,12 @@ def _require_alone(arguments: argparse.Namespace) -> None:
             raise UsageError(f"--map and {option_} cannot be combined: remove one of them")
 
 
-def _reports(arguments: argparse.Namespace) -> Iterator[tuple[str, Report]]:
-    """Yield the report of this node, or those of the recordings.
+def _reports(arguments: argparse.Namespace, config: Config | None) -> Iterator[tuple[str, Report]]:
+    """Yield the report of this node, or without its settings those of the recordings.
 
     If there are several, each comes with the name of its file.
     """
-    if arguments.recording is None:
-        config = config_of(arguments)
+    if config:
         yield "", assess(record_node(config), config)
         return
     recordings = [_load(name, arguments) for name in arguments.recording]
@@ -160,6 +159,7 @@ def _load(name: str, arguments: argparse.Namespace) -> Recording:
     ]
     if unused:
         raise UsageError(f"{', '.join(unused)} cannot be combined with --recording: remove it")
+
     recording = _read(name)
     if arguments.grace is None:
         return recording
@@ -170,6 +170,7 @@ def _load(name: str, arguments: argparse.Namespace) -> Recording:
 
 
 def _read(name: str) -> Recording:
+    """Read a file, or with `-` standard input. Raises UsageError."""
     try:
         return loads(sys.stdin.read() if name == "-" else Path(name).read_text())
     except OSError as error:

@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from threading import Event
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from agent.cli.daemon_client import DaemonClient
 from agent.cli.output import (
@@ -19,6 +19,7 @@ from agent.cli.output import (
     write,
 )
 from agent.cli.parser import add_output, config_of
+from agent.exporters.json import Document
 from agent.exporters.json.status import NodeState, no_report
 from agent.exporters.text.status import status_line, status_table
 from agent.sources.source_error import SourceError
@@ -43,19 +44,20 @@ exit codes:
 
 _INTERVAL: Final = 2.0
 """Seconds between two requests of --watch."""
+
 _CLEAR: Final = "\033[H\033[J"
 """Moves the cursor to the corner of the terminal, and clears what follows."""
 
 
 class _Format(NamedTuple):
-    text: Callable[[dict[str, Any]], str]
-    line: Callable[[dict[str, Any]], str]
+    text: Callable[[Document], str]
+    line: Callable[[Document], str]
     """For --watch: one line for each change."""
     redraws: bool
     """Whether --watch redraws the text on a terminal instead."""
 
 
-def _as_table(document: dict[str, Any]) -> str:
+def _as_table(document: Document) -> str:
     return status_table(document, terminal_columns())
 
 
@@ -84,14 +86,14 @@ def execute(arguments: argparse.Namespace) -> int:
     return _exit_code(document, arguments)
 
 
-def _status(daemon: DaemonClient) -> dict[str, Any]:
+def _status(daemon: DaemonClient) -> Document:
     try:
         return daemon.status()
     except SourceError as error:
         return no_report(str(error))
 
 
-def _exit_code(document: dict[str, Any], arguments: argparse.Namespace) -> int:
+def _exit_code(document: Document, arguments: argparse.Namespace) -> int:
     state = NodeState(document["state"])
     if state is NodeState.NO_REPORT:
         return NO_DAEMON
@@ -105,9 +107,10 @@ def _watch(daemon: DaemonClient, format_: _Format) -> NoReturn:
     redraws = format_.redraws and sys.stdout.isatty()
     pause = Event()
     last = None
+
     while True:
         document = _status(daemon)
-        without_age = {**document, "report": None}
+        without_age = document | {"report": None}
         if redraws:
             text = f"{_CLEAR}{format_.text(document)}\nEvery {_INTERVAL:g} s; Ctrl-C ends.\n"
             print(text, end="", flush=True)

@@ -1,8 +1,7 @@
 """nodeleak timeline: what happened on this node."""
 
 import argparse
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from agent.app import cleaning
 from agent.cli.node import assess, record_node
@@ -30,24 +29,8 @@ exit codes:
 """
 
 
-def _as_table(timeline: dict[str, Any], arguments: argparse.Namespace) -> str:
-    return timeline_table(
-        timeline, arguments.since, verbose=arguments.verbose, columns=terminal_columns()
-    )
-
-
-def _as_document(timeline: dict[str, Any], arguments: argparse.Namespace) -> str:
-    return DOCUMENTS[arguments.output](timeline)
-
-
-_FORMATS: Final[Mapping[str, Callable[[dict[str, Any], argparse.Namespace], str]]] = {
-    "table": _as_table,
-    **dict.fromkeys(DOCUMENTS, _as_document),
-}
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_output(parser, _FORMATS)
+    add_output(parser, ("table", *DOCUMENTS))
     text = "list every event on its own line"
     parser.add_argument("-v", "--verbose", action="store_true", help=text)
     text = "only the last DURATION, such as 1h (default: everything)"
@@ -58,5 +41,9 @@ def execute(arguments: argparse.Namespace) -> int:
     config = config_of(arguments)
     report = assess(record_node(config), config)
     timeline = timeline_document(report, *cleaning.releases(config), since=arguments.since)
-    write(_FORMATS[arguments.output](timeline, arguments))
+    if as_text := DOCUMENTS.get(arguments.output):
+        write(as_text(timeline))
+    else:
+        columns = terminal_columns()
+        write(timeline_table(timeline, arguments.since, verbose=arguments.verbose, columns=columns))
     return UNAVAILABLE if timeline["unavailable"] else DONE

@@ -35,12 +35,27 @@ from agent.model.settings import AUTO
 from agent.model.snapshot import NotRequested, known_or
 from agent.model.text import count_of
 
+_TEARDOWN: Final = 'grep -iE "failed \\(delete\\)|tear ?down"'
+"""What prints the lines of a log about teardowns that fail."""
+
+_DISTRIBUTIONS: Final = {
+    "k3s": ("k3s*", "rke2*"),
+    "microk8s": ("snap.microk8s.*",),
+    "k0s": ("k0s*",),
+}
+"""What the path of the runtime's socket contains where a distribution starts the runtime itself,
+and the units of its log."""
+
+_AROUND: Final = timedelta(minutes=10)
+"""What is read of a log before and after a restart."""
+
 
 def advice(detector: str, report: Report, release: Release = ON_NODE) -> list[Step]:
     """Return what to do, in order. An exhausted range with leaks has the steps of the leaks."""
     findings = [tracked.finding for tracked in report.findings]
     own = [finding for finding in findings if finding.detector == detector]
     names = {finding.detector for finding in findings}
+
     steps: list[Step] = []
     if failing_plugin.NAME in names:
         plugin = f"the CNI plugin that fails first (see {failing_plugin.NAME})"
@@ -55,9 +70,11 @@ def advice(detector: str, report: Report, release: Release = ON_NODE) -> list[St
     references = list(_references(told_by, names))
     if references and not untold:
         return references
+
+    of_detector = DETECTOR[detector].ADVICE
+    general = () if of_detector.in_findings else of_detector.steps
     severities = {finding.severity for finding in untold}
     kinds = {kind for finding in untold for kind in finding.kinds}
-    general = () if DETECTOR[detector].ADVICE.in_findings else DETECTOR[detector].ADVICE.steps
     applicable = (step for step in general if step.applies(severities, kinds))
     return [*references, *_of_findings(untold), *applicable]
 
@@ -80,15 +97,16 @@ def _of_findings(findings: Sequence[Finding]) -> Iterator[Step]:
 
 
 def description(detector: str) -> str:
+    """Return what a detector reports: the first line of its page."""
     return cleandoc(DETECTOR[detector].__doc__ or "").partition("\n")[0]
 
 
 def _cordon(report: Report) -> Iterator[Step]:
     """Keep new pods away, unless that is done."""
-    node = known_or(report.assessment.snapshot.node, None)
+    node = known_or(report.snapshot.node, None)
     if node is not None and node.unschedulable:
         return
-    name = quote(report.assessment.snapshot.node_name)
+    name = quote(report.snapshot.node_name)
     yield Step(
         "No address is free, and pods that start now fail. Keep new pods away:",
         (f"kubectl cordon {name}",),
@@ -96,15 +114,18 @@ def _cordon(report: Report) -> Iterator[Step]:
 
 
 def _about_leaks(report: Report, leaks: Sequence[Finding], release: Release) -> Iterator[Step]:
+    """Yield first what makes room, then the releases, and last how to find the reason."""
     leaking = {leak.network for leak in leaks}
     networks = [network for network in report.networks if network.name in leaking]
     plan = release_plan(report, release)
+
     # A command that releases at once is faster. Few pods wait for a secondary network.
     full = [network.name for network in networks if network.free == 0]
     is_full = any(not exhausted_range.is_secondary(report.assessment, name) for name in full)
     is_cordoned = is_full and not any(batch.at_once for batch in plan.batches)
     if is_cordoned:
         yield from _cordon(report)
+
     forwarded = [leak.subject.rpartition("/")[2] for leak in leaks if leak.port_mappings]
     if forwarded:
         yield Step(
@@ -112,7 +133,9 @@ def _about_leaks(report: Report, leaks: Sequence[Finding], release: Release) -> 
             "traffic. This shows them on the node:",
             (host_ports.show_rules(forwarded),),
         )
-    node = report.assessment.snapshot.node_name
+
+    node = report.snapshot.node_name
+
     yield from release_steps(
         plan,
         release,
@@ -124,21 +147,23 @@ def _about_leaks(report: Report, leaks: Sequence[Finding], release: Release) -> 
     if is_cordoned and plan.batches:
         uncordon = f"kubectl uncordon {quote(node)}"
         yield Step("When the waiting pods run, let new ones come:", (uncordon,))
+
     yield _find_out(report, leaks)
     yield Step("Never delete reservation files by hand: addresses in use have such files too.")
 
 
-def release_plan(report: Report, release: Release = ON_NODE) -> Plan:
+def release_plan(report: Report, release: Release) -> Plan:
     """Return what commands would release of the leaks, as the guards decide on this snapshot.
 
     It is what a dry run finds with the settings of `release`, without a probe. An old recording
     does not say which networks `auto` allows: there it allows those that were read.
     """
     limits = release.limits
-    snapshot = report.assessment.snapshot
+    snapshot = report.snapshot
     if isinstance(snapshot.networks, NotRequested) and AUTO in limits.networks:
         read = {store.network for store in snapshot.reservations}
         limits = replace(limits, networks=limits.networks | read)
+
     context = GuardContext(
         report=report,
         runtime_history=RuntimeHistory(),  # as that of the next command
@@ -147,61 +172,56 @@ def release_plan(report: Report, release: Release = ON_NODE) -> Plan:
         journal=release.journal,
         journal_error=release.journal_error,
     )
+    decisions = guards.decide(context)
+
+    if report.halted and not context.halted:
+        refusal = Refusal(Reason.HALTED, report.halted)
+        return make_plan((request, (refusal,)) for request, _ in decisions)
     leaked = set(report.assessment.leaked)
-    halted = report.cleaning.halted if report.cleaning else None
-    if halted and not context.halted:
-        refusal = Refusal(Reason.HALTED, halted)
-        return make_plan((request, (refusal,)) for request, _ in guards.decide(context))
     return make_plan(
-        decision
-        for decision in guards.decide(context)
-        if leaked.issuperset(decision[0].reservations)
+        (request, refusals)
+        for request, refusals in decisions
+        if leaked.issuperset(request.reservations)
     )
 
 
 def _find_out(report: Report, leaks: Sequence[Finding]) -> Step:
     """Say where to look for the reason of the leaks, by their likely causes."""
-    causes = {leak.cause: leak for leak in leaks if isinstance(leak.cause, LeakCause)}
+    causes = dict.fromkeys(leak.cause for leak in leaks if isinstance(leak.cause, LeakCause))
     commands = [f"nodeleak explain {cause}" for cause in causes if cause is not LeakCause.UNKNOWN]
+
     units = _units(report)
     restarts = [leak.cause_at for leak in leaks if leak.cause in RESTARTS and leak.cause_at]
     if restarts:
         start = max(restarts)
-        since, until = (
-            f"{start + distance:%Y-%m-%d %H:%M} UTC" for distance in (-_AROUND, _AROUND)
-        )
+        since = f"{start - _AROUND:%Y-%m-%d %H:%M} UTC"
+        until = f"{start + _AROUND:%Y-%m-%d %H:%M} UTC"
         commands.append(f'journalctl {units} --since "{since}" --until "{until}"')
+
     text = "Find out why it happened, or addresses will leak again. The logs are on the node:"
-    if {*causes} & {LeakCause.TEARDOWN_SKIPPED, LeakCause.SETUP_FAILED}:
+    if causes.keys() & {LeakCause.TEARDOWN_SKIPPED, LeakCause.SETUP_FAILED}:
         text = (
             "Find out whether a CNI plugin fails in DEL, or who removes sandboxes with `ctr`, or "
             "addresses will leak again. The logs are on the node, and that of Multus if it calls "
             "the network:"
         )
-    if {*causes} - RESTARTS - {LeakCause.EMPTY_FILE}:
+
+    if causes.keys() - RESTARTS - {LeakCause.EMPTY_FILE}:
         commands.append("kubectl get events -A --field-selector reason=FailedKillPod")
         commands.append(f"journalctl {units} | {_TEARDOWN} | tail")
         if _runs_within(report, "k3s"):
             commands.append(f"{_TEARDOWN} -h {LOG_FILES} | tail")
+
     return Step(text, tuple(commands))
 
 
-_TEARDOWN: Final = 'grep -iE "failed \\(delete\\)|tear ?down"'
-"""What prints the lines of a log about teardowns that fail."""
-_DISTRIBUTIONS: Final = {
-    "k3s": ("k3s*", "rke2*"),
-    "microk8s": ("snap.microk8s.*",),
-    "k0s": ("k0s*",),
-}
-"""What the path of the runtime's socket contains where a distribution starts the runtime itself,
-and the units of its log."""
-
-
 def _runs_within(report: Report, distribution: str) -> bool:
-    runtimes = known_or(report.assessment.snapshot.runtimes, ())
-    processes = known_or(report.assessment.snapshot.processes, None)
-    sockets = [runtime.endpoint for runtime in runtimes]
-    sockets += [processes.runtime or ""] if processes else []
+    """Return whether a distribution starts the runtime, as the path of its socket shows."""
+    snapshot = report.snapshot
+    sockets = [runtime.endpoint for runtime in known_or(snapshot.runtimes, ())]
+    processes = known_or(snapshot.processes, None)
+    if processes and processes.runtime:
+        sockets.append(processes.runtime)
     return any(distribution in socket for socket in sockets)
 
 
@@ -214,10 +234,6 @@ def _units(report: Report) -> str:
     return f"-u kubelet -u {'crio' if name == CRI_O else name}"
 
 
-_AROUND: Final = timedelta(minutes=10)
-"""What is read of a log before and after a restart."""
-
-
 def _urgency(report: Report, networks: Sequence[NetworkSummary]) -> str:
     """Say how many addresses are left; not urgent only if no pod waits and no range is low."""
     free = [network.free for network in networks if network.free is not None]
@@ -225,20 +241,18 @@ def _urgency(report: Report, networks: Sequence[NetworkSummary]) -> str:
         return "The number of free addresses is unknown. "
     if not min(free):
         return ""
+
     text = f"{count_of(min(free), 'address is', 'addresses are')} free. "
+    if any(tracked.finding.detector == WAITING_PODS for tracked in report.findings):
+        return f"{text}See {WAITING_PODS} for why pods wait. "
+
     is_low = any(
         network.free < exhausted_range.low_watermark(network.usable or 0)
         for network in networks
         if network.free is not None
     )
-    is_low = is_low or any(
-        tracked.finding.detector == exhausted_range.NAME
-        and tracked.finding.severity is not Severity.INFO
-        for tracked in report.findings
-    )
-    if any(tracked.finding.detector == WAITING_PODS for tracked in report.findings):
-        return f"{text}See {WAITING_PODS} for why pods wait. "
-    if is_low:
+    problems = {tracked.finding.detector for tracked in report.problems}
+    if is_low or exhausted_range.NAME in problems:
         return text
     return f"Not urgent: {text}"
 
@@ -248,6 +262,7 @@ def _about_ranges(report: Report, findings: Sequence[Finding]) -> Iterator[Step]
     if full:
         yield from _cordon(report)
         yield from _about_states(report, full)
+
     networks = sorted({finding.network for finding in findings})
     secondary = [name for name in networks if exhausted_range.is_secondary(report.assessment, name)]
     if len(secondary) < len(networks):
@@ -258,22 +273,26 @@ def _about_ranges(report: Report, findings: Sequence[Finding]) -> Iterator[Step]
 
 
 def _about_states(report: Report, networks: set[str]) -> Iterator[Step]:
+    """Say of full networks which addresses may become free, or that none is known to."""
     entries = [entry for entry in report.assessment.reservations if entry.network in networks]
     candidates = sum(entry.state is State.CANDIDATE for entry in entries)
     not_running = {State.NOT_READY, State.TEARDOWN_PENDING}
     ended = {entry.container_id for entry in entries if entry.state in not_running}
+
     if candidates:
         addresses = count_of(candidates, "address", "addresses")
         yield Step(
             f"{addresses} may be leaked: this is known after the grace period (--grace). Then scan "
             "again."
         )
+
     if ended:
         sandboxes = count_of(len(ended), "ended sandbox still has", "ended sandboxes still have")
         yield Step(
             f"{sandboxes} an address. If this lasts, teardowns fail, and deleting pods makes it "
             f"worse: the runtime's log says why (see {stuck_teardown.NAME})."
         )
+
     if not candidates and not ended:
         yield Step(
             "No address is known to be leaked. Delete pods here that can run on other nodes, "

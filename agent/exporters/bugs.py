@@ -22,19 +22,23 @@ class BugReporter:
         self._log = logger
         self._lock = Lock()
         self._logged: set[tuple[str, str, str]] = set()
+        """Part, name and error of each."""
         self._errors = counter(INTERNAL_ERRORS, registry)
 
     def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (a metric)
-        for bug in (*report.bugs, *(report.cleaning.bugs if report.cleaning else ())):
+        of_cleanup = report.cleaning.bugs if report.cleaning else ()
+        for bug in (*report.bugs, *of_cleanup):
             self(bug)
 
     def __call__(self, bug: Bug) -> None:
+        """Count a bug, and log it if it is a new one. Thread-safe."""
         self._errors.labels(bug.part).inc()
         kind = (bug.part, bug.name, bug.error)
         with self._lock:
             if kind in self._logged or len(self._logged) >= _MAX_LOGGED:
                 return
             self._logged.add(kind)
+
         self._log.error(
             "internal_error",
             part=bug.part,

@@ -35,6 +35,7 @@ MAX_LINES: Final = 1000
 
 These are findings that are not critical, and addresses that are not released.
 """
+
 _LINE_INTERVAL: Final = timedelta(seconds=3.6)
 """Until there may be another one: 1,000 an hour."""
 
@@ -45,7 +46,6 @@ _TRANSITIONS: Final = {
     TransitionKind.LOST: "device_plugin.lost",
 }
 """The others follow from these; if one lasts, it is a finding."""
-
 
 Logger = structlog.typing.FilteringBoundLogger
 
@@ -70,12 +70,14 @@ def configure(log_format: str) -> Logger:
     renderer: Any = structlog.processors.JSONRenderer()
     if log_format == "text" or (log_format == "auto" and is_terminal):
         renderer = structlog.dev.ConsoleRenderer(colors=is_terminal)
+
     processors = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _event_first,
         renderer,
     ]
+
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
@@ -98,18 +100,25 @@ class LogExporter:
         self._log = logger
         self._lines = TokenBucket(MAX_LINES, _LINE_INTERVAL)
         self._omitted = 0
+        """Lines of this sync that the bucket left out."""
+
         self._open: dict[Key, TrackedFinding] = {}
         self._missing: dict[_Source, _Missing] = {}
         self._failed_detectors: frozenset[str] = frozenset()
         self._outcomes: dict[Reservation, tuple[str, str]] = {}
+        """Verdict and reason, of each address that was released or refused."""
         self._halted: str | None = None
         self._warnings: frozenset[str] = frozenset()
         self._started: datetime | None = None
+        """When the agent's first snapshot was taken; None: before it."""
         self._history: frozenset[DeviceTransition] | None = None
+        """What happened to device plugins, as far as it is logged or older; None: not known yet."""
         self._watches: dict[tuple[str, Evidence], datetime] = {}
+        """When each watch began to return old versions."""
 
     def export(self, report: Report, seconds: float) -> None:  # noqa: ARG002 (a metric)
-        snapshot = report.assessment.snapshot
+        """Log what this report has and the last one had not."""
+        snapshot = report.snapshot
         self._lines.fill(snapshot.uptime)
         self._omitted = 0
         if report.clock_stepped:
@@ -137,6 +146,7 @@ class LogExporter:
         return False
 
     def _log_sources(self, snapshot: Snapshot) -> None:
+        """Log which sources were lost, and which are back."""
         # By source, not by reason: one that counts something would be a change in every sync.
         before = self._missing
         readings = dict(_readings(snapshot))
@@ -156,6 +166,7 @@ class LogExporter:
     def _log_source(self, source: _Source, before: _Missing | None, now: _Missing | None) -> None:
         if type(before) is type(now):
             return
+
         fields = _present(**source._asdict())
         if isinstance(now, Unavailable):
             self._log.error("source.unavailable", **fields, why=now.why)
@@ -165,6 +176,7 @@ class LogExporter:
             self._log.info("source.recovered", **fields)
 
     def _log_detectors(self, report: Report) -> None:
+        """Log the detectors that failed, each once while it goes on."""
         failed = {gap.detector: gap.why for gap in report.gaps if gap.broken}
         for detector in failed.keys() - self._failed_detectors:
             self._log.error("detector.failed", detector=detector, why=failed[detector])
@@ -172,15 +184,16 @@ class LogExporter:
 
     def _log_transitions(self, snapshot: Snapshot) -> None:
         """Log what happened to device plugins since the agent started."""
-        started = self._started or snapshot.taken_at
-        self._started = started
+        self._started = started = self._started or snapshot.taken_at
         plugins = known_or(snapshot.device_plugins, None)
         if plugins is None:
             return
+
         logged = self._history
         if logged is None:
             # At first by time; later not, because the clock may be set back.
             logged = frozenset(change for change in plugins.history if change.at <= started)
+
         for transition in plugins.history:
             if transition not in logged and transition.what in _TRANSITIONS:
                 self._log_transition(transition)
@@ -206,6 +219,7 @@ class LogExporter:
             if self._watches.get(key) == watch.first:
                 continue
             self._watches[key] = watch.first
+
             fields = {"resource": watch.resource, "before": watch.before, "version": watch.version}
             if watch.evidence is Evidence.RV_RESET:
                 text = "versions went back: etcd was restored from a backup"
@@ -215,10 +229,10 @@ class LogExporter:
                 self._log.info("watch.lagging", **fields, text=text)
 
     def _log_findings(self, report: Report) -> None:
-        confirmed: dict[Key, TrackedFinding] = {}
-        for tracked in report.sorted_findings:
-            if tracked.confirmed:
-                confirmed[tracked.finding.key] = tracked
+        """Log the findings that were confirmed, or have become more severe, and those that ended."""
+        confirmed = {
+            tracked.finding.key: tracked for tracked in report.sorted_findings if tracked.confirmed
+        }
         for key, tracked in confirmed.items():
             before = self._open.get(key)
             severity = tracked.finding.severity
@@ -234,6 +248,7 @@ class LogExporter:
         not_evaluated = {gap.detector for gap in report.gaps}
         leaked = {str(key) for key in report.confirmed_leaks}
         remaining = {}
+
         for key, tracked in self._open.items():
             if key in confirmed:
                 continue
@@ -244,18 +259,21 @@ class LogExporter:
                 remaining[key] = tracked
             elif self._has_room(finding.severity):
                 self._log.info("finding.closed", detector=finding.detector, subject=finding.subject)
+
         return remaining
 
     def _log_opened(self, tracked: TrackedFinding) -> None:
         finding = tracked.finding
         if not self._has_room(finding.severity):
             return
+
         if_known = _present(
             since=tracked.began and tracked.began.isoformat(timespec="seconds"),
             count=finding.count if finding.count > 1 else None,
             cause=finding.cause and finding.cause.value,
             pod=finding.pod,
         )
+
         self._log.warning(
             "finding.opened",
             detector=finding.detector,
@@ -266,22 +284,30 @@ class LogExporter:
         )
 
     def _log_cleanup(self, cleaning: Cleaning) -> None:
+        """Log a halt and warnings, each once."""
         if cleaning.halted and cleaning.halted != self._halted:
             self._log.error("cleanup.halted", why=cleaning.halted, do=WHEN_HALTED)
         self._halted = cleaning.halted
+
         for warning in cleaning.warnings:
             if warning not in self._warnings:
                 self._log.warning("cleanup.warning", text=warning)
         self._warnings = frozenset(cleaning.warnings)
 
     def _log_releases(self, cleaning: Cleaning, leaks: frozenset[ReservationKey]) -> None:
+        """Log each release, and what else became of an address where that has changed.
+
+        `leaks`: the confirmed ones.
+        """
         before = self._outcomes
         # A sync that could not evaluate the guards forgets nothing.
         self._outcomes = dict(before) if cleaning.unavailable or cleaning.broken else {}
+
         for outcome in cleaning.outcomes:
             # Of a refusal only the reason, because its text may count seconds.
-            reason = outcome.refusals[0].reason.value if outcome.refusals else outcome.why
-            verdict_and_reason = (outcome.verdict.value, reason)
+            reason = outcome.refusals[0].reason if outcome.refusals else outcome.why
+            verdict_and_reason = (outcome.verdict, reason)
+
             for reservation in outcome.request.reservations:
                 # Every ordinary teardown is refused for a while: only of leaks this is a change.
                 if outcome.verdict is Verdict.REFUSED and reservation.key not in leaks:
@@ -296,12 +322,14 @@ class LogExporter:
         verdict = outcome.verdict
         if (outcome.refusals or verdict is Verdict.WOULD_RELEASE) and not self._has_room():
             return
+
         fields = _present(
             network=reservation.network,
             ip=reservation.ip,
             container=reservation.container_id,
             pod=outcome.request.pod,
         )
+
         if outcome.refusals:
             first = outcome.refusals[0]
             self._log.info("release.refused", **fields, reason=first.reason.value, why=first.why)
@@ -310,8 +338,8 @@ class LogExporter:
         elif verdict in MISSED:
             self._log.warning("release.failed", **fields, verdict=verdict.value, why=outcome.why)
         else:
-            fields |= {"entry": outcome.entry, **_present(why=outcome.why)}
-            self._log.info("address.released", **fields)
+            if_known = _present(why=outcome.why)
+            self._log.info("address.released", **fields, entry=outcome.entry, **if_known)
 
 
 def _readings(snapshot: Snapshot) -> Iterator[tuple[_Source, Reading[object]]]:

@@ -19,7 +19,7 @@ from agent.checks.devices.resources import resource_states
 from agent.checks.devices.view import DeviceView
 from agent.checks.registry import DETECTORS
 from agent.model.assessment import State
-from agent.model.bug import EXPORTER, Bug
+from agent.model.bug import EXPORTER
 from agent.model.devices import ResourceState
 from agent.model.finding import WAITING_PODS, LeakCause, Severity
 from agent.model.rejections import RejectedPod, RejectionCause
@@ -37,13 +37,17 @@ _ALWAYS_EXPORTED: Final = frozenset({State.IN_USE, State.LEAKED, State.UNKNOWN})
 
 An alert or `kubectl nodeleak status` compares it, or it shows that the states are known.
 """
+
 _MAX_RESOURCES: Final = 32
 _OTHER: Final = "other"
 """Resources beyond the first 32 by name, and invalid names. Names of resources have a `/`."""
+
 _UNKNOWN_RESOURCE: Final = "unknown"
 """The resource of a rejected pod where neither the rejection nor the spec names one."""
+
 _NO_RESOURCE: Final = "none"
 """The resource of a pod that was not rejected for a device."""
+
 _RESOURCE_NAME: Final = re.compile(r"(?=.{3,317}$)[A-Za-z0-9._-]{1,253}/[A-Za-z0-9._-]{1,63}")
 """A resource name that the API server accepts: a DNS subdomain, a slash, and a label value."""
 
@@ -85,7 +89,7 @@ class Sync:
     def sources_up(self) -> dict[str, bool]:
         """Whether each requested source was read."""
         up: dict[str, bool] = {}
-        for source, reading in self.report.assessment.snapshot.readings():
+        for source, reading in self.report.snapshot.readings():
             if not isinstance(reading, NotRequested):
                 up[source] = up.get(source, True) and not isinstance(reading, Unavailable)
         return up
@@ -96,11 +100,11 @@ class Sync:
 
         Not all of them: a node may have a hundred networks, and each would have 37 counters.
         """
+        suspects = (State.CANDIDATE, State.LEAKED)
         return [
             network.name
             for network in self.report.networks
-            if (network.states or {}).get(State.CANDIDATE)
-            or (network.states or {}).get(State.LEAKED)
+            if network.states and any(map(network.states.get, suspects))
         ]
 
     @property
@@ -117,7 +121,7 @@ class Sync:
     @cached_property
     def resources(self) -> tuple[ResourceState, ...]:
         with suppress(InsufficientData):
-            return resource_states(DeviceView.of(self.report.assessment.snapshot))
+            return resource_states(DeviceView.of(self.report.snapshot))
         return ()
 
     @cached_property
@@ -149,12 +153,17 @@ class Sync:
 _From = TypeVar("_From")
 
 
+def _none(_: object) -> Samples:
+    """Of what is counted when it happens, nothing is computed later."""
+    return {}
+
+
 class Metric(NamedTuple, Generic[_From]):
     """`nodeleak_NAME`, computed from an `Agent` or a `Sync`."""
 
     name: str
     help: str
-    values: Callable[[_From], Samples]
+    values: Callable[[_From], Samples] = _none
     """Of a gauge, the values; of those that are `COUNTED`, what a sync adds: 0 begins a series."""
     labels: tuple[str, ...] = ()
     begins: tuple[str, ...] = ()
@@ -249,6 +258,7 @@ def _findings(sync: Sync) -> Samples:
     for tracked in sync.report.findings:
         finding = tracked.finding
         counts[finding.detector, finding.severity, _PHASES[tracked.confirmed]] += finding.count
+
     not_evaluated = {gap.detector for gap in sync.report.gaps}
     samples: dict[tuple[str, Severity, str], float] = {}
     for detector in DETECTORS:
@@ -262,6 +272,7 @@ def _findings(sync: Sync) -> Samples:
 
 
 def _oldest(sync: Sync) -> Samples:
+    """Unix times by detector."""
     oldest: dict[str, float] = {}
     for tracked in sync.report.findings:
         if tracked.confirmed:
@@ -286,13 +297,11 @@ def _sockets(sync: Sync) -> Samples:
 
 
 def _delays(sync: Sync) -> Samples:
-    return {
-        label: max(
-            (state.delay.total_seconds() for state in states if state.delay is not None),
-            default=None,
-        )
-        for label, states in sync.resources_by_label.items()
-    }
+    longest: dict[str, float | None] = {}
+    for label, states in sync.resources_by_label.items():
+        delays = (state.delay.total_seconds() for state in states if state.delay is not None)
+        longest[label] = max(delays, default=None)
+    return longest
 
 
 def _rejected(sync: Sync) -> Samples:
@@ -306,6 +315,7 @@ def _rejected(sync: Sync) -> Samples:
 
 
 def _waiting(sync: Sync) -> Samples:
+    """Pods by cause."""
     pods = Counts[str]()
     for tracked in sync.report.findings:
         finding = tracked.finding
@@ -316,7 +326,7 @@ def _waiting(sync: Sync) -> Samples:
 
 def _kubelet_start(sync: Sync) -> Samples:
     """By the process table, or else by when the kubelet bound its plugin socket, a moment later."""
-    snapshot = sync.report.assessment.snapshot
+    snapshot = sync.report.snapshot
     processes = known_or(snapshot.processes, None)
     plugins = known_or(snapshot.device_plugins, None)
     start = processes.kubelet if processes else None
@@ -331,6 +341,7 @@ def _halted(sync: Sync) -> Samples:
 
 
 def _releasable(sync: Sync) -> Samples:
+    """Zeros too of the networks with suspects."""
     cleaning = sync.report.cleaning
     counts = cleaning.releasable() if cleaning else None
     if counts is None:
@@ -339,13 +350,13 @@ def _releasable(sync: Sync) -> Samples:
 
 
 def _brake(sync: Sync) -> Samples:
-    brake = known_or(sync.report.assessment.snapshot.brake, None)
+    brake = known_or(sync.report.snapshot.brake, None)
     return {} if brake is None else {(): brake.on}
 
 
 def _source_seconds(sync: Sync) -> Samples:
     seconds: dict[str, float] = {}
-    for source, took in sync.report.assessment.snapshot.timings:
+    for source, took in sync.report.snapshot.timings:
         if source in sync.sources_up:
             seconds[source] = seconds.get(source, 0) + took
     return seconds
@@ -358,30 +369,26 @@ def _sync_failures(sync: Sync) -> Samples:
     }
 
 
-INTERNAL_ERRORS: Final = Metric[Bug](
+INTERNAL_ERRORS: Final = Metric[Any](
     "internal_errors_total",
     "Exceptions that the agent survived, by the part that raised them. Each is a bug.",
-    lambda bug: {bug.part: 1},
-    ("part",),
+    labels=("part",),
     begins=("source", "detector", "guard", "cleaner", EXPORTER, "http"),
 )
-EVENTS_SENT: Final = Metric[str](
+EVENTS_SENT: Final = Metric[Any](
     "events_sent_total",
     "Kubernetes Events created or patched since the agent started.",
-    lambda reason: {reason: 1},
-    ("reason",),
+    labels=("reason",),
 )
-EVENTS_DROPPED: Final = Metric[str](
+EVENTS_DROPPED: Final = Metric[Any](
     "events_dropped_total",
     "Kubernetes Events that were due but not sent, by cause.",
-    lambda cause: {cause: 1},
-    ("cause",),
+    labels=("cause",),
 )
-CONDITION_PATCHES: Final = Metric[str](
+CONDITION_PATCHES: Final = Metric[Any](
     "node_condition_patches_total",
     "Patches of the node's condition, by result.",
-    lambda result: {result: 1},
-    ("result",),
+    labels=("result",),
 )
 AT_ONCE: Final = (INTERNAL_ERRORS, EVENTS_SENT, EVENTS_DROPPED, CONDITION_PATCHES)
 """Counted when it happens, by whichever thread sees it."""
@@ -570,7 +577,7 @@ OF_SYNC: Final[Sequence[Metric[Sync]]] = (
     Metric(
         "last_sync_timestamp_seconds",
         "When the last sync started.",
-        lambda sync: {(): sync.report.assessment.snapshot.taken_at.timestamp()},
+        lambda sync: {(): sync.report.snapshot.taken_at.timestamp()},
     ),
     Metric(
         "releasable_addresses",

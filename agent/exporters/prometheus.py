@@ -34,14 +34,13 @@ from agent.model.bug import EXPORTER, Bug, bug_of
 from agent.model.report import Report
 
 _T = TypeVar("_T")
-_PROCESS: Final = frozenset(
-    {
-        "process_cpu_seconds",
-        "process_resident_memory_bytes",
-        "process_start_time_seconds",
-        "process_open_fds",
-    }
-)
+_PROCESS: Final = {
+    "process_cpu_seconds",
+    "process_resident_memory_bytes",
+    "process_start_time_seconds",
+    "process_open_fds",
+}
+"""What is exported of the process; the client library has more."""
 
 
 class MetricsExporter(Collector):
@@ -68,6 +67,8 @@ class MetricsExporter(Collector):
         self._journal_size = journal_size
         self._report_bug = report_bug
         self._sync: Sync | None = None
+        """The last one; None: before the first."""
+
         self._counters: list[tuple[Metric[Sync], Counter]] = []
         self._distributions: list[tuple[Distribution, Histogram | Summary]] = []
         for metric in COUNTED:
@@ -77,17 +78,20 @@ class MetricsExporter(Collector):
                 self._counters.append((metric, counter(metric, registry)))
             else:
                 self._distributions.append((metric, _distribution(metric, registry)))
+
         self._process = ProcessCollector(registry=None)
         registry.register(self)
 
     def export(self, report: Report, seconds: float) -> None:
+        """Show this report, and add it to the counters. `seconds`: how long its sync took."""
         before = self._sync
         read_at = dict(before.read_at) if before else {}
         journal_bytes = before.journal_bytes if before else None
         sync = Sync(report, seconds, self._agent.mode, read_at, journal_bytes)
         self._sync = sync  # first, so that a bug below leaves no gauge behind
-        taken_at = report.assessment.snapshot.taken_at.timestamp()
+        taken_at = report.snapshot.taken_at.timestamp()
         read_at |= {source: taken_at for source, is_up in sync.sources_up.items() if is_up}
+
         for metric, counted in self._counters:
             for labels, added in metric.values(sync).items():
                 counted.labels(*_values(labels)).inc(added or 0)
@@ -95,6 +99,7 @@ class MetricsExporter(Collector):
             for observed in distribution.observations(sync):
                 if observed is not None:
                     observer.observe(observed)
+
         self._sync = replace(sync, journal_bytes=self._journal_size())
 
     def collect(self) -> Iterator[Family]:
@@ -110,6 +115,7 @@ class MetricsExporter(Collector):
                 yield from self._families(metric_of_sync, sync)
 
     def _families(self, metric: Metric[_T], computed_from: _T) -> Iterator[Family]:
+        """Yield the family of a metric; nothing if it has no value, or raises."""
         kind = GaugeMetricFamily if metric.type == "gauge" else CounterMetricFamily
         family = kind(f"{PREFIX}{metric.name}", metric.help, labels=metric.labels)
         try:
@@ -124,6 +130,7 @@ class MetricsExporter(Collector):
 
 
 def counter(metric: Metric[Any], registry: CollectorRegistry) -> Counter:
+    """Register a counter, with a zero for each of the values that it begins with."""
     disable_created_metrics()
     made = Counter(f"{PREFIX}{metric.name}", metric.help, metric.labels, registry=registry)
     for value in metric.begins:

@@ -23,11 +23,16 @@ from agent.model.text import LONGEST_LIST, escape, format_number
 
 MAX_SINGLE: Final = 512
 """Addresses of the largest range with one cell for each."""
+
 _BLOCKS: Final = 256
 """The most blocks of a larger range, plus or minus a row; a grid of more cells has wider rows."""
+
 _ASCII: Final = {"·": ".", "■": "o", "░": "/"}
+"""What a terminal without Unicode shows instead."""
+
 _GROUP: Final = 8
 """Cells between two spaces in a row of a terminal."""
+
 _MAX_SPACED: Final = 16
 """A row of up to so many cells has room for a space after each."""
 
@@ -55,6 +60,7 @@ LOOKS: Final = {
     "leaked": Look("L", "1;37;41", "leaked"),
 }
 """By mark: the state of a reservation, or of an address without one. The least severe first."""
+
 _SEVERITY: Final = {mark: severity for severity, mark in enumerate(LOOKS)}
 
 
@@ -75,6 +81,7 @@ class Cell(NamedTuple):
 
     @property
     def mark(self) -> str:
+        """The most severe one of its addresses."""
         return max(self.counts, key=_SEVERITY.__getitem__)
 
     def __str__(self) -> str:
@@ -99,11 +106,13 @@ class RangeMap(NamedTuple):
 
     @property
     def counts(self) -> Counter[str]:
+        """Addresses by mark."""
         cells = (*chain.from_iterable(self.rows.values()), self.rest)
         return sum((cell.counts for cell in cells if cell), Counter[str]())
 
     @property
     def rule(self) -> Iterator[str]:
+        """Sentences that say what a cell stands for."""
         block = f"{format_number(self.block)} addresses, marked by the most severe"
         yield f"One cell per {'address' if self.block == 1 else block}."
         if self.rest is not None:
@@ -122,11 +131,13 @@ class NetworkMap(NamedTuple):
 
     @property
     def counts(self) -> Counter[str]:
+        """Addresses and other entries by mark."""
         elsewhere = Counter(entry.state.value for entry in self.elsewhere)
         return sum((range_map.counts for range_map in self.maps), elsewhere)
 
 
 def network_maps(report: Report) -> Iterator[NetworkMap]:
+    """Yield the grids of each network, in the order of the report."""
     for network in report.networks:
         entries = [
             entry for entry in report.assessment.reservations if entry.network == network.name
@@ -134,13 +145,9 @@ def network_maps(report: Report) -> Iterator[NetworkMap]:
         addresses = {ip_address(entry.name): entry for entry in entries if entry.blocks}
         ranges = list(chain.from_iterable(network.ranges or ()))
         is_read = network.states is not None
-        yield NetworkMap(
-            network,
-            maps=tuple(_range_map(range_, addresses, is_read=is_read) for range_ in ranges),
-            elsewhere=sorted_reservations(
-                entry for entry in entries if not _is_inside(entry, ranges)
-            ),
-        )
+        maps = tuple(_range_map(range_, addresses, is_read=is_read) for range_ in ranges)
+        elsewhere = (entry for entry in entries if not _is_inside(entry, ranges))
+        yield NetworkMap(network, maps, sorted_reservations(elsewhere))
 
 
 def _is_inside(entry: ClassifiedReservation, ranges: Sequence[Range]) -> bool:
@@ -167,12 +174,14 @@ def _range_map(
         high = min(high, last)
         if low > high:
             return None
+
         taken = numbers[bisect_left(numbers, low) : bisect_left(numbers, high + 1)]
         counts = Counter(entries[number].state.value for number in taken)
         if low <= gateway <= high and gateway not in entries:
             counts["gateway"] = 1
         if left := high - low + 1 - counts.total():
             counts["free" if is_read else "unavailable"] = left
+
         entry = entries.get(low) if low == high else None
         return Cell(address(low), address(high), counts, entry)
 
@@ -190,8 +199,11 @@ def _measure(first: int, last: int, *, highest: int) -> tuple[int, int, int]:
     if size <= MAX_SINGLE:
         return 1, _columns(size), last
     used = highest - first + 1
-    block = 1 if used <= MAX_SINGLE else 1 << ((used - 1) // _BLOCKS).bit_length()
+    block = 1
+    if used > MAX_SINGLE:  # the power of two of which 256 have room for all of them
+        block <<= ((used - 1) // _BLOCKS).bit_length()
     columns = _columns(used // block)
+
     # Whole rows; where little is used, the first 256 cells.
     width = block * columns
     end = max(highest | (width - 1), first - first % width + _BLOCKS * block - 1)
@@ -206,7 +218,7 @@ _Letter = Callable[[str], str]
 """Writes the letter of a mark."""
 
 
-def map_table(report: Report, *, color: bool, unicode: bool, columns: int | None = None) -> str:
+def map_table(report: Report, *, color: bool, unicode: bool, columns: int | None) -> str:
     """Draw a report with a letter for each cell, so that colors are not needed to read it.
 
     `unicode`: whether the terminal can show more than ASCII.
@@ -221,30 +233,35 @@ def map_table(report: Report, *, color: bool, unicode: bool, columns: int | None
 
 
 def _lines(report: Report, letter: _Letter, columns: int | None) -> Iterator[str]:
+    """Yield the lines, in which only `letter` writes control characters."""
     yield from map(escape, header(report, columns))
     counts = Counter[str]()
     for network_map in network_maps(report):
         yield ""
         yield from _network_lines(network_map, letter)
         counts += network_map.counts
+
     yield ""
     width = max((len(format_number(count)) for count in counts.values()), default=1)
     for mark, count in by_severity(counts):
         yield f"  {letter(mark)} {format_number(count):>{width}} {LOOKS[mark].label}"
+
     if report.findings:
         yield ""
-        yield from fill(count_by_severity(report), columns, rest="  ")
+        yield from fill(count_by_severity(report), columns)
         yield "Run without --map to list them."
     missing = scan_document(report)["unavailable"]
     yield from map(escape, unavailable(missing, columns))
 
 
 def _network_lines(network_map: NetworkMap, letter: _Letter) -> Iterator[str]:
+    """Yield the grids of a network, and the entries outside of them."""
     network = network_map.network
     name = escape(network.name)
     if network.not_in_use:
         yield f"{name}: not in use: {escape(network.not_in_use)}"
         return
+
     if network.states is None:
         yield f"{name}: reservations unavailable: no address below is known to be free"
     if network.ranges is None:
@@ -252,15 +269,18 @@ def _network_lines(network_map: NetworkMap, letter: _Letter) -> Iterator[str]:
     for range_map in network_map.maps:
         yield f"{name} {range_map.range}"
         yield from _range_lines(range_map, letter)
+
     if network_map.elsewhere:
         yield "  Entries outside every known range:"
         for entry in network_map.elsewhere[:LONGEST_LIST]:
             yield f"    {letter(entry.state.value)} {escape(entry.name)}"
-        if (more := len(network_map.elsewhere) - LONGEST_LIST) > 0:
+        more = len(network_map.elsewhere) - LONGEST_LIST
+        if more > 0:
             yield f"    and {more} more: -o json lists all"
 
 
 def _range_lines(range_map: RangeMap, letter: _Letter) -> Iterator[str]:
+    """Yield the rows, each behind its first address, then what a cell stands for."""
     width = max(len(str(first)) for first in range_map.rows)
     for first, cells in range_map.rows.items():
         yield f"  {first!s:<{width}}  {_row_line(cells, letter)}".rstrip()
@@ -273,4 +293,4 @@ def _row_line(cells: Sequence[Cell | None], letter: _Letter) -> str:
     letters = [" " if cell is None else letter(cell.mark) for cell in cells]
     space = " " if len(letters) <= _MAX_SPACED else ""
     groups = (letters[start : start + _GROUP] for start in range(0, len(letters), _GROUP))
-    return " ".join(space.join(group) for group in groups)
+    return " ".join(map(space.join, groups))

@@ -16,6 +16,7 @@ from agent.model.text import count_of
 _SHARE: Final = "--max-share"
 ANY_SHARE: Final = f"{_SHARE}=100%"
 _NETWORK: Final = "--cleanup-network"
+
 _DEFAULTS: Final = Limits(
     networks=frozenset({AUTO}), grace=GRACE, settle=SETTLE, max_share=MAX_SHARE
 )
@@ -27,6 +28,7 @@ class Release:
     """How leaked addresses are released from where a report is read."""
 
     in_pod: bool = False
+    """Whether this command runs in a pod."""
     by_job: bool = False
     """Whether it takes a Job, created from the operator's machine: this pod only reads."""
     options: tuple[str, ...] = ()
@@ -51,12 +53,11 @@ class Release:
 
     def apply(self, node: str, batch: Batch) -> str:
         """Return the command that releases a batch."""
-        options = self._options(batch)
         if self.by_job:
             job = ["kubectl", "nodeleak", "clean-job", node, "--apply", "--run"]
-            return join([*job, *_after_dashes(options)])
-        if not self.has_networks and not any(word.startswith(_NETWORK) for word in options):
-            options = [f"{_NETWORK}={AUTO}", *options]
+            return join([*job, *_after_dashes(self._options(batch))])
+
+        options = self._options(batch, all_networks=not self.has_networks)
         return join(["nodeleak", "clean", "--apply", *options])
 
     def only_by_job(self, node: str) -> str:
@@ -69,19 +70,22 @@ class Release:
 
     def manifest_options(self, batch: Batch) -> str:
         """Return the value of OPTIONS for deploy/clean-one-node.yaml."""
-        options = self._options(batch)
-        if not any(word.startswith(_NETWORK) for word in options):
-            options = [f"{_NETWORK}={AUTO}", *options]
-        return " ".join(options)
+        return " ".join(self._options(batch, all_networks=True))
 
-    def _options(self, batch: Batch) -> list[str]:
-        """Return the options, those that say what may be released first."""
+    def _options(self, batch: Batch, *, all_networks: bool = False) -> list[str]:
+        """Return the options, those that say what may be released first.
+
+        `all_networks`: allow those of the pods if no option names networks.
+        """
         first = [word for word in self.options if word.startswith(_NETWORK)]
         share = [word for word in self.options if word.startswith(_SHARE)]
         others = [word for word in self.options if not word.startswith((_NETWORK, _SHARE))]
+
         if batch.networks:
             networks = ",".join(sorted(self.limits.networks | batch.networks))
             first = [f"{_NETWORK}={networks}"]
+        elif all_networks and not first:
+            first = [f"{_NETWORK}={AUTO}"]
         if batch.any_share:
             share = [ANY_SHARE]
         names = [f"--ip={','.join(batch.ips)}"] if batch.ips else []
@@ -96,11 +100,9 @@ def count_addresses(batch: Batch) -> str:
     """Return how many addresses a batch has, and of how many sandboxes if those have several."""
     text = count_of(batch.count, "address", "addresses")
     sandboxes = len(batch.requests)
-    return (
-        text
-        if sandboxes == batch.count
-        else f"{text} of {count_of(sandboxes, 'sandbox', 'sandboxes')}"
-    )
+    if sandboxes == batch.count:
+        return text
+    return f"{text} of {count_of(sandboxes, 'sandbox', 'sandboxes')}"
 
 
 def format_wait(wait: timedelta) -> str:

@@ -25,8 +25,10 @@ def release_here(
     if config is None:
         names = {variable(name) for name in _LIMITS} & environment.keys()
         config = load("version", {}, {name: environment[name] for name in names})
+
     in_pod = "KUBERNETES_SERVICE_HOST" in environment
     has_networks = bool(environment.get(variable("cleanup_network")))
+
     return Release(
         in_pod=in_pod,
         by_job=in_pod and not has_networks,

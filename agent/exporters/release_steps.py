@@ -27,9 +27,9 @@ def release_steps(
     release: Release,
     node: str,
     *,
+    docker: bool,
     urgency: str = "",
     preview: bool = True,
-    docker: bool = False,
 ) -> Iterator[Step]:
     """Yield for each command what to check first, then the command and what it releases.
 
@@ -43,6 +43,7 @@ def release_steps(
         commands = (*show, release.apply(node, batch))
         yield Step(f"{urgency}{_describe(batch, release, preview=preview)}:", commands)
         urgency = ""
+
         if release.by_job:
             yield Step(
                 "Without the plugin or the DaemonSet, run the first lines of "
@@ -52,10 +53,12 @@ def release_steps(
 
 
 def _describe(batch: Batch, release: Release, *, preview: bool) -> str:
+    """Return what the command of a batch releases, when and where."""
     what = count_addresses(batch)
     if batch.by_name:
         what += " by name"
     text = f"See the list, then release {what}" if preview else f"Release {what}"
+
     if batch.wait:
         when = f"In {format_wait(batch.wait)} (`nodeleak explain {batch.waits_for}`)"
         text = f"{when}: {text[0].lower()}{text[1:]}"
@@ -78,12 +81,14 @@ def _checks(batch: Batch, release: Release, node: str, known: str) -> Iterator[S
             "`auto` leaves it out, because the runtime does not attach every pod to it. "
             f"{_named_pods(batch)}".rstrip()
         )
+
     for refusal in batch.lifted:
         if refusal.reason is Reason.IMPLAUSIBLE_SHARE:
             yield Step(
                 f"{refusal.why}. The first command must list containers, the second must print 0:",
                 _comparison(release, node, known),
             )
+
     if batch.by_name:
         yield from _checks_of_names(batch)
 
@@ -101,17 +106,20 @@ def _comparison(release: Release, node: str, known: str) -> tuple[str, str]:
 def _checks_of_names(batch: Batch) -> Iterator[Step]:
     reasons = {refusal.reason for refusal in batch.lifted}
     empty = [request for request in batch.requests if not request.container_id]
+
     if Reason.OUTSIDE_RANGE in reasons:
         yield Step(
             "Check first that no other program uses the addresses that are in no known range: they "
             "belong to an earlier pod CIDR, or to somebody else."
         )
+
     if empty:
         names = join_names([ip for request in empty for ip in request.ips])
         yield Step(
             "Check first that nobody keeps these addresses free on purpose. Their files are empty, "
             f"which a crash leaves too: {names}."
         )
+
     # Each has a refusal of its own.
     unconfirmed = [each for each in batch.lifted if each.reason is Reason.NOT_CONFIRMED]
     if len(unconfirmed) > len(empty):
@@ -137,6 +145,7 @@ def blocked_step(blocked: Blocked) -> Step:
         return Step(
             "Restore what is unavailable (below): nothing is released before. Then scan again."
         )
+
     what = count_of(blocked.count, "address", "addresses")
     text = f"No command releases {what} now: {blocked.refusal.why}."
     if reason in _REMEDIES:

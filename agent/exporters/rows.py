@@ -1,9 +1,10 @@
 """Rows and sentences that the text for terminals, the page and the log share."""
 
-from typing import Any, Final
+from typing import Final
 
 from agent.checks.devices.resources import resource_states
 from agent.checks.devices.view import DeviceView
+from agent.exporters.json import Document
 from agent.model.devices import ResourceState
 from agent.model.snapshot import Snapshot
 from agent.model.text import format_number, rfc3339
@@ -31,10 +32,12 @@ def device_rows(snapshot: Snapshot) -> list[list[str]]:
     """
     view = DeviceView.of(snapshot)
     states = resource_states(view)
+    rows = list(map(_device_row, states))
+
     claimed = {state.socket for state in states}
     sockets = {socket.name for socket in view.plugins.sockets if not socket.registry}
     unknown = ["?"] * (len(DEVICE_HEADS) - 1)
-    return [*map(_device_row, states), *([*unknown, name] for name in sorted(sockets - claimed))]
+    return rows + [[*unknown, name] for name in sorted(sockets - claimed)]
 
 
 def _device_row(state: ResourceState) -> list[str]:
@@ -43,7 +46,9 @@ def _device_row(state: ResourceState) -> list[str]:
         socket += " (gone)"
     elif state.socket and state.connected is False:
         socket += " (not connected)"
+
     registered = {None: "?", True: "yes", False: "no"}
+
     return [
         state.resource,
         format_number(state.devices),
@@ -55,7 +60,7 @@ def _device_row(state: ResourceState) -> list[str]:
     ]
 
 
-def event_time(event: dict[str, Any]) -> str:
+def event_time(event: Document) -> str:
     """Return the time of an event of the timeline in UTC, to the millisecond where it is exact."""
     date, _, time = event["at"].removesuffix("Z").partition("T")
     return f"{date} {time if event['exact'] else time.partition('.')[0]}"

@@ -17,10 +17,12 @@ _MAX_WORDS: Final = 30
 
 
 class FindingLine(NamedTuple):
+    """What a list says of one finding, or of several that are alike."""
+
     severity: Severity
     text: str
     confirmed: bool
-    details: tuple[str, ...] = ()
+    details: tuple[str, ...]
     """What follows from or proves it, each in a line of its own."""
 
 
@@ -38,6 +40,7 @@ def finding_lines(report: Report, *, verbose: bool = False) -> dict[str, list[Fi
     for group in groups.values():
         findings = [tracked.finding for tracked in group]
         first = findings[0]
+
         if len(findings) > 1:
             message = GROUPING[first.detector].describe_group(findings, report.assessment)
             text, details = _by_thought(message)
@@ -45,6 +48,7 @@ def finding_lines(report: Report, *, verbose: bool = False) -> dict[str, list[Fi
             text, details = first.lead or first.headline, first.details
         else:
             text, details = _by_thought(first.message)
+
         line = FindingLine(first.severity, text, group[0].confirmed, details)
         lines.setdefault(first.detector, []).append(line)
     return lines
@@ -73,20 +77,24 @@ def count_by_severity(report: Report) -> str:
 
 
 def _count(severity: Severity, detectors: Counter[str]) -> str:
+    """Count the findings of one severity. `detectors`: how many problems each has found."""
     nouns = []
     for detector, count in detectors.items():
         noun = DETECTOR[detector].NOUN
         text = noun.several if count != 1 else noun.one
         if severity is Severity.CRITICAL and detector == exhausted_range.NAME:
             text = "no free addresses"
-        nouns.append(text if len(detectors) == 1 else f"{text} ({format_number(count)})")
+        if len(detectors) > 1:
+            text += f" ({format_number(count)})"
+        nouns.append(text)
+
     plural = "warnings" if severity is Severity.WARNING else severity.value
     return f"{count_of(detectors.total(), severity.value, plural)}: {', '.join(nouns)}"
 
 
 def state_of(report: Report, *, alive: bool = True) -> NodeState:
-    confirmed = any(tracked.confirmed for tracked in report.problems)
-    if confirmed or (report.cleaning and report.cleaning.halted):
+    """Return the state of the node. `alive`: whether the daemon still takes snapshots."""
+    if report.halted or any(tracked.confirmed for tracked in report.problems):
         return NodeState.FINDINGS
     if report.unavailable or not report.complete or not alive:
         return NodeState.INCOMPLETE
@@ -96,25 +104,27 @@ def state_of(report: Report, *, alive: bool = True) -> NodeState:
 
 def is_critical(report: Report) -> bool:
     """Return whether the headline says that something is critical."""
-    if report.cleaning and report.cleaning.halted:
-        return True
-    return _worst(report, confirmed=True)[0] is Severity.CRITICAL
+    return bool(report.halted) or _worst(report, confirmed=True)[0] is Severity.CRITICAL
 
 
 def _waiting(report: Report) -> list[Finding]:
     """Return the reasons why pods wait, confirmed or not, the most urgent first."""
-    findings = [tracked.finding for tracked in report.sorted_findings]
-    return [finding for finding in findings if finding.detector == WAITING_PODS]
+    return [
+        tracked.finding
+        for tracked in report.sorted_findings
+        if tracked.finding.detector == WAITING_PODS
+    ]
 
 
 def headline(report: Report, *, alive: bool = True) -> str:
+    """Return the report in one sentence, which begins with a severity or a state."""
     state = state_of(report, alive=alive)
     if state is NodeState.FINDINGS:
         severity, text = _worst(report, confirmed=True)
-        halted = report.cleaning.halted if report.cleaning else ""
-        if halted and severity is not Severity.CRITICAL:
-            return f"Critical: cleanup halted: {halted}"
+        if report.halted and severity is not Severity.CRITICAL:
+            return f"Critical: cleanup halted: {report.halted}"
         return f"{severity.value.capitalize()}: {text}"
+
     if state is NodeState.INCOMPLETE:
         stalled = "the nodeleak agent is up but has stopped scanning"
         return f"Incomplete: {incomplete(report) if alive else stalled}"
@@ -129,12 +139,14 @@ def incomplete(report: Report) -> str | None:
     """Return how many checks could not run, with the reason of most of them, or None."""
     failed = [gap for gap in report.gaps if not gap.chosen]
     if failed:
+        # Of two reasons for as many checks, the source that is listed first counts.
         reasons = Counter({source.why: 0 for source in report.unavailable})
         reasons.update(gap.missing.why for gap in failed if gap.missing)
         count = f"{len(failed)} of {len(DETECTORS)} checks could not run"
         if not reasons:
             return f"{count}: {failed[0].detector} ({failed[0].why})"
         return f"{count}: {max(reasons, key=reasons.__getitem__)}"
+
     if report.unavailable:
         first = report.unavailable[0]
         return f"every check ran, but {first.source} is unavailable: {first.why}"
@@ -142,6 +154,7 @@ def incomplete(report: Report) -> str | None:
 
 
 def _informational(report: Report) -> str:
+    """Say what there is although nothing is wrong."""
     text = "no findings"
     if report.findings:
         text = count_of(total(report.findings), "informational finding")
@@ -150,18 +163,19 @@ def _informational(report: Report) -> str:
 
 
 def _worst(report: Report, *, confirmed: bool) -> tuple[Severity, str]:
-    """Describe the most severe findings; of several kinds, the one with the most direct effect."""
+    """Describe the most severe findings; of several kinds, the one with the most direct effect.
+
+    `confirmed`: leave out those that are not.
+    """
     findings = [
         tracked.finding for tracked in report.problems if tracked.confirmed or not confirmed
     ]
     severities = [finding.severity for finding in findings]
     severity = max(severities, key=lambda severity: severity.rank, default=Severity.WARNING)
+
+    most_severe = [finding for finding in findings if finding.severity is severity]
     for detector in BY_EFFECT:
-        of_detector = [
-            finding
-            for finding in findings
-            if finding.detector == detector and finding.severity is severity
-        ]
+        of_detector = [finding for finding in most_severe if finding.detector == detector]
         if of_detector:
             return severity, _consequence(detector, severity, report, of_detector)
     return severity, "no findings"
@@ -170,6 +184,7 @@ def _worst(report: Report, *, confirmed: bool) -> tuple[Severity, str]:
 def _consequence(
     detector: str, severity: Severity, report: Report, findings: Sequence[Finding]
 ) -> str:
+    """Describe findings of one detector and severity for the headline."""
     if detector == exhausted_range.NAME:
         names = {finding.network for finding in findings}
         full = [network for network in report.networks if network.name in names]
@@ -177,29 +192,36 @@ def _consequence(
 
     if findings[0].headline:
         return _in_headline(findings)
+
     noun = DETECTOR[detector].NOUN
     if severity is Severity.CRITICAL and noun.critical_headline:
         return noun.critical_headline
     if noun.headline:
         return noun.headline
-    node = report.assessment.snapshot.node_name
-    where = f" on {node}" if detector == leaked_reservation.NAME else ""
-    return f"{count_of(sum(map(_problems, findings)), noun.one, noun.several)}{where}"
+
+    text = count_of(sum(map(_problems, findings)), noun.one, noun.several)
+    if detector == leaked_reservation.NAME:
+        text += f" on {report.snapshot.node_name}"
+    return text
 
 
 def _in_headline(findings: Sequence[Finding]) -> str:
     """Return what the first finding says of itself, and how many more there are."""
+    text = findings[0].headline
     more = sum(map(_problems, findings[1:]))
-    noun = DETECTOR[findings[0].detector].NOUN
-    others = f"; and {count_of(more, f'other {noun.one}', f'other {noun.several}')}" if more else ""
-    return f"{findings[0].headline}{others}"
+    if more:
+        noun = DETECTOR[findings[0].detector].NOUN
+        text += f"; and {count_of(more, f'other {noun.one}', f'other {noun.several}')}"
+    return text
 
 
 def _free_addresses(network: NetworkSummary, report: Report) -> str:
+    """Say how many addresses a network has left, and how many are leaked or may be."""
     left = "no free pod addresses"
     if network.free:
         left = f"only {count_of(network.free, 'free pod address', 'free pod addresses')} left"
     where = f" in {network.name}" if len(report.networks) > 1 else ""
+
     leaked = format_number(report.assessment.taken(network.name, State.LEAKED))
     unknown = report.assessment.taken(network.name, State.UNKNOWN)
     not_known = f", {format_number(unknown)} unknown" if unknown else ""

@@ -6,9 +6,10 @@ Clocks differ: a time of the API server, or between two snapshots, is not exact.
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent.checks.addresses import leaked_reservation
+from agent.exporters.json import Document
 from agent.exporters.json.scan import unavailable_sources
 from agent.model.clocks import WHOLE_SECOND
 from agent.model.devices import KUBELET_SOCKET, TransitionKind
@@ -69,14 +70,19 @@ _ORDER: Final = (
     "restored",
 )
 """Of two events at one time, the kind that is named earlier comes first."""
-_STARTS: Final = {"kubelet": "kubelet_started", DOCKER: "docker_started"}
+
+_STARTS: Final = {"node": "booted", "kubelet": "kubelet_started", DOCKER: "docker_started"}
+"""What the start of each is called; that of any other runtime is `runtime_started`."""
 
 
 class _Event(NamedTuple):
+    """One line of the timeline, as the document has it."""
+
     at: datetime
     exact: bool
     """False: a bound, whole seconds only, or another clock than the node's."""
     what: str
+    """One of `_ORDER`."""
     subject: str
     text: str
     source: str
@@ -88,12 +94,12 @@ def timeline_document(
     damage: Iterable[str] = (),
     *,
     since: timedelta | None = None,
-) -> dict[str, Any]:
+) -> Document:
     """Merge the events, the oldest first.
 
     `damage`: of the journal. `since`: only so long before the snapshot.
     """
-    snapshot = report.assessment.snapshot
+    snapshot = report.snapshot
     events = [
         *_process_starts(snapshot, report.assessment.runtime.names),
         *_transitions(snapshot),
@@ -102,13 +108,15 @@ def timeline_document(
     ]
     if not isinstance(releases, Unavailable):
         events += _releases(releases)
+
     shown = [
-        {**event._asdict(), "at": rfc3339(event.at, "milliseconds")}
+        event._asdict() | {"at": rfc3339(event.at, "milliseconds")}
         for event in _in_order(events)
         if since is None or snapshot.taken_at - event.at <= since
     ]
     rejections = [pod.rejection for pod in known_or(snapshot.pods, ()) if pod.rejection]
     skew = snapshot.api_skew
+
     return {
         "schema": _SCHEMA,
         "node": snapshot.node_name,
@@ -122,6 +130,7 @@ def timeline_document(
 
 
 def _in_order(events: Sequence[_Event]) -> list[_Event]:
+    """Sort by time; at one time, what can be the cause of another event comes before it."""
     starts = [event.at for event in events if event.what == "device_manager_started"]
 
     def sort_key(event: _Event) -> tuple[datetime, int, str]:
@@ -137,6 +146,7 @@ def _in_order(events: Sequence[_Event]) -> list[_Event]:
 
 
 def _unavailable(report: Report, releases: object) -> Iterator[Unavailable]:
+    """Yield the sources whose events are missing, and the checks that failed."""
     yield from (source for source in report.unavailable if source.source not in _UNDATED_SOURCES)
     yield from (Unavailable(gap.detector, gap.why) for gap in report.gaps if gap.broken)
     if isinstance(releases, Unavailable):
@@ -144,31 +154,36 @@ def _unavailable(report: Report, releases: object) -> Iterator[Unavailable]:
 
 
 def _process_starts(snapshot: Snapshot, runtimes: Iterable[str]) -> Iterator[_Event]:
+    """Yield when the node, the kubelet and the runtimes were started."""
     processes = known_or(snapshot.processes, None)
     if processes is None:
         return
-    starts = [("booted", "node", "the node booted", processes.booted)]
-    started = {"kubelet": processes.kubelet}
+
+    started = {"node": processes.booted, "kubelet": processes.kubelet}
     started |= {name: processes.start_of(name) for name in runtimes}
     for name, at in started.items():
-        if at is not None:
-            starts.append((_STARTS.get(name, "runtime_started"), name, f"{name} started", at))
-    for what, subject, text, at in starts:
-        yield _Event(at=at, exact=True, what=what, subject=subject, text=text, source="processes")
+        if at is None:
+            continue
+        what = _STARTS.get(name, "runtime_started")
+        text = "the node booted" if what == "booted" else f"{name} started"
+        yield _Event(at=at, exact=True, what=what, subject=name, text=text, source="processes")
 
 
 def _transitions(snapshot: Snapshot) -> Iterator[_Event]:
+    """Yield what happened to device plugins, as far as it is remembered."""
     plugins = known_or(snapshot.device_plugins, None)
     for change in plugins.history if plugins else ():
         what = change.what.value
         subject = change.socket if change.what in _OF_SOCKETS else change.resource
         socket = f"{change.socket} ({change.resource})" if change.resource else change.socket
         text = _TRANSITIONS[change.what].format(resource=change.resource, socket=socket)
+
         if change.what is TransitionKind.KUBELET_STARTED:
             what = "device_manager_started"
             subject = "kubelet"
         if subject == KUBELET_SOCKET:
             text = f"{subject} was removed: no plugin can register until the kubelet restarts"
+
         yield _Event(
             at=change.at,
             exact=change.exact,
@@ -186,7 +201,8 @@ def _state_warnings(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _rejections(report: Report) -> Iterator[_Event]:
-    snapshot = report.assessment.snapshot
+    """Yield the rejected pods with a known time, with the cause where it is confirmed."""
+    snapshot = report.snapshot
     explained = {
         pod.uid: pod
         for tracked in report.findings
@@ -197,10 +213,12 @@ def _rejections(report: Report) -> Iterator[_Event]:
         rejection = pod.rejection
         if rejection is None or rejection.at is None:
             continue
+
         skew = snapshot.api_skew if rejection.by_api else None
         text = f"pod {pod.name} was rejected: {_describe(rejection)}"
         if found := explained.get(pod.uid):
             text += f"; {found.cause.value}, {found.pod_outcome.value}"
+
         yield _Event(
             at=_node_time(rejection.at, skew),
             exact=False,  # by the node's own clock, it has whole seconds
@@ -212,13 +230,15 @@ def _rejections(report: Report) -> Iterator[_Event]:
 
 
 def _node_time(at: datetime, skew: timedelta | None) -> datetime:
+    """Return a time by the node's clock. `skew`: how far the clock of `at` is ahead; None: not."""
     try:
         return at - (skew or timedelta(0))
-    except OverflowError:
+    except OverflowError:  # an odd status may have the year 1, or 9999
         return at
 
 
 def _describe(rejection: Rejection) -> str:
+    """Say why the kubelet rejected a pod."""
     amounts = ""
     if rejection.requested is not None and rejection.available is not None:
         amounts = f" (requested {rejection.requested}, available {rejection.available})"
@@ -234,6 +254,7 @@ def _leaks(report: Report) -> Iterator[_Event]:
         finding = tracked.finding
         if not tracked.confirmed or finding.detector != leaked_reservation.NAME:
             continue
+
         # Without `since`, the last start that can be its cause is an upper bound, and no lower one.
         when = "then or later" if finding.since else "then or earlier"
         yield _Event(
@@ -247,9 +268,11 @@ def _leaks(report: Report) -> Iterator[_Event]:
 
 
 def _releases(entries: "Iterable[Entry]") -> Iterator[_Event]:
+    """Yield the releases, and those that were undone."""
     for entry in entries:
         if entry.verdict is not Verdict.RELEASED:
             continue
+
         ips = ", ".join(entry.ips)
         addresses = f"{ips} of pod {entry.pod}" if entry.pod else ips
         released = f"released by `{entry.actor}`"

@@ -2,20 +2,21 @@
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from agent.cli.output import DONE, FOUND, warn, write
 from agent.config import OFF, UsageError, brake, option, variable
 from agent.fleet.kubectl import Kubectl
-from agent.fleet.nodes import LABELS
+from agent.fleet.nodes import KubeObject, agent_container
 from agent.fleet.session import Session
 from agent.model.brake import MAX_AGE_SECONDS, NAME
 from agent.model.text import count_of, escape, quote, truncate
 
 _LABELS: Final = {"app.kubernetes.io/name": "nodeleak", "app.kubernetes.io/component": "brake"}
 """What selects the agent's pods does not select it."""
+
 _MAX_REASON: Final = 200
 
 
@@ -41,14 +42,15 @@ def show_or_set_brake(arguments: argparse.Namespace) -> int:
         raise UsageError("brake on needs --reason: others have to know when it may end")
     if arguments.state != "on" and arguments.reason is not None:
         raise UsageError("--reason belongs to brake on")
+
     session = Session(arguments)
-    daemon_sets = session.kubectl.items("daemonsets", *session.agents_in, f"--selector={LABELS}")
+    daemon_sets = session.objects("daemonsets")
     chosen = _chosen(daemon_sets)
+
     match arguments.state:
         case "on":
             done = _set(session.kubectl, chosen, arguments.reason)
-            for warning in _not_updated(daemon_sets):
-                warn(warning)
+            warn(*_not_updated(daemon_sets))
             return done
         case "off":
             return _end(session.kubectl, chosen)
@@ -56,7 +58,7 @@ def show_or_set_brake(arguments: argparse.Namespace) -> int:
             return _show(session.kubectl, chosen)
 
 
-def _chosen(daemon_sets: Iterable[Mapping[str, Any]]) -> _Brake:
+def _chosen(daemon_sets: Iterable[KubeObject]) -> _Brake:
     """Return the one brake that every DaemonSet of the agent reads. Raises UsageError."""
     hint = "choose with --namespace, or use kubectl: docs/kubectl.md#the-brake"
     brakes: dict[_Brake, None] = {}
@@ -67,17 +69,16 @@ def _chosen(daemon_sets: Iterable[Mapping[str, Any]]) -> _Brake:
             text = f"the DaemonSet {name} reads no brake: set {variable('brake')}={NAME} in it"
             raise UsageError(text, hint)
         brakes[found] = None
+
     if len(brakes) != 1:
         names = ", ".join(f"{each.namespace}/{each.name}" for each in brakes) or "none"
         raise UsageError(f"expected one brake of the agents, found: {names}", hint)
     return next(iter(brakes))
 
 
-def _brake_of(daemon_set: Mapping[str, Any]) -> _Brake | None:
+def _brake_of(daemon_set: KubeObject) -> _Brake | None:
     """Return what the agents of a DaemonSet read; None: no brake, or it cannot be seen here."""
-    containers = daemon_set["spec"]["template"]["spec"]["containers"]
-    named = [each for each in containers if each["name"] == "nodeleak"] or containers
-    container = named[0]
+    container = agent_container(daemon_set["spec"]["template"]["spec"]["containers"])
     setting = ""
     for entry in container.get("env") or ():
         if entry["name"] == variable("brake"):
@@ -86,6 +87,7 @@ def _brake_of(daemon_set: Mapping[str, Any]) -> _Brake | None:
         name, equals, text = argument.partition("=")
         if name == option("brake"):
             setting = text if equals else following
+
     try:
         is_set = bool(setting) and brake(setting) != OFF
     except ValueError:
@@ -96,15 +98,17 @@ def _brake_of(daemon_set: Mapping[str, Any]) -> _Brake | None:
     return _Brake(namespace or daemon_set["metadata"]["namespace"], name)
 
 
-def _not_updated(daemon_sets: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def _not_updated(daemon_sets: Iterable[KubeObject]) -> Iterator[str]:
     """Yield which DaemonSets have pods of an earlier template: it may have named no brake."""
     for daemon_set in daemon_sets:
         metadata = daemon_set["metadata"]
         status = daemon_set.get("status") or {}
         pods = status.get("desiredNumberScheduled") or 0
         updated = status.get("updatedNumberScheduled") or 0
+        # Until the controller has seen the newest template, it counts the pods of an earlier one.
         if status.get("observedGeneration") != metadata.get("generation"):
             updated = 0
+
         if pods > updated:
             yield (
                 f"the DaemonSet {metadata['namespace']}/{metadata['name']} is being rolled out: "
@@ -114,6 +118,7 @@ def _not_updated(daemon_sets: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _set(kubectl: Kubectl, chosen: _Brake, reason: str) -> int:
+    """Make the ConfigMap, or change the reason of one that exists."""
     document = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -121,6 +126,7 @@ def _set(kubectl: Kubectl, chosen: _Brake, reason: str) -> int:
         "data": {"reason": truncate(reason, _MAX_REASON)},
     }
     text = json.dumps(document)
+
     kubectl.output("set the brake", "apply", "--filename=-", "--output=name", text=text)
     write(
         f"The brake {chosen.namespace}/{chosen.name} is on. No agent begins a release more than "
@@ -147,6 +153,7 @@ def _show(kubectl: Kubectl, chosen: _Brake) -> int:
         write(f"The brake {chosen.namespace}/{chosen.name} is off.\n")
         warn(f"to set and end it with kubectl alone: {chosen.commands}")
         return DONE
+
     item = json.loads(found)
     since = item["metadata"].get("creationTimestamp")
     state = f"has been on since {escape(truncate(since))}" if since else "is on"

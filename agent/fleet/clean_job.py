@@ -2,8 +2,7 @@
 
 import argparse
 import json
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from itertools import pairwise
 from threading import Event
@@ -14,19 +13,23 @@ import yaml  # type: ignore[import-untyped]
 from agent.cli.output import DONE, warn, write
 from agent.config import UsageError, option, settings_of
 from agent.fleet.kubectl import Kubectl, KubectlError
-from agent.fleet.nodes import LABELS
-from agent.fleet.session import Session, cluster_options
+from agent.fleet.nodes import LABELS, KubeObject, agent_container, container_state
+from agent.fleet.session import Session, command_line
 from agent.model.text import escape, truncate
 
 _STORE: Final = "/var/lib/cni"
 _DEADLINE: Final = 600
 """Seconds. A Job must not begin hours later, on a node that was away."""
+
 _KEPT: Final = 86400
 """Seconds until Kubernetes 1.21 and newer delete the Job."""
+
 _INTERVAL: Final = 1.0
 """Seconds between two looks at the pod."""
+
 _ONLY_DAEMON: Final = ("livenessProbe", "readinessProbe", "startupProbe", "ports", "lifecycle")
 """A probe would ask the daemon's port, which the DaemonSet's pod on the node has."""
+
 _LABELS: Final = {
     "app.kubernetes.io/name": "nodeleak-clean",
     "app.kubernetes.io/component": "cleanup",
@@ -38,10 +41,12 @@ def print_or_run_job(arguments: argparse.Namespace) -> int:
     """Print the Job, or run it with `--run`. Return the exit code. Raises UsageError."""
     session = Session(arguments)
     (target,) = session.targets()
-    daemon_sets = session.kubectl.items("daemonsets", *session.agents_in, f"--selector={LABELS}")
+
+    daemon_sets = session.objects("daemonsets")
     namespaces = {each["metadata"]["namespace"] for each in daemon_sets}
     # A pool may have a second one, with other limits. The first one has the settings of the fleet.
     daemon_sets.sort(key=lambda each: str(each["metadata"].get("name")))
+
     if not namespaces:
         raise UsageError(
             f"found no DaemonSet with the labels {LABELS}",
@@ -53,23 +58,20 @@ def print_or_run_job(arguments: argparse.Namespace) -> int:
             f"expected one DaemonSet with the labels {LABELS}, found: {found}",
             "choose one with --namespace",
         )
+
     job = clean_job(daemon_sets[0], target.node, arguments.rest, apply=arguments.apply)
     if arguments.run:
         return run_job(session.kubectl, job, arguments.timeout.total_seconds())
 
-    command = ["kubectl", "nodeleak", "clean-job", target.node]
-    if arguments.apply:
-        command.append("--apply")
-    command += ["--run", *cluster_options(arguments)]
-    if arguments.rest:
-        command += ["--", *arguments.rest]
-    write(f"# To create it, wait for it and print its log: {shlex.join(command)}\n")
+    apply = ["--apply"] if arguments.apply else []
+    command = command_line(arguments, "clean-job", target.node, *apply, "--run")
+    write(f"# To create it, wait for it and print its log: {command}\n")
     write(yaml.safe_dump(job, sort_keys=False))
     return DONE
 
 
 def clean_job(
-    daemon_set: Mapping[str, Any], node: str, options: Sequence[str], *, apply: bool
+    daemon_set: KubeObject, node: str, options: Sequence[str], *, apply: bool
 ) -> dict[str, Any]:
     """Return the Job that runs `nodeleak clean` with these options on a node.
 
@@ -84,11 +86,13 @@ def clean_job(
             _mount_writable(spec, container)
     except (LookupError, TypeError) as error:
         raise UsageError(f"the DaemonSet has no {error}") from error
+
     spec |= {"containers": [container], "nodeName": node, "restartPolicy": "Never"}
     spec.pop("priorityClassName", None)  # it evicts no other pod
     # The kubelet checks these. The chart's DaemonSet excludes the nodes of a pool.
     for chosen_nodes in ("affinity", "nodeSelector"):
         spec.pop(chosen_nodes, None)
+
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -107,29 +111,24 @@ def clean_job(
     }
 
 
-def _agent(containers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _agent(containers: Sequence[KubeObject]) -> dict[str, Any]:
     """Return the agent's container alone: a sidecar never ends, and neither would the Job."""
     if not containers:
         raise LookupError("container")
-    agent = containers[0]
-    for container in containers:
-        if container["name"] == "nodeleak":
-            agent = container
-            break
+    agent = agent_container(containers)
     return {key: value for key, value in agent.items() if key not in _ONLY_DAEMON}
 
 
-def _settings(container: Mapping[str, Any], options: Sequence[str]) -> list[str]:
+def _settings(container: KubeObject, options: Sequence[str]) -> list[str]:
     """Return the options of the DaemonSet that `clean` has too, unless `options` sets them.
 
     Without them, guards may be weaker.
     """
     overridden = {text.partition("=")[0] for text in options}
-    of_clean = {option(setting) for setting in settings_of("clean")}
-    shared = of_clean - overridden
-    arguments = container.get("args") or ()
+    shared = {option(setting) for setting in settings_of("clean")} - overridden
+
     settings: list[str] = []
-    for argument, following in pairwise([*arguments, ""]):
+    for argument, following in pairwise([*(container.get("args") or ()), ""]):
         name, equals, _ = argument.partition("=")
         if name in shared:
             settings.append(argument)
@@ -138,7 +137,7 @@ def _settings(container: Mapping[str, Any], options: Sequence[str]) -> list[str]
     return settings
 
 
-def _networks(container: Mapping[str, Any]) -> list[str]:
+def _networks(container: KubeObject) -> list[str]:
     """Return the option for all networks, or none if the cluster names its networks.
 
     `envFrom` may name them, and an option could allow more than that.
@@ -150,7 +149,7 @@ def _networks(container: Mapping[str, Any]) -> list[str]:
     return ["--cleanup-network=auto"]
 
 
-def _mount_writable(spec: Mapping[str, Any], container: Mapping[str, Any]) -> None:
+def _mount_writable(spec: KubeObject, container: KubeObject) -> None:
     """Make the mounts of host-local's files writable in the spec."""
     volumes = {
         volume["name"]
@@ -160,11 +159,12 @@ def _mount_writable(spec: Mapping[str, Any], container: Mapping[str, Any]) -> No
     mounts = [mount for mount in container["volumeMounts"] if mount["name"] in volumes]
     if not mounts:
         raise UsageError(f"the DaemonSet mounts no hostPath {_STORE}")
+
     for mount in mounts:
         mount["readOnly"] = False
 
 
-def run_job(kubectl: Kubectl, job: Mapping[str, Any], timeout: float) -> int:
+def run_job(kubectl: Kubectl, job: KubeObject, timeout: float) -> int:
     """Create the Job, wait for it, print its log, and return the exit code of its container.
 
     `timeout`: in seconds. Raises KubectlError.
@@ -198,36 +198,30 @@ def _wait(
     pod = ""
     reason = ""
     shown = ""
+
     for _ in range(max(1, round(timeout / _INTERVAL))):
         for each in kubectl.items("pods", namespace, f"--selector=job-name={job}"):
             pod = each["metadata"]["name"]
             status = each.get("status") or {}
-            state = _state(status, container)
+            state = container_state(status, container)
             if "terminated" in state:
                 return pod, state["terminated"]["exitCode"]
             reason = _reason(state.get("waiting") or status)
             if status.get("phase") == "Failed":
                 raise KubectlError(f"pod {pod} failed: {reason}")
+
             if reason not in {"", shown}:
                 shown = reason
                 warn(f"pod {pod} waits: {reason}")
         Event().wait(_INTERVAL)
+
     what_waits = f"pod {pod}" if pod else "it has no pod"
     event = _last_event(kubectl, namespace, pod or job)
     reasons = [text for text in (what_waits, reason, event) if text]
     raise KubectlError(f"Job {job} did not end within {timeout:g} s: {': '.join(reasons)}")
 
 
-def _state(status: Mapping[str, Any], container: str) -> Mapping[str, Any]:
-    """Return the state of a container; empty: it has none yet."""
-    for each in status.get("containerStatuses") or ():
-        if each["name"] == container:
-            state: Mapping[str, Any] = each["state"]
-            return state
-    return {}
-
-
-def _reason(status: Mapping[str, Any]) -> str:
+def _reason(status: KubeObject) -> str:
     """Return the reason and the message of a state, a pod or an Event; empty: it has none."""
     texts = (status.get("reason"), status.get("message"))
     return truncate(": ".join(text for text in texts if text))

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import shlex
 import signal
 import sys
 from collections import Counter
@@ -10,16 +9,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from math import ceil
 from threading import Event
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from agent.cli.output import DONE, FAILED, INTERRUPTED, UNAVAILABLE, warn, write
+from agent.cli.output import DOCUMENTS, DONE, FAILED, INTERRUPTED, UNAVAILABLE, warn, write
 from agent.config import UsageError
-from agent.fleet.nodes import Answer, Target, natural_order
+from agent.exporters.json import Document
+from agent.fleet.nodes import Answer, Target, merged, natural_order
 from agent.fleet.session import (
-    NODE_FORMATS,
-    NodeFormat,
     Session,
-    cluster_options,
+    command_line,
     reachable,
     run_on_nodes,
 )
@@ -28,14 +26,17 @@ from agent.model.text import count_of, escape, format_number, truncate
 CLEAN_SCHEMA: Final = "nodeleak.clean/v1"
 _MAX_SHOWN: Final = 5
 """Names of nodes in the question."""
+
 _INTERRUPTED: Final = b"nodeleak: interrupted: waiting for the nodes of this wave\n"
 _STEP: Final = 0.1
 """Seconds, after which a pause looks whether it was interrupted."""
 
 
 class Result(NamedTuple):
+    """What one node made of the command."""
+
     text: str
-    entry: Mapping[str, Any]
+    entry: Document
     """Its part of a merged document."""
     released: int = 0
     unexpected: bool = False
@@ -43,24 +44,30 @@ class Result(NamedTuple):
 
 
 def clean_nodes(arguments: argparse.Namespace) -> int:
+    """Clean the chosen nodes, or print what would be released; return the exit code."""
     return _apply(arguments) if arguments.apply else run_on_nodes(arguments)
 
 
 def _apply(arguments: argparse.Namespace) -> int:
+    """Ask, clean, and print what was done, also after an interruption. Raises UsageError."""
     session = Session(arguments)
     chosen = session.targets()
     skipped = {target.node: target.unreachable for target in chosen if target.unreachable}
     targets = reachable(chosen)
     _confirm(arguments, session, targets, skipped)
-    format_ = NODE_FORMATS[arguments.output]
+
     results: dict[str, Result] = {}
     with _stopping() as stop:
-        _clean(arguments, session, format_, results, targets, stop)
+        _clean(arguments, session, results, targets, stop)
+
     pending = [target.node for target in targets if target.node not in results]
     reasons = skipped | dict.fromkeys(pending, "not asked: cleaning stopped before it")
     entries = [result.entry for result in results.values()]
     entries += [Answer(node, None, error=reason).entry() for node, reason in reasons.items()]
-    format_.write_all("clean", sorted(entries, key=lambda entry: natural_order(entry["node"])))
+    if as_text := DOCUMENTS.get(arguments.output):
+        entries.sort(key=lambda entry: natural_order(entry["node"]))
+        write(as_text(merged("clean", entries)))
+
     unexpected = _conclude(arguments, results, skipped, pending)
     # A node that is away does not hide an unexpected result: summary and document name it anyway.
     if unexpected or pending:
@@ -78,6 +85,7 @@ def _confirm(
     warn(*(f"{node} is skipped: {reason}" for node, reason in skipped.items()))
     if not targets:
         return
+
     shown = [target.node for target in targets[:_MAX_SHOWN]]
     if len(targets) > _MAX_SHOWN:
         shown.append("…")
@@ -86,6 +94,7 @@ def _confirm(
     nodes = f"{count_of(len(targets), 'node')}{where} ({', '.join(shown)})"
     waves = count_of(ceil(len(targets) / arguments.max_nodes), "wave")
     what = f"release leaked addresses on {nodes}, in {waves}"
+
     if arguments.yes:
         warn(what)
         return
@@ -141,7 +150,6 @@ def _stopping() -> Iterator[_Stop]:
 def _clean(
     arguments: argparse.Namespace,
     session: Session,
-    format_: NodeFormat,
     results: dict[str, Result],
     targets: Sequence[Target],
     stop: _Stop,
@@ -153,7 +161,7 @@ def _clean(
 
     def finished(answer: Answer) -> None:
         result = results[answer.node] = judge(answer)
-        if format_.prints_each:
+        if arguments.output not in DOCUMENTS:
             mark = "UNEXPECTED: " if result.unexpected else ""
             write(f"{escape(f'{answer.node}: {mark}{result.text}')}\n")
 
@@ -174,14 +182,14 @@ def _conclude(
     pending: Sequence[str],
 ) -> list[str]:
     """Print what was done and what is left; return the nodes with an unexpected result."""
-    unexpected = sorted(
-        (node for node, result in results.items() if result.unexpected), key=natural_order
-    )
+    surprises = (node for node, result in results.items() if result.unexpected)
+    unexpected = sorted(surprises, key=natural_order)
     released = sum(result.released for result in results.values())
     counts = [
         f"{count_of(released, 'address', 'addresses')} released",
         f"{count_of(len(results) - len(unexpected), 'node')} done",
     ]
+
     if unexpected:
         counts.append(f"{format_number(len(unexpected))} unexpected")
     if skipped:
@@ -189,13 +197,11 @@ def _conclude(
     if pending:
         counts.append(f"{format_number(len(pending))} not asked")
     warn(", ".join(counts))
+
     if unexpected:
         warn(f"unexpected results on {', '.join(unexpected)}: inspect them first")
     if pending:
-        again = ["clean", "--apply", *pending, *cluster_options(arguments)]
-        if arguments.rest:
-            again += ["--", *arguments.rest]
-        warn(f"to go on: kubectl nodeleak {shlex.join(again)}")
+        warn(f"to go on: {command_line(arguments, 'clean', '--apply', *pending)}")
     return unexpected
 
 
@@ -206,6 +212,7 @@ def judge(answer: Answer) -> Result:
     """
     document = answer.document
     released = 0
+
     surprise: str | None
     if answer.exit_code is None:
         surprise = (
@@ -230,12 +237,13 @@ def judge(answer: Answer) -> Result:
     return Result(surprise, answer.entry(), released, unexpected=True)
 
 
-def _surprise(exit_code: int, document: Mapping[str, Any]) -> str | None:
+def _surprise(exit_code: int, document: Document) -> str | None:
     """Return what is unexpected in the result of a node, or None."""
     if document["halted"]:
         return f"cleanup halted: {document['halted']}"
     if unavailable := document["unavailable"]:
         return ", ".join(f"{each['source']} unavailable: {each['why']}" for each in unavailable)
+
     for address in document["addresses"]:
         if address["verdict"] not in {"released", "refused"}:
             reason = address["why"] or "no reason given"
@@ -245,7 +253,8 @@ def _surprise(exit_code: int, document: Mapping[str, Any]) -> str | None:
     return f"exit code {exit_code}" if exit_code else None
 
 
-def _summary(document: Mapping[str, Any], released: int) -> str:
+def _summary(document: Document, released: int) -> str:
+    """Return on one line what a node released and refused, and how many addresses are free."""
     addresses = document["addresses"]
     if not addresses:
         return "nothing to release"
@@ -254,6 +263,7 @@ def _summary(document: Mapping[str, Any], released: int) -> str:
     if reasons:
         counts = (f"{reason} ({format_number(n)})" for reason, n in sorted(reasons.items()))
         parts.append(f"refused: {', '.join(counts)}")
+
     for network in document["networks"]:
         before = format_number(network["free_before"])
         after = format_number(network["free_after"])

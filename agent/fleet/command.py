@@ -2,13 +2,13 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 from agent.cli import exit_code_of, version
 from agent.cli.candidates import COMPLETE
-from agent.cli.output import reflow
+from agent.cli.output import DOCUMENTS, DONE, reflow, write
 from agent.cli.parser import COMMANDS as NODE_COMMANDS
 from agent.cli.parser import HELP_OPTIONS, Parser, options_of, see_help, value, with_command
 from agent.config import UsageError, duration_between, matching, positive
@@ -100,16 +100,19 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         return argparse.Namespace(execute=version.execute)
     if list(arguments[:1]) == [COMPLETE]:
         return argparse.Namespace(execute=_complete, words=arguments[1:])
+
     split = arguments.index("--") if "--" in arguments else len(arguments)
     own_arguments = with_command(_PROGRAM, arguments[:split], _COMMANDS)
     root = _make_parser(own_arguments[0])
     parsed, unexpected = root.parse_known_args(own_arguments)
     parsed.rest = tuple(arguments[split + 1 :])
+
     for argument in unexpected:
         # argparse takes no names of nodes on both sides of an option.
         if argument.startswith("-") or parsed.command in _WITHOUT_MORE_NODES:
             raise _unexpected_argument(parsed, argument)
         parsed.nodes.append(argument)
+
     if mistakes := list(_mistakes(parsed)):
         raise UsageError("\n".join(mistakes), see_help(f"{_PROGRAM} {parsed.command}"))
     return parsed
@@ -118,7 +121,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 def _complete(arguments: argparse.Namespace) -> int:
     from agent.fleet import completion
 
-    return completion.print_candidates(arguments.words, _SUMMARIES, parser_of)
+    write(completion.candidates(arguments.words, _SUMMARIES, parser_of).lines())
+    return DONE
 
 
 def parser_of(command: str) -> argparse.ArgumentParser:
@@ -130,16 +134,19 @@ def _unexpected_argument(parsed: argparse.Namespace, argument: str) -> UsageErro
     see = see_help(f"{_PROGRAM} {parsed.command}")
     if not argument.startswith("-"):
         return UsageError(f"unexpected argument {quote(argument)}", see)
+
     option = argument.partition("=")[0]
     on_node = parsed.command.removesuffix("-job")
     if on_node in NODE_COMMANDS and option in options_of(on_node):
         there = f"it is an option of nodeleak {on_node}: write it after --"
         return UsageError(f"unknown option {quote(argument)}: {there}", see)
+
     options = parsed.parsers[parsed.command]._option_string_actions  # noqa: SLF001 (no other way)
     return UsageError(f"unknown option {quote(argument)}{did_you_mean(option, options)}", see)
 
 
 def _mistakes(parsed: argparse.Namespace) -> Iterator[str]:
+    """Yield the options that cannot be combined, or stand at the wrong place."""
     if parsed.rest and not _COMMANDS[parsed.command].runs_on_nodes:
         yield f"{parsed.command} takes no options after --"
     if parsed.prometheus_cluster and not (parsed.prometheus or parsed.prometheus_service):
@@ -151,12 +158,11 @@ def _mistakes(parsed: argparse.Namespace) -> Iterator[str]:
 
 
 def _add_status(parser: argparse.ArgumentParser) -> None:
-    from agent.fleet.session import STATUS_FORMATS
-
-    _add_nodes(parser, STATUS_FORMATS, default_all=True)
+    _add_nodes(parser, ("table", "wide", *DOCUMENTS), default_all=True)
     add = parser.add_argument
     text = "exit with 1 if there are critical findings or warnings"
     add("--exit-code", action="store_true", help=text)
+
     which = parser.add_mutually_exclusive_group()
     text = "ask this Prometheus instead of every agent, such as http://localhost:9090"
     which.add_argument("--prometheus", type=value(_url), metavar="URL", help=text)
@@ -169,19 +175,16 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
 
 def _add_nodes(
     parser: argparse.ArgumentParser,
-    formats: Iterable[str] | None = None,
+    formats: Sequence[str] = ("table", *DOCUMENTS),
     *,
     default_all: bool = False,
 ) -> None:
-    """Add which nodes, and `--output`. `formats`: its values; None: those of `run_on_nodes`."""
-    from agent.fleet.session import NODE_FORMATS
-
+    """Add which nodes, and `--output` with these formats. `default_all`: of every node."""
     which = parser.add_mutually_exclusive_group(required=not default_all)
     which.add_argument("nodes", nargs="*", default=[], metavar="NODE", help="name of a node")
     which.add_argument("-l", "--selector", metavar="LABELS", help="nodes with these labels")
     if not default_all:
         which.add_argument("--all", action="store_true", help="every node")
-    formats = list(formats or NODE_FORMATS)
     parser.add_argument(
         "-o", "--output", choices=formats, metavar="FORMAT", help=", ".join(formats)
     )
@@ -336,6 +339,7 @@ def _make_parser(chosen: str) -> argparse.ArgumentParser:
         dest="command", title="commands", metavar="COMMAND", prog=_PROGRAM
     )
     root.set_defaults(parsers=parsers.choices)
+
     for name, command in _COMMANDS.items():
         if name == chosen:
             _add_command(parsers, name, command)
@@ -360,6 +364,7 @@ def _add_command(parsers: Any, name: str, command: _Command) -> None:
         apply=False,
         prometheus_cluster="",
     )
+
     parser.add_argument("-h", "--help", action="help", help="print this help")
     if command.timeout:
         _add_common(parser, command.timeout)

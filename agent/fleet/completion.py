@@ -6,7 +6,6 @@ from typing import Final
 
 from agent.cli import completion as on_node
 from agent.cli.candidates import Candidates, Values, commands_with, next_words
-from agent.cli.output import DONE, write
 from agent.cli.parser import COMMANDS, make_parser
 from agent.fleet.kubectl import Kubectl
 
@@ -14,30 +13,25 @@ _TIMEOUT: Final = 3.0
 """Seconds: somebody waits at a prompt."""
 
 
-def print_candidates(
-    words: Sequence[str],
-    commands: Mapping[str, str],
-    parser_of: Callable[[str], argparse.ArgumentParser],
-) -> int:
-    """Print what may stand in place of the last of the words after the program."""
-    write(_candidates(words or [""], commands, parser_of).lines())
-    return DONE
-
-
-def _candidates(
+def candidates(
     words: Sequence[str],
     commands: Mapping[str, str],
     parser_of: Callable[[str], argparse.ArgumentParser],
 ) -> Candidates:
-    command, *rest = words
+    """Return what may stand in place of the last of the words after the program.
+
+    `commands`: summaries by name. `parser_of`: that of `agent.fleet.command`, which imports this
+    module.
+    """
+    command, *rest = words or [""]
     if not rest:
         return commands_with(command, commands)
     if command not in commands:
         return Candidates()
+
     if "--" in rest[:-1]:
         after = rest[rest.index("--") + 1 :]
-        words = [command.removesuffix("-job"), *after]
-        return on_node.candidates(words, COMMANDS, make_parser)
+        return on_node.candidates([command.removesuffix("-job"), *after], COMMANDS, make_parser)
     return next_words(parser_of(command), rest, _VALUES)
 
 
@@ -54,11 +48,10 @@ def _list_of(*command: str) -> Callable[[Sequence[str]], list[str]]:
 def _cluster(before: Sequence[str]) -> list[str]:
     """Return the options that name a cluster, wherever they stand."""
     reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    names = ("context", "kubeconfig")
-    for name in names:
+    for name in ("context", "kubeconfig"):
         reader.add_argument(f"--{name}", nargs="?")
-    given = vars(reader.parse_known_args(before)[0])
-    return [f"--{name}={given[name]}" for name in names if given[name]]
+    found, _ = reader.parse_known_args(before)
+    return [f"--{name}={value}" for name, value in vars(found).items() if value]
 
 
 _VALUES: Final[Values] = {

@@ -10,13 +10,14 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import Event
-from typing import Any, Final
+from typing import Final
 
 from agent.cli.output import NoAnswer
-from agent.fleet.nodes import Agent, Answer, answer_of
+from agent.fleet.nodes import Agent, Answer, KubeObject, answer_of
 
 LOGIN_SECONDS: Final = 900
 """For a list, on a terminal: somebody may have to log in. The codes of such logins last as long."""
+
 _LIST_FACTOR: Final = 3
 """A list may take so many times as long as one node: kubectl reads 500 objects at a time."""
 
@@ -42,10 +43,12 @@ class Kubectl:
         return "" if code else output.strip()
 
     def get(self, *arguments: str) -> str:
+        """Return what `kubectl get` prints. Raises KubectlError."""
         return self.output(f"list {arguments[0]}", "get", *arguments)
 
-    def items(self, *arguments: str) -> list[dict[str, Any]]:
-        items: list[dict[str, Any]] = json.loads(self.get(*arguments, "--output=json"))["items"]
+    def items(self, *arguments: str) -> list[KubeObject]:
+        """Return the objects that `kubectl get` lists. Raises KubectlError."""
+        items: list[KubeObject] = json.loads(self.get(*arguments, "--output=json"))["items"]
         return items
 
     def output(self, what: str, verb: str, *arguments: str, text: str = "") -> str:
@@ -79,6 +82,7 @@ class Kubectl:
         timeout = _LIST_FACTOR * self._timeout
         if may_log_in:
             timeout = max(timeout, LOGIN_SECONDS)
+
         try:
             return self._run(arguments, timeout, terminal=may_log_in, text=text)[:2]
         except subprocess.TimeoutExpired:
@@ -133,6 +137,7 @@ class Kubectl:
             self._running.add(child)
             if self._canceled.is_set():
                 _kill_session(child)
+
             try:
                 output, errors = child.communicate(text, timeout=timeout)
             except BaseException:

@@ -3,23 +3,31 @@
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
+from agent.exporters.json import Document
 from agent.model.documents import MAX_LEVELS, is_deeper
 from agent.model.text import truncate
+
+KubeObject: TypeAlias = Mapping[str, Any]
+"""A Kubernetes object, or a part of one, as JSON."""
 
 FLEET_SCHEMA: Final = "nodeleak.fleet/v1"
 LABELS: Final = "app.kubernetes.io/name=nodeleak,app.kubernetes.io/component=agent"
 """As in deploy/base."""
+
 CAN_RUN_AGENT: Final = "kubernetes.io/os!=windows,type!=virtual-kubelet"
 """A selector of nodes."""
+
 _MAX_REASON: Final = 300
 """Characters."""
+
 _USAGE: Final = 2
 """The exit code of nodeleak for wrong usage."""
+
 _ADDRESS: Final = 5
 """The column of the internal address, after name, status, roles, age and version."""
 
@@ -28,6 +36,7 @@ class Agent(NamedTuple):
     """The pod of the DaemonSet on a node."""
 
     node: str
+    """Empty: the pod is not scheduled yet."""
     namespace: str
     pod: str
     container: str
@@ -58,12 +67,12 @@ class Target(NamedTuple):
         return f"agent pod {self.agent.name} is not running: {self.agent.not_running}"
 
 
-def agents_in(pods: Iterable[Mapping[str, Any]]) -> list[Agent]:
+def agents_in(pods: Iterable[KubeObject]) -> list[Agent]:
     """Return the agents, as `targets` needs them. An update may leave several on a node."""
     return [_agent(pod) for pod in sorted(pods, key=_usability)]
 
 
-def _agent(pod: Mapping[str, Any]) -> Agent:
+def _agent(pod: KubeObject) -> Agent:
     container = _container(pod)
     return Agent(
         node=pod["spec"].get("nodeName", ""),
@@ -75,7 +84,7 @@ def _agent(pod: Mapping[str, Any]) -> Agent:
     )
 
 
-def _usability(pod: Mapping[str, Any]) -> tuple[object, ...]:
+def _usability(pod: KubeObject) -> tuple[object, ...]:
     """Return a key by which the pod that can answer best comes last."""
     metadata = pod["metadata"]
     return (
@@ -87,29 +96,39 @@ def _usability(pod: Mapping[str, Any]) -> tuple[object, ...]:
     )
 
 
-def _container(pod: Mapping[str, Any]) -> str:
-    """Return the name of the agent's container: another one is a sidecar."""
-    names: list[str] = [container["name"] for container in pod["spec"]["containers"]]
-    return "nodeleak" if "nodeleak" in names else names[0]
+def agent_container(containers: Sequence[KubeObject]) -> KubeObject:
+    """Return the agent's container: another one is a sidecar. Raises IndexError without any."""
+    named = (container for container in containers if container["name"] == "nodeleak")
+    return next(named, containers[0])
 
 
-def _is_ready(pod: Mapping[str, Any]) -> bool:
+def _container(pod: KubeObject) -> str:
+    name: str = agent_container(pod["spec"]["containers"])["name"]
+    return name
+
+
+def _is_ready(pod: KubeObject) -> bool:
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
-def _not_running(pod: Mapping[str, Any], container: str) -> str | None:
+def _not_running(pod: KubeObject, container: str) -> str | None:
     """Return why no command can be run in the container, or None. A sidecar may wait meanwhile."""
     status = pod.get("status") or {}
-    statuses = status.get("containerStatuses") or ()
-    states = {each["name"]: each["state"] for each in statuses}
-    state = states.get(container, {})
+    state = container_state(status, container)
     phase: str | None = status.get("phase")
     if "waiting" in state:
         return str(state["waiting"]["reason"])
     if "running" in state or phase == "Running":
         return None
     return phase or "no status yet"
+
+
+def container_state(status: KubeObject, container: str) -> KubeObject:
+    """Return the state of a container, from the status of its pod; empty: it has none yet."""
+    states = {each["name"]: each["state"] for each in status.get("containerStatuses") or ()}
+    state: KubeObject = states.get(container, {})
+    return state
 
 
 def targets(node_lines: str, agents: Iterable[Agent]) -> list[Target]:
@@ -166,20 +185,21 @@ class Answer:
         return "its output is not the expected document"
 
     @cached_property
-    def document(self) -> dict[str, Any] | None:
+    def document(self) -> Document | None:
         """The JSON document, which can be written as JSON again; None if there is none."""
         try:
             tree = json.loads(self.output)
             json.dumps(tree, allow_nan=False)  # Python reads NaN and 1e999, and nobody else does
         except (ValueError, RecursionError):
             return None
+
         if not isinstance(tree, dict) or is_deeper(tree, MAX_LEVELS):
             return None
         return tree
 
-    def entry(self) -> dict[str, Any]:
+    def entry(self) -> Document:
         """Return its part of a merged document."""
-        entry: dict[str, Any] = {"node": self.node, "exit_code": self.exit_code}
+        entry: Document = {"node": self.node, "exit_code": self.exit_code}
         if self.exit_code is None or self.document is None:
             return entry | {"error": self.reason}
         return entry | {"document": self.document}
@@ -193,6 +213,7 @@ def answer_of(node: str, code: int, output: str, errors: str) -> Answer:
     if code and last not in lines:
         error = errors.strip() or f"kubectl exec ended with exit code {code}"
         return Answer(node, None, error=error)
+
     error = "\n".join(line for line in lines if line != last).strip()
     answer = Answer(node, code, output, error)
     # Every command prints something, and only a document begins with a brace.
@@ -201,6 +222,7 @@ def answer_of(node: str, code: int, output: str, errors: str) -> Answer:
         is_whole = answer.document is not None
     if code or is_whole:
         return answer
+
     # kubectl ends with 0 if the connection breaks, and 1.30 to 1.33 can lose what arrives at once.
     error = (
         "kubectl exec ended without the whole output: the connection was lost, or kubectl lost it"
@@ -208,6 +230,6 @@ def answer_of(node: str, code: int, output: str, errors: str) -> Answer:
     return Answer(node, None, error=error, lost=True)
 
 
-def merged(command: str, entries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def merged(command: str, entries: Iterable[Document]) -> Document:
     """Return the document of a command on several nodes. `entries`: their parts of it."""
     return {"schema": FLEET_SCHEMA, "command": command, "nodes": list(entries)}

@@ -13,8 +13,7 @@ exec kubectl nodeleak {COMPLETE} "$@"
 """
 
 
-def print_version(arguments: argparse.Namespace) -> int:
-    return version.execute(arguments)
+print_version = version.execute
 
 
 def print_completion(_: argparse.Namespace) -> int:

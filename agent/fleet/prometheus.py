@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
@@ -11,6 +11,7 @@ import requests
 
 from agent.config import UsageError
 from agent.deadline import Deadline
+from agent.exporters.json import Document
 from agent.exporters.json.status import SCHEMA, NodeState
 from agent.fleet.kubectl import Kubectl, KubectlError
 from agent.fleet.nodes import Target
@@ -34,22 +35,39 @@ QUERIES: Final[Mapping[str, str]] = {
     " and nodeleak_last_sync_timestamp_seconds offset 10m",
 }
 """All of them, for the whole fleet. `CLUSTER`: a matcher of the cluster, if one is chosen."""
+
 _PIECE: Final = 64 * 1024  # bytes
 _MAX_RESPONSE: Final = 128 * 1024 * 1024
 """Bytes: for 15,000 nodes, the largest response has a third of it."""
+
 _EXTRA_SECONDS: Final = 1.0
 """For a whole response, more than for each read, whose message is the better one."""
+
 _METRIC_LABELS: Final = {
-    *("__name__", "network", "state", "detector", "severity", "phase", "source", "stage"),
-    *("mode", "version", "commit", "python_version"),
+    "__name__",
+    "network",
+    "state",
+    "detector",
+    "severity",
+    "phase",
+    "source",
+    "stage",
+    "mode",
+    "version",
+    "commit",
+    "python_version",
 }
 """The labels that the agent sets. All others are those of the scrape target."""
-_SEVERITIES: Final = [each.value for each in (Severity.CRITICAL, Severity.WARNING, Severity.INFO)]
+
+_SEVERITIES: Final = [Severity.CRITICAL, Severity.WARNING, Severity.INFO]
 
 
 class Sample(NamedTuple):
+    """One value of a series."""
+
     labels: Mapping[str, str]
     at: float
+    """When Prometheus evaluated the query, by its clock: Unix time."""
     value: float
 
 
@@ -82,6 +100,7 @@ class Server(NamedTuple):
 
 
 def by_url(address: str, seconds: float) -> Server:
+    """Return the Prometheus at a URL. `seconds`: how long it may be silent."""
     url = address.rstrip("/")
     deadline = Deadline(url, seconds + _EXTRA_SECONDS)
 
@@ -101,7 +120,10 @@ def by_url(address: str, seconds: float) -> Server:
 
 
 def through_api_server(service: str, kubectl: Kubectl, seconds: float) -> Server:
-    """`service`: such as `monitoring/prometheus:9090`."""
+    """Return a Prometheus in the cluster, reached through the API server's proxy.
+
+    `service`: such as `monitoring/prometheus:9090`. `seconds`: for a response.
+    """
     namespace, _, name = service.partition("/")
     proxy = f"/api/v1/namespaces/{namespace}/services/{name}/proxy{_PATH}"
     timeout = f"--request-timeout={seconds:g}s"
@@ -144,6 +166,7 @@ def statuses(
         agents = _by_agent(samples)
     except ValueError as error:
         raise KubectlError(f"{server.address}: {error}") from error
+
     _check_clusters(agents, node_of)
     by_node: defaultdict[str, list[AgentSeries]] = defaultdict(list)
     for agent in agents:
@@ -179,17 +202,19 @@ def _sample(result: Mapping[str, Any]) -> Sample:
 def _by_agent(samples: Iterable[tuple[str, Sample]]) -> list[AgentSeries]:
     """Group samples, each with its query, by agent. What no agent serves now is left out."""
     agents: dict[frozenset[tuple[str, str]], AgentSeries] = {}
-    for query, (labels, at, value) in samples:
+    for query, sample in samples:
+        labels = sample.labels
         for label in _METRIC_LABELS:
             if f"exported_{label}" in labels:
                 raise ValueError(
                     f"Prometheus gives the agents the label {label}, which hides the one of their "
                     "metrics: give it another name in the scrape configuration, or set honor_labels"
                 )
+
         target = {name: text for name, text in labels.items() if name not in _METRIC_LABELS}
         agent = agents.setdefault(frozenset(target.items()), AgentSeries(target, defaultdict(list)))
         metric = labels.get("__name__", "").removeprefix("nodeleak_")
-        agent.samples[metric if query == "value" else query].append(Sample(labels, at, value))
+        agent.samples[metric if query == "value" else query].append(sample)
     return [agent for agent in agents.values() if agent.samples["build_info"]]
 
 
@@ -206,6 +231,7 @@ def _check_clusters(agents: Sequence[AgentSeries], node_of: Mapping[str, str]) -
             f"this Prometheus has agents of several clusters ({names}): "
             "add --prometheus-cluster=NAME"
         )
+
     strangers = [agent.node for agent in agents if agent.node not in node_of]
     if strangers and 2 * len(strangers) >= len(agents):
         example = truncate(json.dumps(min(strangers)))
@@ -218,6 +244,7 @@ def _check_clusters(agents: Sequence[AgentSeries], node_of: Mapping[str, str]) -
 
 
 def _status(target: Target, agents: Sequence[AgentSeries]) -> NodeStatus:
+    """Return the status of a node by the agents that Prometheus has on it: there should be one."""
     if not agents:
         reason = (
             "Prometheus has no metrics of its agent; to ask the agent itself: "
@@ -229,6 +256,7 @@ def _status(target: Target, agents: Sequence[AgentSeries]) -> NodeStatus:
         listed = ", ".join(sorted(map(truncate, names)))
         reason = f"Prometheus has several agents of this node: {listed}"
         return unknown(target, "ambiguous", reason)
+
     (agent,) = agents
     if not agent.samples["last_sync_timestamp_seconds"]:
         return unknown(target, "no report", "no report: the agent has not finished its first sync")
@@ -239,16 +267,18 @@ def _status(target: Target, agents: Sequence[AgentSeries]) -> NodeStatus:
     return status_of(target, status, {"node": target.node, "exit_code": 0, "document": status})
 
 
-def document(agent: AgentSeries, node: str) -> dict[str, Any]:
+def document(agent: AgentSeries, node: str) -> Document:
     """Return `nodeleak.status/v1`.
 
     Raises ValueError, LookupError, OverflowError, OSError for what no agent exports.
     """
     if not agent.samples["sources"]:
         raise LookupError("Prometheus stores no nodeleak_source_up of it")
+
     last_sync = agent.samples["last_sync_timestamp_seconds"][-1]
     findings = _findings(agent)
     unavailable = _unavailable(agent)
+
     is_halted = any(sample.value for sample in agent.samples["cleanup_halted"])
     if agent.samples["stalled"]:
         state = NodeState.STALLED
@@ -256,14 +286,16 @@ def document(agent: AgentSeries, node: str) -> dict[str, Any]:
         state = NodeState.FINDINGS
     elif unavailable:
         state = NodeState.INCOMPLETE
+    elif any(each["detector"] == WAITING_PODS for each in findings):
+        state = NodeState.WAITING
     else:
-        waits = any(each["detector"] == WAITING_PODS for each in findings)
-        state = NodeState.WAITING if waits else NodeState.OK
+        state = NodeState.OK
+
     return {
         "schema": SCHEMA,
         "version": agent.label("build_info", "version"),
         "node": node,
-        "state": state.value,
+        "state": state,
         "headline": "Critical: cleanup halted" if is_halted else "",
         "report": {
             "taken_at": rfc3339(datetime.fromtimestamp(last_sync.value, UTC)),
@@ -278,13 +310,14 @@ def document(agent: AgentSeries, node: str) -> dict[str, Any]:
             "halted": "kubectl nodeleak scan says why" if is_halted else "",
             "brake": _brake(agent),
         },
-        "networks": _networks(agent),
+        "networks": list(_networks(agent)),
         "findings": findings,
         "unavailable": unavailable,
     }
 
 
 def _brake(agent: AgentSeries) -> str | None:
+    """Return `on`, `off` or `unknown`; None: the agent reads no brake."""
     if any(each.labels.get("source") == "brake" for each in agent.samples["unavailable"]):
         return "unknown"
     readings = [sample.value for sample in agent.samples["brake"]]
@@ -293,7 +326,8 @@ def _brake(agent: AgentSeries) -> str | None:
     return "on" if any(readings) else "off"
 
 
-def _findings(agent: AgentSeries) -> list[dict[str, Any]]:
+def _findings(agent: AgentSeries) -> list[Document]:
+    """Return the confirmed findings, the most severe first. Raises ValueError, LookupError."""
     findings = [
         {
             "severity": sample.labels["severity"],
@@ -308,7 +342,8 @@ def _findings(agent: AgentSeries) -> list[dict[str, Any]]:
     )
 
 
-def _unavailable(agent: AgentSeries) -> list[dict[str, str]]:
+def _unavailable(agent: AgentSeries) -> list[Document]:
+    """Return the sources that were not read, and as `a check` that some check failed."""
     reason = "kubectl nodeleak scan says why"
     sources = sorted(sample.labels["source"] for sample in agent.samples["unavailable"])
     unavailable = [{"source": source, "why": reason} for source in sources]
@@ -317,7 +352,9 @@ def _unavailable(agent: AgentSeries) -> list[dict[str, str]]:
     return unavailable
 
 
-def _networks(agent: AgentSeries) -> list[dict[str, Any]]:
+def _networks(agent: AgentSeries) -> Iterator[Document]:
+    """Yield each network with its numbers; None: the agent does not export it."""
+
     def counts(metric: str, state: str = "") -> dict[str, int]:
         return {
             sample.labels["network"]: int(sample.value)
@@ -332,7 +369,5 @@ def _networks(agent: AgentSeries) -> list[dict[str, Any]]:
         "unknown": counts("reservations", "unknown"),
         "releasable": counts("releasable_addresses"),
     }
-    return [
-        {"name": name, **{key: counts.get(name) for key, counts in numbers.items()}}
-        for name in sorted(set().union(*numbers.values()))
-    ]
+    for name in sorted(set().union(*numbers.values())):
+        yield {"name": name} | {key: counts.get(name) for key, counts in numbers.items()}

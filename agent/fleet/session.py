@@ -1,11 +1,11 @@
 """Commands on many nodes: which nodes, running the command there, and what is printed."""
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from agent.cli.output import DOCUMENTS, DONE, FOUND, UNAVAILABLE, show_progress, warn, write
 from agent.config import UsageError
@@ -16,6 +16,7 @@ from agent.fleet.nodes import (
     LABELS,
     Agent,
     Answer,
+    KubeObject,
     Target,
     agents_in,
     merged,
@@ -30,53 +31,16 @@ _MAX_NAMED: Final = 10
 """So many nodes are requested by name. For more, all are listed: that is fewer requests."""
 
 
-class NodeFormat(NamedTuple):
-    """How the answers of several nodes are printed."""
-
-    options: tuple[str, ...]
-    """What the command on each node is told."""
-    prints_each: bool
-    """Whether each answer is printed when it arrives."""
-    write_all: Callable[[str, Iterable[Mapping[str, Any]]], None]
-    """Prints the entries of all nodes, after all have answered."""
-
-
-def _document(as_text: Callable[[object], str]) -> NodeFormat:
-    """Return how to print the documents of all nodes as one. Nodes of any version answer JSON."""
-    return NodeFormat(
-        ("-o", "json"),
-        prints_each=False,
-        write_all=lambda command, entries: write(as_text(merged(command, entries))),
-    )
-
-
-NODE_FORMATS: Final[Mapping[str, NodeFormat]] = {
-    "table": NodeFormat((), prints_each=True, write_all=lambda _command, _entries: None),
-    **{name: _document(as_text) for name, as_text in DOCUMENTS.items()},
-}
-
-
-def _merged_status(as_text: Callable[[object], str], statuses: Sequence[NodeStatus]) -> str:
-    return as_text(merged("status", [each.entry for each in statuses]))
-
-
-STATUS_FORMATS: Final[Mapping[str, Callable[[Sequence[NodeStatus]], str]]] = {
-    "table": lambda statuses: status_table(statuses, wide=False),
-    "wide": lambda statuses: status_table(statuses, wide=True),
-    **{name: partial(_merged_status, as_text) for name, as_text in DOCUMENTS.items()},
-}
-
-
 class Session:
     """One command of `kubectl nodeleak`, with its connection to the cluster."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
-        cluster = {"--context": arguments.context, "--kubeconfig": arguments.kubeconfig}
-        self.kubectl = Kubectl(*_options(cluster), timeout=arguments.timeout.total_seconds())
-        self.agents_in = _options({"--namespace": arguments.namespace}) or ["--all-namespaces"]
+        cluster = _options(arguments, "context", "kubeconfig")
+        self.kubectl = Kubectl(*cluster, timeout=arguments.timeout.total_seconds())
 
     def context(self) -> str:
+        """Return the context of the kubeconfig that is used; empty without one, as in a pod."""
         return self._arguments.context or self.kubectl.context()
 
     def targets(self) -> list[Target]:
@@ -86,7 +50,8 @@ class Session:
         nodes = self._nodes(requested)
         agents: list[Agent] = []
         for node in requested or ("",):
-            agents += self._agents(node)
+            options = [f"--field-selector=spec.nodeName={node}"] if node else []
+            agents += agents_in(self.objects("pods", *options))
 
         # Somebody may have created pods that could answer for any node.
         namespaces = sorted({agent.namespace for agent in agents})
@@ -103,10 +68,12 @@ class Session:
         Raises UsageError and KubectlError.
         """
         names: Sequence[str] = self._arguments.nodes
+        # Without names and a selector, what is chosen is everything.
         selected = "" if names else self._nodes((), "--output=wide")
         everything = selected
         if names or self._arguments.selector:
             everything = self.kubectl.get("nodes", "--no-headers", "--output=wide")
+
         candidates = targets(everything if names else selected, ())
         chosen = _chosen(candidates, names)
         by_name = {target.node: target.node for target in targets(everything, ())}
@@ -116,18 +83,17 @@ class Session:
         """Return the lines of `kubectl get nodes`. No names: of all that `--selector` matches."""
         if names:
             return self.kubectl.get("nodes", *names, "--no-headers", "--ignore-not-found", *options)
+
         selectors = [CAN_RUN_AGENT]
         if self._arguments.selector:
             selectors.insert(0, self._arguments.selector)
         selector = f"--selector={','.join(selectors)}"
         return self.kubectl.get("nodes", selector, "--no-headers", *options)
 
-    def _agents(self, node: str) -> list[Agent]:
-        """Return the agents on a node; on every node if its name is empty."""
-        options = [*self.agents_in, f"--selector={LABELS}"]
-        if node:
-            options.append(f"--field-selector=spec.nodeName={node}")
-        return agents_in(self.kubectl.items("pods", *options))
+    def objects(self, kind: str, *options: str) -> list[KubeObject]:
+        """Return the objects of a kind, such as `daemonsets`, that have the labels of the agent."""
+        where = _options(self._arguments, "namespace") or ["--all-namespaces"]
+        return self.kubectl.items(kind, *where, f"--selector={LABELS}", *options)
 
     def run(
         self,
@@ -189,20 +155,17 @@ def _with_progress(futures: Sequence[Future[Answer]]) -> Iterator[Answer]:
         show_progress(f"{format_number(number)} of {total} agents answered …")
 
 
-def _options(values: Mapping[str, str | None]) -> list[str]:
-    """Return the options of kubectl that have a value."""
-    return [f"{name}={value}" for name, value in values.items() if value]
+def _options(arguments: argparse.Namespace, *names: str) -> list[str]:
+    """Return those of these options that have a value, for another command."""
+    values = {name: getattr(arguments, name) for name in names}
+    return [f"--{name}={value}" for name, value in values.items() if value]
 
 
-def cluster_options(arguments: argparse.Namespace) -> list[str]:
-    """Return the options that say which cluster, and where its agents are, for another command."""
-    return _options(
-        {
-            "--context": arguments.context,
-            "--kubeconfig": arguments.kubeconfig,
-            "--namespace": arguments.namespace,
-        }
-    )
+def command_line(arguments: argparse.Namespace, *words: str) -> str:
+    """Return another command for the same agents, with the same options on the nodes, to copy."""
+    cluster = _options(arguments, "context", "kubeconfig", "namespace")
+    on_node = ["--", *arguments.rest] if arguments.rest else []
+    return shlex.join(["kubectl", "nodeleak", *words, *cluster, *on_node])
 
 
 def _chosen(nodes: Sequence[Target], names: Sequence[str]) -> list[Target]:
@@ -212,6 +175,7 @@ def _chosen(nodes: Sequence[Target], names: Sequence[str]) -> list[Target]:
     if unknown:
         hint = "run 'kubectl get nodes' for names"
         raise UsageError(f"unknown node {', '.join(unknown)}", hint)
+
     if not nodes:
         hint = "run 'kubectl get nodes --show-labels' for names and labels"
         raise UsageError("no node matches", hint)
@@ -233,8 +197,13 @@ def show_status(arguments: argparse.Namespace) -> int:
         chosen = session.targets()
         answers = session.run(chosen, ("status", "-o", "json"))
         statuses = list(map(node_status, chosen, answers))
+
     statuses = worst_first(statuses)
-    write(STATUS_FORMATS[arguments.output](statuses))
+    if as_text := DOCUMENTS.get(arguments.output):
+        write(as_text(merged("status", [status.entry for status in statuses])))
+    else:
+        write(status_table(statuses, wide=arguments.output == "wide"))
+
     if not all(status.complete for status in statuses):
         return UNAVAILABLE
     has_problems = any(status.rank in {Rank.CRITICAL, Rank.WARNING} for status in statuses)
@@ -259,15 +228,18 @@ def run_on_nodes(arguments: argparse.Namespace) -> int:
     """
     session = Session(arguments)
     chosen = session.targets()
-    format_ = NODE_FORMATS[arguments.output]
+    as_text = DOCUMENTS.get(arguments.output)
 
     def finished(answer: Answer) -> None:
-        if format_.prints_each:
+        if as_text is None:
             _print(answer, several=len(chosen) > 1)
 
-    command = (arguments.command, *arguments.rest, *format_.options)
-    answers = session.run(chosen, command, finished)
-    format_.write_all(arguments.command, [answer.entry() for answer in answers])
+    # Nodes of any version answer JSON, of which one document is made at the end.
+    options = ("-o", "json") if as_text else ()
+    answers = session.run(chosen, (arguments.command, *arguments.rest, *options), finished)
+    if as_text:
+        write(as_text(merged(arguments.command, [answer.entry() for answer in answers])))
+
     codes = {UNAVAILABLE if answer.exit_code is None else answer.exit_code for answer in answers}
     # Whatever else happened, it must not hide that a node was not read.
     return UNAVAILABLE if UNAVAILABLE in codes else max(codes, default=DONE)
@@ -278,6 +250,7 @@ def _print(answer: Answer, *, several: bool) -> None:
     prefix = f"{answer.node}: " if several else ""
     lines = [f"{prefix}{escape(line)}\n" for line in answer.output.splitlines()]
     write("".join(lines))
+
     errors = answer.error.splitlines()
     if not errors and answer.exit_code is None:
         errors = [answer.reason]

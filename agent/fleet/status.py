@@ -2,26 +2,42 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from agent.exporters.json import Document
 from agent.exporters.json.status import SCHEMA, Malformed, NodeState, checked
-from agent.exporters.text.layout import as_text, grid
+from agent.exporters.text.layout import as_text, bounded_age, grid
 from agent.fleet.nodes import Answer, Target, natural_order
-from agent.model.text import count_of, format_age, format_number, truncate
+from agent.model.text import count_of, format_number, truncate
 
 _MAX_CELL: Final = 100
 """Characters of a cell: the longest one widens the rows of all nodes."""
-_YEAR: Final = 365 * 86400
-"""Seconds. An agent may answer any age."""
+
+_COLUMNS: Final = (
+    "NODE",
+    "STATUS",
+    "POD",
+    "AGENT",
+    "NETWORK",
+    "FREE",
+    "LEAKED",
+    "RELEASABLE",
+    "UNKNOWN",
+    "AGE",
+    "CLEANUP",
+    "FINDINGS",
+)
 _WIDE_COLUMNS: Final = {"STATUS", "POD", "UNKNOWN", "CLEANUP"}
 """Columns of `-o wide` only."""
+
 _UNLIMITED_COLUMNS: Final = {"CLEANUP", "FINDINGS"}
 """Columns that `-o wide` does not shorten."""
 
 
 class Rank(IntEnum):
+    """How bad the status of a node is, the worst first."""
+
     CRITICAL = 0
     UNKNOWN = 1
     """No agent, no answer, or an incomplete or old report: this node may be as bad as any."""
@@ -34,28 +50,33 @@ _RANKS: Final = {rank.name.lower(): rank for rank in (Rank.CRITICAL, Rank.WARNIN
 
 
 class NodeStatus(NamedTuple):
+    """What is known of a node, which the table has in a row for each of its networks."""
+
     target: Target
     rank: Rank
     agent: str
     """Its version, or what is wrong with it."""
     text: str
     """Findings, or why there are none."""
-    entry: Mapping[str, Any]
+    entry: Document
     """Its part of the merged document."""
-    document: Mapping[str, Any] | None = None
+    document: Document | None = None
     """What its agent reported; None: it gave no report."""
     complete: bool = False
     """Whether the agent read everything, recently."""
 
     @property
-    def networks(self) -> Sequence[Mapping[str, Any]]:
+    def networks(self) -> Sequence[Document]:
+        """The numbers of its networks; none: it gave no report."""
         return self.document["networks"] if self.document else ()
 
 
-def unknown(
-    target: Target, agent: str, reason: str, entry: Mapping[str, Any] | None = None
-) -> NodeStatus:
-    """Return the status of a node that gave no report. `agent`: what is wrong with its agent."""
+def unknown(target: Target, agent: str, reason: str, entry: Document | None = None) -> NodeStatus:
+    """Return the status of a node that gave no report.
+
+    `agent`: what is wrong with its agent. `entry`: its part of the merged document; None: one that
+    has the reason.
+    """
     if entry is None:
         entry = Answer(target.node, None, error=reason).entry()
     return NodeStatus(target, Rank.UNKNOWN, agent, reason, entry)
@@ -71,6 +92,7 @@ def node_status(target: Target, answer: Answer) -> NodeStatus:
     if answer.exit_code is None or document is None:
         node = "" if target.status.startswith("Ready") else f" (node {target.status})"
         return unknown(target, "no answer", f"{answer.reason}{node}", entry)
+
     if (schema := document.get("schema")) != SCHEMA:
         reason = (
             f'its agent answers with schema "{truncate(schema)}", this command reads {SCHEMA}: '
@@ -79,13 +101,14 @@ def node_status(target: Target, answer: Answer) -> NodeStatus:
         return unknown(target, "unknown schema", reason, entry)
     if document.get("state") == NodeState.NO_REPORT:
         return unknown(target, "no report", f"no report: {truncate(document.get('why'))}", entry)
+
     try:
         return status_of(target, checked(document), entry)
     except Malformed as error:
         return unknown(target, "unreadable", f"cannot read its {SCHEMA}: {truncate(error)}", entry)
 
 
-def status_of(target: Target, document: Mapping[str, Any], entry: Mapping[str, Any]) -> NodeStatus:
+def status_of(target: Target, document: Document, entry: Document) -> NodeStatus:
     """Return the status of a node from the document of its agent, which is well formed."""
     state = document["state"]
     agent = truncate(document["version"], _MAX_CELL)
@@ -113,13 +136,15 @@ def status_of(target: Target, document: Mapping[str, Any], entry: Mapping[str, A
     )
 
 
-def _problems(document: Mapping[str, Any]) -> Iterator[str]:
+def _problems(document: Document) -> Iterator[str]:
     """Yield why the findings may not be all, and what is no finding."""
     if halted := document["cleanup"]["halted"]:
         yield f"critical: cleanup halted: {halted}"
     if document["state"] == NodeState.STALLED:
-        yield f"stalled: the last report is {_age(document)} old"
+        age = bounded_age(document["report"]["age_seconds"])
+        yield f"stalled: the last report is {age} old"
         return
+
     reasons = [
         f"{missing['source']} unavailable: {truncate(missing['why'])}"
         for missing in document["unavailable"]
@@ -132,19 +157,16 @@ def _problems(document: Mapping[str, Any]) -> Iterator[str]:
         yield truncate(document["headline"])
 
 
-def _finding(finding: Mapping[str, Any]) -> str:
+def _finding(finding: Document) -> str:
     count = "" if finding["count"] == 1 else f"{format_number(finding['count'])} "
     return f"{finding['severity']}: {count}{finding['detector']}"
 
 
-def _age(document: Mapping[str, Any]) -> str:
-    return format_age(timedelta(seconds=min(max(document["report"]["age_seconds"], 0), _YEAR)))
-
-
-def _cleanup(cleanup: Mapping[str, Any]) -> str:
+def _cleanup(cleanup: Document) -> str:
     words = {True: "can release", False: "cannot release", None: "unknown"}
     text = f"{cleanup['mode']}, {words[cleanup['release_possible']]}"
-    return ": ".join(filter(None, [text, ", ".join(cleanup["why_not"])]))
+    reasons = ", ".join(cleanup["why_not"])
+    return f"{text}: {reasons}" if reasons else text
 
 
 def worst_first(statuses: Iterable[NodeStatus]) -> list[NodeStatus]:
@@ -161,51 +183,56 @@ def _badness(status: NodeStatus) -> tuple[object, ...]:
 
 @as_text
 def status_table(statuses: Sequence[NodeStatus], *, wide: bool) -> Iterator[str]:
-    """Return the table of the nodes in this order, with a row for each of their networks."""
+    """Return the table of the nodes in this order, with a row for each of their networks.
+
+    `wide`: with more columns, and without limits of their width.
+    """
     yield from summary(statuses)
     if not statuses:
         return
+
     rows = [
         _row(status, network) for status in statuses for network in (status.networks or (None,))
     ]
-    heads = [head for head in rows[0] if wide or head not in _WIDE_COLUMNS]
+    heads = [head for head in _COLUMNS if wide or head not in _WIDE_COLUMNS]
     cells = [[_cell(row, head, wide=wide) for head in heads] for row in rows]
     yield ""
     yield from grid([heads, *cells])
 
 
-def _row(status: NodeStatus, network: Mapping[str, Any] | None) -> dict[str, str]:
-    numbers = {key: format_number(value) for key, value in (network or {}).items() if key != "name"}
-    return {
-        "NODE": status.target.node,
-        "STATUS": status.target.status,
-        "POD": status.target.agent.name if status.target.agent else "-",
-        "AGENT": status.agent,
-        "NETWORK": network["name"] if network else "-",
-        "FREE": f"{numbers['free']}/{numbers['usable']}" if network else "-",
-        "LEAKED": numbers.get("leaked", "-"),
-        "RELEASABLE": _releasable(network),
-        "UNKNOWN": numbers.get("unknown", "-"),
-        "AGE": _age(status.document) if status.document else "-",
-        "CLEANUP": _cleanup(status.document["cleanup"]) if status.document else "-",
-        "FINDINGS": status.text or "none",
-    }
+def _row(status: NodeStatus, network: Document | None) -> dict[str, str]:
+    """Return the cells by column. `network`: one of the node's; None: it has none, or no report."""
+    row = dict.fromkeys(_COLUMNS, "-")
+    row["NODE"] = status.target.node
+    row["STATUS"] = status.target.status
+    row["AGENT"] = status.agent
+    row["FINDINGS"] = status.text or "none"
 
+    if status.target.agent:
+        row["POD"] = status.target.agent.name
+    if status.document:
+        row["AGE"] = bounded_age(status.document["report"]["age_seconds"])
+        row["CLEANUP"] = _cleanup(status.document["cleanup"])
 
-def _releasable(network: Mapping[str, Any] | None) -> str:
-    """Return a number; it is not counted where the agent may only observe."""
-    count: int | None = network["releasable"] if network else None
-    return "-" if count is None else format_number(count)
+    if network:
+        row["NETWORK"] = network["name"]
+        row["FREE"] = f"{format_number(network['free'])}/{format_number(network['usable'])}"
+        row["LEAKED"] = format_number(network["leaked"])
+        row["UNKNOWN"] = format_number(network["unknown"])
+        if network["releasable"] is not None:  # it may release, and has counted them
+            row["RELEASABLE"] = format_number(network["releasable"])
+    return row
 
 
 def _cell(row: Mapping[str, str], head: str, *, wide: bool) -> str:
     return row[head] if wide and head in _UNLIMITED_COLUMNS else truncate(row[head], _MAX_CELL)
 
 
-def _brakes(documents: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def _brakes(documents: Iterable[Document]) -> Iterator[str]:
     """Yield what the agents say of the brake, unless it is off."""
     brakes = Counter(document["cleanup"]["brake"] for document in documents)
     total = format_number(brakes.total())
+
     if brakes["on"]:
         yield (
             f"The brake is on for {format_number(brakes['on'])} of {total} agents, which release "
@@ -223,10 +250,10 @@ def summary(statuses: Sequence[NodeStatus]) -> Iterator[str]:
     ranks = Counter(status.rank for status in statuses)
     counts = [f"{format_number(ranks[rank])} {rank.name.lower()}" for rank in Rank if ranks[rank]]
     yield f"{count_of(len(statuses), 'node')}: {', '.join(counts)}" if counts else "no nodes"
-    versions = Counter(
-        truncate(status.document["version"], _MAX_CELL) for status in statuses if status.document
-    )
-    yield from _brakes(status.document for status in statuses if status.document)
+
+    documents = [status.document for status in statuses if status.document]
+    yield from _brakes(documents)
+    versions = Counter(truncate(document["version"], _MAX_CELL) for document in documents)
     if len(versions) > 1:
         listed = (f"{version} ({format_number(n)})" for version, n in sorted(versions.items()))
         yield f"The agents have different versions: {', '.join(listed)}"

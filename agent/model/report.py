@@ -8,7 +8,7 @@ from agent.model.bug import Bug
 from agent.model.finding import LeakCause, Severity, SkippedCheck, TrackedFinding, urgency
 from agent.model.ranges import RangeSets
 from agent.model.release import Cleaning
-from agent.model.snapshot import ReservationKey, Unavailable
+from agent.model.snapshot import ReservationKey, Snapshot, Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,15 @@ class Report:
     )
 
     @property
+    def snapshot(self) -> Snapshot:
+        return self.assessment.snapshot
+
+    @property
+    def halted(self) -> str | None:
+        """Why cleanup has halted; None: it has not, or is off."""
+        return self.cleaning.halted if self.cleaning else None
+
+    @property
     def problems(self) -> tuple[TrackedFinding, ...]:
         """Findings that call for action."""
         return tuple(
@@ -72,7 +81,7 @@ class Report:
 
     @property
     def unavailable(self) -> tuple[Unavailable, ...]:
-        return self.assessment.snapshot.unavailable()
+        return self.snapshot.unavailable()
 
     @property
     def complete(self) -> bool:

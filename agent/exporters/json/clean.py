@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from agent.cleanup.journal import Entry, Journal
 from agent.cleanup.journal_store import JOURNAL_SCHEMA, file_document
 from agent.cleanup.plan import Plan, make_plan
-from agent.exporters.json.scan import unavailable_sources
+from agent.exporters.json import Document
+from agent.exporters.json.scan import seconds_or_null, time_or_null, unavailable_sources
 from agent.exporters.release_commands import ON_NODE, Release
 from agent.model.release import RESULTS, BlockedBy, Blocker, Cleaning, Outcome, Verdict
 from agent.model.snapshot import Reservation
@@ -17,9 +17,14 @@ from agent.model.text import rfc3339
 _SCHEMA: Final = "nodeleak.clean/v1"
 
 
-def clean_document(cleaning: Cleaning, release: Release = ON_NODE) -> dict[str, Any]:
+def clean_document(cleaning: Cleaning, release: Release = ON_NODE) -> Document:
     """Return a cleanup. `release`: how addresses are released from where it is read."""
     tally = cleaning.tally()
+    blockers = [
+        {"by": blocker.by, "why": blocker.why, "network": blocker.network or None}
+        for blocker in cleaning.blockers
+    ]
+
     return {
         "schema": _SCHEMA,
         "node": cleaning.node,
@@ -39,13 +44,13 @@ def clean_document(cleaning: Cleaning, release: Release = ON_NODE) -> dict[str, 
             for outcome in cleaning.outcomes
             for reservation in outcome.request.reservations
         ],
-        "verdicts": {verdict.value: tally[verdict] for verdict in RESULTS},
+        "verdicts": {verdict: tally[verdict] for verdict in RESULTS},
         "passed_over": [
             {"network": address.network or None, "ip": address.ip, "why": address.why}
             for address in cleaning.not_releasable
         ],
         "halted": cleaning.halted or None,
-        "blockers": list(map(_blocker, cleaning.blockers)) if cleaning.dry_run else None,
+        "blockers": blockers if cleaning.dry_run else None,
         "next": list(_next(cleaning, release)) if cleaning.dry_run else None,
         "unavailable": unavailable_sources(cleaning.unavailable),
         "warnings": list(cleaning.warnings),
@@ -86,38 +91,38 @@ def stopping(cleaning: Cleaning, release: Release) -> list[Blocker]:
     return [blocker for blocker in cleaning.blockers if blocker.by not in overcome]
 
 
-def _next(cleaning: Cleaning, release: Release) -> Iterator[dict[str, Any]]:
+def _next(cleaning: Cleaning, release: Release) -> Iterator[Document]:
     """Yield the commands that release, in their order, and what to check before each."""
     if any(not blocker.network for blocker in stopping(cleaning, release)):
         return
+
+    following = next_release(cleaning, release)
     for batch in next_plan(cleaning).batches:
         yield {
-            "command": next_release(cleaning, release).apply(cleaning.node, batch),
+            "command": following.apply(cleaning.node, batch),
             "addresses": batch.count,
             "wait_seconds": batch.wait.total_seconds(),
-            "checks": list(dict.fromkeys(refusal.reason.value for refusal in batch.lifted)),
+            "checks": list(dict.fromkeys(refusal.reason for refusal in batch.lifted)),
         }
 
 
-def _blocker(blocker: Blocker) -> dict[str, Any]:
-    return {"by": blocker.by.value, "why": blocker.why, "network": blocker.network or None}
-
-
-def _address(outcome: Outcome, reservation: Reservation, cleaning: Cleaning) -> dict[str, Any]:
+def _address(outcome: Outcome, reservation: Reservation, cleaning: Cleaning) -> Document:
+    """Return what a cleanup did with one address, or why not."""
     age = cleaning.taken_at - reservation.mtime
+    reasons = "; ".join(refusal.why for refusal in outcome.refusals)
     return {
         "network": reservation.network,
         "ip": reservation.ip,
         "container_id": reservation.container_id or None,
         "pod": outcome.request.pod or None,
-        "age_seconds": round(age.total_seconds(), 3),
+        "age_seconds": seconds_or_null(age),
         "cause": cleaning.causes.get(reservation.key),
-        "verdict": outcome.verdict.value,
-        "reason": outcome.refusals[0].reason.value if outcome.refusals else None,
-        "why": "; ".join(refusal.why for refusal in outcome.refusals) or outcome.why or None,
+        "verdict": outcome.verdict,
+        "reason": outcome.refusals[0].reason if outcome.refusals else None,
+        "why": reasons or outcome.why or None,
         "setting": _setting(outcome),
         "refusals": [
-            {"reason": refusal.reason.value, "why": refusal.why, "setting": refusal.setting or None}
+            {"reason": refusal.reason, "why": refusal.why, "setting": refusal.setting or None}
             for refusal in outcome.refusals
         ],
         "entry": outcome.entry or None,
@@ -134,12 +139,13 @@ def _setting(outcome: Outcome) -> str | None:
     return " ".join(dict.fromkeys(" ".join(settings).split()))
 
 
-def journal_document(journal: Journal) -> dict[str, Any]:
+def journal_document(journal: Journal) -> Document:
+    """Return the journal, the oldest entry first, with the content of every removed file."""
     entries = [_entry(entry) for entry in journal.entries]
     return {"schema": JOURNAL_SCHEMA, "entries": entries, "damage": list(journal.damage)}
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
+def _entry(entry: Entry) -> Document:
     return {
         "entry": entry.name,
         "at": rfc3339(entry.at),
@@ -147,15 +153,11 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "container_id": entry.container_id or None,
         "pod": entry.pod or None,
         "addresses": list(entry.ips),
-        "outcome": entry.verdict.value if entry.verdict else None,
+        "outcome": entry.verdict,
         "why": entry.why or None,
-        "restored": _time(entry.restored),
-        "restoring": _time(entry.restoring),
-        "halted": _time(entry.halted),
-        "resumed": _time(entry.resumed),
+        "restored": time_or_null(entry.restored),
+        "restoring": time_or_null(entry.restoring),
+        "halted": time_or_null(entry.halted),
+        "resumed": time_or_null(entry.resumed),
         "files": [file_document(image) for image in entry.files],
     }
-
-
-def _time(at: datetime | None) -> str | None:
-    return rfc3339(at) if at else None

@@ -4,32 +4,29 @@ Text and page are made from the former.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
-from typing import Any, Final
+from datetime import datetime, timedelta
+from typing import Final
 
 from agent.checks.devices.resources import resource_states
 from agent.checks.devices.view import DeviceView
+from agent.exporters.json import Document
 from agent.exporters.json.status import SCHEMA, NodeState
 from agent.exporters.summary import headline, state_of
 from agent.model.assessment import ClassifiedReservation, State
-from agent.model.finding import TrackedFinding, total
+from agent.model.finding import Severity, TrackedFinding, total
 from agent.model.ranges import numbered
 from agent.model.report import NetworkSummary, Report
-from agent.model.snapshot import (
-    InsufficientData,
-    Reservation,
-    Snapshot,
-    Unavailable,
-)
+from agent.model.snapshot import InsufficientData, Reservation, Snapshot, Unavailable
 from agent.model.text import rfc3339
 
 _SCHEMA: Final = "nodeleak.scan/v1"
 
 
-def scan_document(report: Report) -> dict[str, Any]:
+def scan_document(report: Report) -> Document:
     """Return the document. Times are UTC in RFC 3339; what is not known is null, never 0."""
-    snapshot = report.assessment.snapshot
+    snapshot = report.snapshot
     reservations = sorted_reservations(report.assessment.reservations)
+
     return {
         "schema": _SCHEMA,
         "node": snapshot.node_name,
@@ -44,7 +41,8 @@ def scan_document(report: Report) -> dict[str, Any]:
     }
 
 
-def unavailable_sources(unavailable: Iterable[Unavailable]) -> list[dict[str, str]]:
+def unavailable_sources(unavailable: Iterable[Unavailable]) -> list[Document]:
+    """Return each source with the reason, as every document has them."""
     return [{"source": source.source, "why": source.why} for source in unavailable]
 
 
@@ -61,64 +59,65 @@ def sorted_reservations(
 def address_order(
     network: str, name: str, *, is_address: bool = True
 ) -> tuple[str, bool, tuple[int, int], str]:
+    """Return a sort key. `is_address`: whether the name is an IP address."""
     return network, not is_address, numbered(name) if is_address else (0, 0), name
 
 
-def _network(network: NetworkSummary) -> dict[str, Any]:
+def _network(network: NetworkSummary) -> Document:
+    ranges = None
+    if network.ranges is not None:
+        ranges = [str(each) for range_set in network.ranges for each in range_set]
+
     return {
         "name": network.name,
-        "ranges": None
-        if network.ranges is None
-        else [str(each) for ranges in network.ranges for each in ranges],
+        "ranges": ranges,
         "usable": network.usable,
         "reserved": network.reserved,
         "free": network.free,
-        "states": None
-        if network.states is None
-        else {state.value: n for state, n in network.states.items()},
+        "states": network.states,
         "not_in_use": network.not_in_use or None,
     }
 
 
-def _reservation(classified: ClassifiedReservation, report: Report) -> dict[str, Any]:
-    document: dict[str, Any] = {
+def _reservation(classified: ClassifiedReservation, report: Report) -> Document:
+    document: Document = {
         "network": classified.network,
         "ip": classified.name,
         "container_id": None,
         "ifname": None,
-        "state": classified.state.value,
+        "state": classified.state,
         "pod": classified.pod or None,
         "age_seconds": None,
         "why": classified.why,
         "cause": None,
     }
+
     entry = classified.entry
     if isinstance(entry, Reservation):
-        age = report.assessment.snapshot.taken_at - entry.mtime
+        age = report.snapshot.taken_at - entry.mtime
         document |= {
             "container_id": entry.container_id,
             "ifname": entry.ifname,
-            "age_seconds": round(age.total_seconds(), 3),
+            "age_seconds": seconds_or_null(age),
             "cause": report.leak_causes.get(entry.key),
         }
     return document
 
 
-def _devices(snapshot: Snapshot) -> list[dict[str, Any]] | None:
+def _devices(snapshot: Snapshot) -> list[Document] | None:
     try:
         states = resource_states(DeviceView.of(snapshot))
     except InsufficientData:
         return None
+
     return [
         {
             "resource": state.resource,
             "devices": state.devices,
             "allocated": state.allocated,
             "registered": state.registered,
-            "registered_since": _time(state.registered_since),
-            "registration_delay_seconds": None
-            if state.delay is None
-            else round(state.delay.total_seconds(), 3),
+            "registered_since": time_or_null(state.registered_since),
+            "registration_delay_seconds": seconds_or_null(state.delay),
             "socket": state.socket,
             "socket_present": state.socket_present,
             "connected": state.connected,
@@ -127,30 +126,36 @@ def _devices(snapshot: Snapshot) -> list[dict[str, Any]] | None:
     ]
 
 
-def _time(at: datetime | None) -> str | None:
+def time_or_null(at: datetime | None) -> str | None:
+    """Return a time in RFC 3339, or None."""
     return None if at is None else rfc3339(at)
 
 
-def _finding(tracked: TrackedFinding) -> dict[str, Any]:
+def seconds_or_null(duration: timedelta | None) -> float | None:
+    """Return seconds, to the millisecond, or None."""
+    return None if duration is None else round(duration.total_seconds(), 3)
+
+
+def _finding(tracked: TrackedFinding) -> Document:
     finding = tracked.finding
     return {
         "detector": finding.detector,
         "subject": finding.subject,
         "message": finding.message,
-        "severity": finding.severity.value,
+        "severity": finding.severity,
         "count": finding.count,
-        "since": _time(tracked.began),
+        "since": time_or_null(tracked.began),
         "confirmed": tracked.confirmed,
-        "cause": finding.cause.value if finding.cause else None,
+        "cause": finding.cause,
         "network": finding.network or None,
         "pod": finding.pod or None,
         "pods": list(finding.pods),
         "resource": finding.resource or None,
-        "pod_outcome": finding.pod_outcome.value if finding.pod_outcome else None,
+        "pod_outcome": finding.pod_outcome,
         "host_ports": [
             {"port": port.host_port, "protocol": port.protocol} for port in finding.port_mappings
         ],
-        "strength": finding.confidence.value if finding.confidence else None,
+        "strength": finding.confidence,
         "steps": [{"text": step.text, "command": step.command} for step in finding.steps],
     }
 
@@ -163,21 +168,22 @@ def status_document(
     age: float,
     interval: float,
     alive: bool,
-) -> dict[str, Any]:
+) -> Document:
     """Return `nodeleak.status/v1`.
 
     `age`: seconds since the snapshot was begun. `interval`: seconds between two syncs. `alive`:
     whether syncs go on.
     """
-    snapshot = report.assessment.snapshot
+    snapshot = report.snapshot
     releasable = report.cleaning.releasable() if report.cleaning else None
+
     return {
         "schema": SCHEMA,
         "version": version,
         "node": snapshot.node_name,
-        "state": (state_of(report) if alive else NodeState.STALLED).value,
+        "state": state_of(report) if alive else NodeState.STALLED,
         "headline": headline(report, alive=alive),
-        "cleanup": {**cleanup, "halted": (report.cleaning and report.cleaning.halted) or ""},
+        "cleanup": {**cleanup, "halted": report.halted or ""},
         "networks": [
             _network_status(network, releasable)
             for network in report.networks
@@ -193,9 +199,7 @@ def status_document(
     }
 
 
-def _network_status(
-    network: NetworkSummary, releasable: Mapping[str, int] | None
-) -> dict[str, Any]:
+def _network_status(network: NetworkSummary, releasable: Mapping[str, int] | None) -> Document:
     """`releasable`: by network, 0 for others; None: not known, or nothing may be released here."""
     states = network.states or {}
     return {
@@ -208,12 +212,14 @@ def _network_status(
     }
 
 
-def _finding_counts(findings: Iterable[TrackedFinding]) -> Iterator[dict[str, Any]]:
-    groups: dict[tuple[str, str], list[TrackedFinding]] = {}
+def _finding_counts(findings: Iterable[TrackedFinding]) -> Iterator[Document]:
+    """Yield how many confirmed findings each detector has of each severity, in their order."""
+    groups: dict[tuple[Severity, str], list[TrackedFinding]] = {}
     for tracked in findings:
         if tracked.confirmed:
-            kind = tracked.finding.severity.value, tracked.finding.detector
+            kind = tracked.finding.severity, tracked.finding.detector
             groups.setdefault(kind, []).append(tracked)
+
     for (severity, detector), group in groups.items():
         yield {
             "severity": severity,

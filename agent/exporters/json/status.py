@@ -5,12 +5,14 @@ The daemon and the commands that read it share its shape.
 
 from typing import Any, Final
 
+from agent.exporters.json import Document
 from agent.model.text import escape
 from agent.model.word import Word
 
 SCHEMA: Final = "nodeleak.status/v1"
 _NUMBER: Final = int | float
-_TOO_LARGE: Final = 1e30  # more than any IPv6 range has addresses
+_TOO_LARGE: Final = 1e30
+"""More than any IPv6 range has addresses."""
 
 SHAPE: Final[dict[str, Any]] = {
     **dict.fromkeys(("schema", "version", "node", "state", "headline"), str),
@@ -81,27 +83,29 @@ class NodeState(Word):
     )
 
 
-def no_report(why: str) -> dict[str, Any]:
-    return {"schema": SCHEMA, "state": NodeState.NO_REPORT.value, "why": escape(why)}
+def no_report(why: str) -> Document:
+    """Return what a command writes where no daemon reports. It has no other key."""
+    return {"schema": SCHEMA, "state": NodeState.NO_REPORT, "why": escape(why)}
 
 
-def checked(answer: Any) -> dict[str, Any]:
+def checked(answer: Any) -> Document:
     """Return the keys of an untrusted answer that are known, without control characters.
 
     Raises Malformed.
     """
-    document: dict[str, Any] = _checked(answer, SHAPE)
-    if document["schema"] != SCHEMA or document["state"] not in set(NodeState) - {
-        NodeState.NO_REPORT
-    }:
+    document: Document = _checked(answer, SHAPE)
+    states = set(NodeState) - {NodeState.NO_REPORT}
+    if document["schema"] != SCHEMA or document["state"] not in states:
         raise Malformed(f"{document['schema']}: {document['state']}")
     return document
 
 
 def _checked(value: Any, shape: Any) -> Any:
+    """Return what a value has of a shape. Raises Malformed."""
     kind: Any = type(shape) if isinstance(shape, (dict, list)) else shape
     if not isinstance(value, kind):
         raise Malformed(f"{type(value).__name__} instead of {shape}")
+
     if isinstance(shape, dict):
         return {key: _checked(value.get(key), part) for key, part in shape.items()}
     if isinstance(shape, list):

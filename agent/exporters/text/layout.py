@@ -2,12 +2,13 @@
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import wraps
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeAlias
 
+from agent.exporters.json import Document
 from agent.exporters.release_commands import ON_NODE, Release
 from agent.model.ranges import numbered
 from agent.model.text import escape, format_age
@@ -19,6 +20,7 @@ _P = ParamSpec("_P")
 
 _MAX_WIDTH: Final = 100
 """Longer lines of prose are hard to read, also in a file. Tables are as wide as the terminal."""
+
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 _ERRORS: Final = (
     "cni plugin not initialized",
@@ -35,19 +37,24 @@ _ERRORS: Final = (
     "too many open files",
 )
 """The ends of messages of others: what people search for."""
+
 _UNBROKEN: Final = re.compile(
     r"`[^`]*`|'(?:nodeleak|kubectl) [^']*'|\d{4}-\d\d-\d\d \d\d:|[^\s;]+=(?:'[^']*'|\"[^\"]*\")"
     f"|{'|'.join(_ERRORS)}"
 )
 """Commands, their quoted options, times and known errors, which stay on one line."""
 
+_YEAR: Final = 365 * 86400  # seconds
+
 _FLEXIBLE: Final = {"CAUSE", "POD", "RESOURCE", "SOCKET", "STATES", "WHY"}
 """Columns that are shortened on a narrow terminal."""
+
 _MIN_WIDTH: Final = 8
 """Characters that are left of them."""
 
-AddressRow: TypeAlias = dict[str, Any]
+AddressRow: TypeAlias = Document
 """One of the `reservations` in the document of scan, or of the `addresses` in that of clean."""
+
 _HEADS: Final = {
     "ip": "ADDRESS",
     "age_seconds": "RESERVED FOR",
@@ -73,13 +80,14 @@ def section(lines: Iterable[str], *head: str) -> Iterator[str]:
         yield from ("", *head, *listed)
 
 
-def fill(text: str, columns: int | None = None, *, first: str = "", rest: str = "") -> list[str]:
+def fill(text: str, columns: int | None = None, *, first: str = "", rest: str = "  ") -> list[str]:
     """Break prose into lines that fit a terminal; a command in it stays on one line.
 
     `columns`: those of the terminal; None: the output goes elsewhere. `first`, `rest`: the
     indentation of the first line, and of the others.
     """
     joined = _UNBROKEN.sub(lambda match: match[0].replace(" ", _NO_BREAK), escape(text))
+
     lines = textwrap.wrap(
         joined,
         min(columns or _MAX_WIDTH, _MAX_WIDTH),
@@ -99,7 +107,14 @@ def fill_each(
         yield from fill(text, columns, first=indent, rest=f"{indent}  ")
 
 
+def fill_labeled(label: str, texts: Iterable[str], columns: int | None = None) -> Iterator[str]:
+    """Yield each text behind a label, such as `warning`."""
+    for text in texts:
+        yield from fill(f"{label}: {text}", columns)
+
+
 def numbered_steps(steps: "Iterable[Step]", columns: int | None) -> Iterator[str]:
+    """Yield `Do:` and the steps, each with its commands on lines of their own; nothing without any."""
     for number, step in enumerate(steps, 1):
         if number == 1:
             yield "  Do:"
@@ -108,32 +123,34 @@ def numbered_steps(steps: "Iterable[Step]", columns: int | None) -> Iterator[str
 
 
 def explain_commands(words: Iterable[str]) -> list[str]:
+    """Return the command that explains each word, once."""
     return [f"nodeleak explain {word}" for word in dict.fromkeys(words)]
 
 
 def command_list(head: str, commands: Iterable[str], indent: str = "  ") -> Iterator[str]:
+    """Yield a head and commands to copy, which are never broken."""
     yield f"{indent}{head}"
     yield from (f"{indent}  {command}" for command in commands)
 
 
-def by_reason(unavailable: Iterable[Mapping[str, str]]) -> Iterator[str]:
+def by_reason(unavailable: Iterable[Document]) -> Iterator[str]:
     """Yield each reason with its sources: several are missing if one server does not answer."""
     sources: dict[str, list[str]] = {}
     for source in unavailable:
         sources.setdefault(source["why"], []).append(source["source"])
+
     for reason, names in sources.items():
         yield f"{', '.join(names)}: {reason}"
 
 
-def what_to_do(
-    unavailable: Sequence[Mapping[str, str]], columns: int | None = None
-) -> Iterator[str]:
+def what_to_do(unavailable: Sequence[Document], columns: int | None) -> Iterator[str]:
+    """Yield each reason with its sources, then the commands that explain them."""
     yield from fill_each(by_reason(unavailable), columns)
     if unavailable:
         yield from command_list("Do:", explain_commands(each["source"] for each in unavailable))
 
 
-def refer(text: str, unavailable: Iterable[Mapping[str, str]]) -> str:
+def refer(text: str, unavailable: Iterable[Document]) -> str:
     """Write only the name of a source where a text repeats why it is unavailable."""
     for source in unavailable:
         text = text.replace(f"{source['source']}: {source['why']}", f"needs {source['source']}")
@@ -143,7 +160,10 @@ def refer(text: str, unavailable: Iterable[Mapping[str, str]]) -> str:
 def table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None = None
 ) -> Iterator[str]:
-    """Align a table, without the columns that have no value in any row."""
+    """Align a table, without the columns that have no value in any row.
+
+    `columns`: those of the terminal; None: nothing is cut.
+    """
     kept = [n for n in range(len(heads)) if any(row[n] for row in rows)]
     aligned = [[heads[n] for n in kept]]
     for row in rows:
@@ -162,6 +182,7 @@ def grid(rows: Sequence[Sequence[str]], columns: int | None = None) -> Iterator[
     if columns is not None:
         flexible = [n for n, head in enumerate(rows[0]) if head in _FLEXIBLE]
         _shrink(widths, flexible, columns)
+
     for row in printable:
         cells = (_cut(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True))
         yield _cut("  ".join(cells).rstrip(), columns)
@@ -196,7 +217,7 @@ class TableView(NamedTuple):
 
 
 def sorted_rows(rows: Iterable[AddressRow], sort_by: str) -> list[AddressRow]:
-    """Sort rows that are in the order of addresses.
+    """Sort rows that are in the order of addresses, by `ip`, `age` or another key of theirs.
 
     By age the oldest come first; what is unknown comes last.
     """
@@ -226,10 +247,10 @@ def grouped(rows: Iterable[AddressRow]) -> list[AddressRow]:
 
 def _as_one(rows: Sequence[AddressRow]) -> AddressRow:
     """Return a row for several; "…" stands for values that differ."""
-    row = {
-        key: value if all(other[key] == value for other in rows) else "…"
-        for key, value in rows[0].items()
-    }
+    row = dict(rows[0])
+    for key, value in row.items():
+        if any(other[key] != value for other in rows):
+            row[key] = "…"
     row["age_seconds"] = max(other["age_seconds"] for other in rows)
     if len(rows) > 1:
         row["ip"] = f"{rows[0]['ip']} to {rows[-1]['ip']} ({len(rows)})"
@@ -239,15 +260,26 @@ def _as_one(rows: Sequence[AddressRow]) -> AddressRow:
 def address_table(
     keys: Sequence[str], rows: Iterable[AddressRow], columns: int | None
 ) -> Iterator[str]:
+    """Align addresses in a table. `keys`: of the rows, those with a column."""
     heads = [_HEADS.get(key, key.upper()) for key in keys]
     cells = [[_cell(key, row[key]) for key in keys] for row in rows]
     return table(heads, cells, columns)
 
 
 def _cell(key: str, value: Any) -> str:
-    if key == "age_seconds":  # negative: the clock was set, as the reason says
-        return "" if value is None or value < 0 else format_age(timedelta(seconds=value))
+    if key == "age_seconds":
+        return age_cell(value)
     return value or ("-" if key == "pod" else "")
+
+
+def bounded_age(seconds: float) -> str:
+    """Write an age that another process claims, which can be any: from 0 to a year."""
+    return format_age(timedelta(seconds=min(max(seconds, 0), _YEAR)))
+
+
+def age_cell(seconds: float | None) -> str:
+    """Return an age; empty if it is unknown, or negative: the clock was set, as the reason says."""
+    return "" if seconds is None or seconds < 0 else format_age(timedelta(seconds=seconds))
 
 
 def name_lines(rows: Iterable[AddressRow]) -> str:

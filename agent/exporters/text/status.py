@@ -1,12 +1,13 @@
 """The status of a node as text, for people; and in one line, for a log."""
 
 from collections.abc import Iterator
-from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
+from agent.exporters.json import Document
 from agent.exporters.json.status import NodeState
 from agent.exporters.text.layout import (
     as_text,
+    bounded_age,
     command_list,
     explain_commands,
     fill,
@@ -14,10 +15,8 @@ from agent.exporters.text.layout import (
     grid,
     section,
 )
-from agent.model.text import format_age, format_number
+from agent.model.text import format_number
 
-_YEAR: Final = 365 * 86400
-"""Seconds. What calls itself a daemon may answer any age."""
 _NO_STATUS: Final = "No status: {why}; 'nodeleak scan' checks this node without a daemon"
 _READ_ONLY: Final = (
     "Releases: off here (read-only). 'nodeleak clean' says how to release leaked addresses."
@@ -30,10 +29,12 @@ _POSSIBLE: Final = {
 
 
 @as_text
-def status_line(document: dict[str, Any]) -> Iterator[str]:
+def status_line(document: Document) -> Iterator[str]:
+    """Write `nodeleak.status/v1` on one line: time, node, state, headline, what is unavailable."""
     if document["state"] == NodeState.NO_REPORT:
         yield _NO_STATUS.format(why=document["why"])
         return
+
     unavailable = dict.fromkeys(source["source"] for source in document["unavailable"])
     missing = f" (unavailable: {', '.join(unavailable)})" if unavailable else ""
     node = f"{document['report']['taken_at']} {document['node']} {document['state']}"
@@ -41,11 +42,13 @@ def status_line(document: dict[str, Any]) -> Iterator[str]:
 
 
 @as_text
-def status_table(document: dict[str, Any], columns: int | None = None) -> Iterator[str]:
+def status_table(document: Document, columns: int | None) -> Iterator[str]:
+    """Write `nodeleak.status/v1`, which is untrusted and well formed."""
     if document["state"] == NodeState.NO_REPORT:
-        yield from fill(_NO_STATUS.format(why=document["why"]), columns, rest="  ")
+        yield from fill(_NO_STATUS.format(why=document["why"]), columns)
         return
     yield from _head(document, columns)
+
     if document["networks"]:
         keys = ("usable", "free", "leaked", "unknown")
         rows = (
@@ -54,6 +57,7 @@ def status_table(document: dict[str, Any], columns: int | None = None) -> Iterat
         )
         yield ""
         yield from grid([["NETWORK", *map(str.upper, keys)], *rows])
+
     if document["findings"]:
         rows = (
             [row["detector"], row["severity"], format_number(row["count"]), row["oldest"]]
@@ -61,11 +65,14 @@ def status_table(document: dict[str, Any], columns: int | None = None) -> Iterat
         )
         yield ""
         yield from grid([["FINDING", "SEVERITY", "COUNT", "OLDEST SINCE"], *rows])
+
     texts = (f"{source['source']}: {source['why']}" for source in document["unavailable"])
     missing = fill_each(texts, columns)
     yield from section(missing, "Unavailable (nothing is concluded from these sources):")
+
     yield ""
     yield from _cleanup(document["cleanup"], columns)
+
     # People copy these lines, and any process could have written the document.
     words = (finding["detector"] for finding in document["findings"])
     commands = explain_commands(word for word in words if word.isidentifier())
@@ -73,31 +80,36 @@ def status_table(document: dict[str, Any], columns: int | None = None) -> Iterat
     yield from command_list("For more:", ["nodeleak scan", *commands], indent="")
 
 
-def _head(document: dict[str, Any], columns: int | None) -> Iterator[str]:
+def _head(document: Document, columns: int | None) -> Iterator[str]:
     report = document["report"]
     age = _duration(report["age_seconds"])
     when = f"checked {age} ago (every {_duration(report['interval_seconds'])})"
     yield f"Node {document['node']}, {when}, nodeleak {document['version']}"
     if document["state"] == NodeState.STALLED:
         yield f"Stalled: the daemon has stopped checking this node; this report is {age} old"
-    yield from fill(document["headline"], columns, rest="  ")
+    yield from fill(document["headline"], columns)
 
 
 def _duration(seconds: float) -> str:
-    return format_age(timedelta(seconds=min(seconds, _YEAR))) if seconds >= 1 else f"{seconds:.1f}s"
+    return f"{seconds:.1f}s" if seconds < 1 else bounded_age(seconds)
 
 
-def _cleanup(cleanup: dict[str, Any], columns: int | None) -> Iterator[str]:
+def _cleanup(cleanup: Document, columns: int | None) -> Iterator[str]:
+    """Yield whether addresses can be released from here, or why not."""
     networks = ", ".join(cleanup["networks"])
     possible = cleanup["release_possible"]
+    is_off = cleanup["mode"] == "off" and not cleanup["halted"]
     # Without --cleanup-network, as where the agent only observes.
-    if cleanup["mode"] == "off" and not cleanup["halted"] and possible is False and not networks:
-        yield from fill(_READ_ONLY, columns, rest="  ")
+    if is_off and possible is False and not networks:
+        yield from fill(_READ_ONLY, columns)
         return
-    mode = f"Cleanup by the daemon: {cleanup['mode']}."
-    may_be_cleaned = f"{mode} Networks that may be cleaned: {networks or 'none'}."
-    yield from fill(may_be_cleaned, columns, rest="  ")
+
+    text = (
+        f"Cleanup by the daemon: {cleanup['mode']}. "
+        f"Networks that may be cleaned: {networks or 'none'}."
+    )
+    yield from fill(text, columns)
     if cleanup["brake"]:
-        yield from fill(f"Brake: {cleanup['brake']}.", columns, rest="  ")
+        yield from fill(f"Brake: {cleanup['brake']}.", columns)
     yield _POSSIBLE[possible]
     yield from fill_each(cleanup["why_not"], columns)

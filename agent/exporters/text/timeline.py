@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
+from agent.exporters.json import Document
 from agent.exporters.rows import event_time
-from agent.exporters.text.layout import as_text, by_reason, fill, fill_each, section
+from agent.exporters.text.layout import as_text, by_reason, fill, fill_each, fill_labeled, section
 from agent.model.text import format_age, join_names
 
 _MAX_ALIKE: Final = 3
@@ -16,8 +17,10 @@ _MAX_RUN: Final = 12
 
 Hundreds of addresses can leak at once, and hundreds of pods can be rejected.
 """
+
 _SMALL_SKEW: Final = 2
 """Seconds. Latency and rounding; a greater difference is a wrong clock."""
+
 _APPROXIMATE: Final = (
     "~ approximate: when it was first seen, by the API server's clock, or a bound, as the event "
     "says."
@@ -26,70 +29,88 @@ _APPROXIMATE: Final = (
 
 @as_text
 def timeline_table(
-    timeline: dict[str, Any],
+    timeline: Document,
     since: timedelta | None,
     *,
     verbose: bool = False,
     columns: int | None = None,
 ) -> Iterator[str]:
-    """Write the document. `since`: the requested duration; None: everything."""
+    """Write the document `nodeleak.timeline/v1`.
+
+    `since`: the requested duration; None: everything. `verbose`: every event of a long run.
+    """
     events = timeline["events"]
     yield f"Node {timeline['node']}, {timeline['taken_at']}"
     yield ""
+
     if events:
         yield from _table(list(_rows(events, verbose=verbose)), columns)
     else:
         when = "" if since is None else f" in the last {format_age(since)}"
         where = " in the sources that could be read" if timeline["unavailable"] else ""
         yield f"No events{when}{where}."
+
     if not all(event["exact"] for event in events):
-        yield from section(fill(_APPROXIMATE, columns, rest="  "))
+        yield from section(fill(_APPROXIMATE, columns))
+
     skew = timeline["api_skew_seconds"] or 0
     if abs(skew) > _SMALL_SKEW:
-        where = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the node's"
-        text = f"The API server's clock is {where}; its times above are converted."
-        yield from fill(text, columns, rest="  ")
+        where = "ahead of" if skew > 0 else "behind"
+        text = (
+            f"The API server's clock is {abs(skew):.0f} s {where} the node's; its times above are "
+            "converted."
+        )
+        yield from fill(text, columns)
+
     if undated := timeline["undated_rejections"]:
         yield ""
         yield f"Rejected pods without a known time: {undated} (nodeleak scan lists them)."
-    warnings = (f"warning: {warning}" for warning in timeline["warnings"])
-    yield from section(fill_each(warnings, columns, indent=""))
+
+    yield from section(fill_labeled("warning", timeline["warnings"], columns))
     missing = fill_each(by_reason(timeline["unavailable"]), columns)
     yield from section(missing, "Unavailable (events of these sources are missing above):")
 
 
 def _table(rows: Sequence[tuple[str, str]], columns: int | None) -> Iterator[str]:
+    """`rows`: times with texts, which are broken within their column."""
     width = 2 + max(len(time) for time, _ in rows)
     yield f"{' TIME (UTC)':<{width}}EVENT"
     for time, text in rows:
         yield from fill(text, columns, first=f"{time:<{width}}", rest=" " * width)
 
 
-def _rows(events: Sequence[dict[str, Any]], *, verbose: bool) -> Iterator[tuple[str, str]]:
+def _rows(events: Sequence[Document], *, verbose: bool) -> Iterator[tuple[str, str]]:
+    """Yield the time and the text of each event. Of a long run, the last row names the others."""
     for what, same in groupby(events, key=lambda event: event["what"]):
         run = list(same)
         shown, more = (run, []) if verbose else _shortened(run)
         for event in shown:
             yield _marked_time(event), event["text"]
+
         if more:
             subjects = join_names(list(dict.fromkeys(event["subject"] for event in more)))
             text = f"… and {len(more)} more {what} until this time: {subjects} (-v lists each)"
             yield _marked_time(run[-1]), text
 
 
-def _shortened(run: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _shortened(run: Iterable[Document]) -> tuple[list[Document], list[Document]]:
     """Return the events that are printed in full, and those that are only named."""
-    shown: list[dict[str, Any]] = []
-    more: list[dict[str, Any]] = []
+    shown: list[Document] = []
+    more: list[Document] = []
     counts: Counter[str] = Counter()
+
     for event in run:
         # Pods are rejected for different reasons. Leaks differ in their pods alone.
         reason = event["text"].replace(event["subject"], "") if event["what"] == "rejected" else ""
         counts[reason] += 1
-        in_full = counts[reason] <= _MAX_ALIKE and len(shown) < _MAX_RUN
-        (shown if in_full else more).append(event)
+        if counts[reason] <= _MAX_ALIKE and len(shown) < _MAX_RUN:
+            shown.append(event)
+        else:
+            more.append(event)
+
     return shown, more
 
 
-def _marked_time(event: dict[str, Any]) -> str:
-    return f"{' ' if event['exact'] else '~'}{event_time(event)}"
+def _marked_time(event: Document) -> str:
+    mark = " " if event["exact"] else "~"
+    return f"{mark}{event_time(event)}"

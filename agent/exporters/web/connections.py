@@ -25,25 +25,35 @@ from agent.model.bug import Bug, bug_of
 
 MAX_CONNECTIONS: Final = 64
 """Of other machines, at a time. Each costs a thread and at most `REQUEST_BYTES`."""
+
 MAX_PER_CLIENT: Final = 8
 """Of one address. A browser opens six."""
+
 MAX_OF_THIS_MACHINE: Final = 32
 """The kubelet's probe beside whatever else asks here. Other machines cannot take these."""
+
 REQUEST_BYTES: Final = 8192
 """Request line and headers. Prometheus sends less than 1 KiB."""
+
 CONNECTION_SECONDS: Final = 15.0
 """From the connection to the end of the answer: Prometheus waits for at most 10 s by default."""
+
 CLIENT_CERTIFICATE: Final = "nodeleak.client_certificate"
 """In the environ of a request: whether the client has shown a certificate of the client CA."""
+
 PATIENCE: Final = "nodeleak.patience"
 """In the environ of a request: how many seconds the connection may still last."""
+
 _THIS_MACHINE: Final = "this machine"
 _RESTART_SECONDS: Final = 1.0
 """Between a failure of the server's loop and the next loop."""
+
 _ACCEPT_PAUSE_SECONDS: Final = 0.1
 """After a failed accept: the connection waits in the queue, so the next try would come at once."""
+
 _CLOSE_SECONDS: Final = 1.0
 """For the client's part in the end of a TLS connection."""
+
 _FAULT_OF_CLIENT: Final = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EAGAIN, errno.EINTR})
 """Errors of accept for a connection that has ended while it waited."""
 
@@ -95,6 +105,7 @@ class Server(ThreadingMixIn, WSGIServer):
         self._lock = Lock()
         self._open: dict[socket.socket, _Connection] = {}
         """A connection is removed before its descriptor is closed, which another may then get."""
+
         super().__init__((host, port), _Handler)
         self.set_app(application)
 
@@ -138,6 +149,7 @@ class Server(ThreadingMixIn, WSGIServer):
                 self._refused("cannot accept", error)
                 self._closing.wait(_ACCEPT_PAUSE_SECONDS)
             raise
+
         if self._tls is None:
             return connection, address
         try:
@@ -159,6 +171,7 @@ class Server(ThreadingMixIn, WSGIServer):
         except Exception as error:  # noqa: BLE001 (refuses this connection, and nothing else)
             self._bug("connection", error)
             return False
+
         with self._lock:
             taken = Counter(connection.client for connection in self._open.values())
             if client == _THIS_MACHINE:
@@ -171,6 +184,7 @@ class Server(ThreadingMixIn, WSGIServer):
         return has_room
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        """Start the thread of a connection; refuse it if that is impossible."""
         try:
             super().process_request(request, client_address)
         except (RuntimeError, MemoryError) as error:
@@ -178,6 +192,7 @@ class Server(ThreadingMixIn, WSGIServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a connection, and close it whatever happens."""
         try:
             self.finish_request(request, client_address)
             if isinstance(request, ssl.SSLSocket):
@@ -196,6 +211,7 @@ class Server(ThreadingMixIn, WSGIServer):
             self._bug("connection", error)
 
     def shutdown_request(self, request: Any) -> None:
+        """Close a connection, and give its place to another one."""
         with self._lock:
             self._open.pop(request, None)
         with suppress(OSError, ValueError):

@@ -5,15 +5,15 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from datetime import timedelta
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from os.path import commonprefix
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from agent.cleanup.journal import Entry, Journal
 from agent.exporters.advice import advice, description, runbook
+from agent.exporters.json import Document
 from agent.exporters.json.scan import scan_document
 from agent.exporters.json.status import NodeState
 from agent.exporters.range_map import LOOKS, by_severity, network_maps
@@ -26,6 +26,7 @@ from agent.exporters.summary import (
     is_critical,
     state_of,
 )
+from agent.exporters.text.layout import age_cell
 from agent.exporters.timeline import timeline_document
 from agent.model.finding import total
 from agent.model.ranges import IPAddress
@@ -37,28 +38,32 @@ from agent.model.snapshot import (
     SourceDisabled,
     Unavailable,
 )
-from agent.model.text import LONGEST_LIST, count_of, escape, format_age, format_number
+from agent.model.text import LONGEST_LIST, count_of, escape, format_number
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
 MAX_LISTED: Final = 1000
 """Rows of the tables of all networks, of each kind: the page is bounded, `-o json` is not."""
+
 _EVENTS: Final = 60
 _REFRESH_SECONDS: Final = 30
 _FIRST_REFRESH_SECONDS: Final = 3
 """Until there is a report."""
+
 _LETTERS: Final = {mark: look.letter for mark, look in LOOKS.items()} | {
     "in_use": "",
     "unavailable": "",
 }
 """On the squares; these two are a plain and a hatched one."""
+
 _STATUS: Final = {
     NodeState.FINDINGS: "problem",
     NodeState.INCOMPLETE: "incomplete",
     NodeState.WAITING: "unconfirmed",
 }
 """The look, unless something is critical; otherwise a problem that has not lasted, or healthy."""
+
 _STYLE: Final = files("agent.exporters.web").joinpath("templates/page.css").read_text()
 _STYLE_SHA256: Final = b64encode(sha256(_STYLE.encode()).digest()).decode()
 _HEADERS: Final = {
@@ -73,7 +78,10 @@ Releases = tuple["Iterable[Entry] | Unavailable", Iterable[str]]
 
 
 class Page:
+    """The page, with what is the same for every report."""
+
     def __init__(self, links: tuple[str, ...] = (), version: str = "", mode: str = "") -> None:
+        """`links`: the other paths of the port. `mode`: what the agent may do to the node."""
         self._about = {"links": links, "version": version, "mode": mode}
 
     def render(
@@ -89,13 +97,16 @@ class Page:
         if refreshing:
             refresh = _FIRST_REFRESH_SECONDS if report is None else _REFRESH_SECONDS
             headers["Refresh"] = str(refresh)
+
         body = _template().render(view=view, style=_STYLE, refresh=refresh, **self._about)
         return body.encode(), headers
 
 
-def _view(report: Report, releases: Releases, *, alive: bool) -> dict[str, Any]:
+def _view(report: Report, releases: Releases, *, alive: bool) -> Document:
+    """Return what the template shows of a report."""
     document = scan_document(report)
-    pods = report.assessment.snapshot.pods
+    pods = report.snapshot.pods
+
     return {
         "document": document,
         "cleaning": report.cleaning,
@@ -106,10 +117,10 @@ def _view(report: Report, releases: Releases, *, alive: bool) -> dict[str, Any]:
         "details": list(_details(report, alive=alive)),
         "not_evaluated": [gap for gap in report.gaps if not gap.chosen],
         "api_disabled": pods.why if isinstance(pods, NotRequested) else "",
-        "findings": _findings(report, releases[0]),
+        "findings": list(_findings(report, releases[0])),
         "networks": list(_networks(report, document)),
         "most": max(1, MAX_LISTED // max(1, len(report.networks))),
-        "devices": _devices(report.assessment.snapshot),
+        "devices": _devices(report.snapshot),
     }
 
 
@@ -122,15 +133,18 @@ def _status(report: Report, *, alive: bool) -> str:
 
 
 def _details(report: Report, *, alive: bool) -> Iterator[str]:
+    """Yield what stands below the headline: what is missing, and how many addresses are free."""
     if not alive:
         yield "No sync has finished for too long: this page shows old data."
     missing = incomplete(report)
     if missing and (not alive or state_of(report) is not NodeState.INCOMPLETE):
         yield f"Incomplete: {missing}."
-    if sources := list(dict.fromkeys(source.source for source in report.unavailable)):
+
+    if sources := dict.fromkeys(source.source for source in report.unavailable):
         yield f"Unavailable: {', '.join(sources)}."
     if failed := [gap.detector for gap in report.gaps if gap.broken]:
         yield f"Failed checks: {', '.join(failed)}."
+
     yield from map(_free_addresses, report.networks)
 
 
@@ -143,15 +157,15 @@ def _free_addresses(network: NetworkSummary) -> str:
     return f"{network.name}: {format_number(network.free)} of {usable} free."
 
 
-def _findings(report: Report, entries: "Iterable[Entry] | Unavailable") -> list[dict[str, Any]]:
+def _findings(report: Report, entries: "Iterable[Entry] | Unavailable") -> Iterator[Document]:
     """Group the findings by detector; the group with the most urgent finding comes first."""
     journal = Journal() if isinstance(entries, Unavailable) else Journal(tuple(entries))
     release = replace(release_here(os.environ), journal=journal)
-    groups = []
+
     for detector, lines in finding_lines(report).items():
         findings = [each for each in report.findings if each.finding.detector == detector]
         severity = lines[0].severity
-        group = {
+        yield {
             "detector": detector,
             "severity": severity,
             "count": total(findings),
@@ -160,11 +174,10 @@ def _findings(report: Report, entries: "Iterable[Entry] | Unavailable") -> list[
             "do": advice(detector, report, release),
             "runbook": runbook(detector, severity),
         }
-        groups.append(group)
-    return groups
 
 
-def _networks(report: Report, document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _networks(report: Report, document: Document) -> Iterator[Document]:
+    """Add to each network of the document its grids, and the rows that they refer to."""
     for network, network_map in zip(document["networks"], network_maps(report), strict=True):
         rows = {
             row["ip"]: row for row in document["reservations"] if row["network"] == network["name"]
@@ -177,7 +190,7 @@ def _networks(report: Report, document: dict[str, Any]) -> Iterator[dict[str, An
         }
 
 
-def _devices(snapshot: Snapshot) -> dict[str, Any]:
+def _devices(snapshot: Snapshot) -> Document:
     """Return the rows of the table, or why there are none, and whether that is by configuration."""
     try:
         return {"rows": device_rows(snapshot), "why": "", "disabled": False}
@@ -199,15 +212,17 @@ def _template() -> "Template":
         lstrip_blocks=True,
         auto_reload=False,
     )
+
     environment.filters |= {
         "number": format_number,
-        "age": _age,
+        "age": age_cell,
         "code": _code,
         "time": event_time,
         "labels": _row_labels,
         "summary": _summary,
         "by_severity": by_severity,
     }
+
     environment.globals |= {
         "looks": LOOKS,
         "letters": _LETTERS,
@@ -217,6 +232,7 @@ def _template() -> "Template":
         "most_rows": MAX_LISTED,
         "most_events": _EVENTS,
     }
+
     return environment.get_template("page.html")
 
 
@@ -237,17 +253,13 @@ def _code(text: str) -> str:
     return Markup().join(parts)
 
 
-def _age(seconds: float | None) -> str:
-    # negative: the clock was set, as the reason says
-    return "" if seconds is None or seconds < 0 else format_age(timedelta(seconds=seconds))
-
-
 def _summary(counts: Counter[str]) -> str:
+    """Say what is in a cell: one address, or how many of each mark."""
     if counts.total() == 1:
-        return LOOKS[next(iter(counts))].label
-    return ", ".join(
-        f"{format_number(count)} {LOOKS[mark].label}" for mark, count in by_severity(counts)
-    )
+        (mark,) = counts
+        return LOOKS[mark].label
+    labels = (f"{format_number(count)} {LOOKS[mark].label}" for mark, count in by_severity(counts))
+    return ", ".join(labels)
 
 
 def _row_labels(rows: Iterable[IPAddress]) -> list[str]:
@@ -257,4 +269,5 @@ def _row_labels(rows: Iterable[IPAddress]) -> list[str]:
     start = max(common.rfind("."), common.rfind(":"))
     if start < 0:
         return names
-    return [f"{name[start:]}{'' if name[start + 1 :] else '0'}" for name in names]
+    # An IPv6 address that ends with `::` ends with 0.
+    return [name[start:] if name[start + 1 :] else f"{name[start:]}0" for name in names]

@@ -11,10 +11,12 @@ from http import HTTPStatus
 from ipaddress import ip_address
 from threading import Lock
 from time import monotonic  # noqa: TID251 (the age of a report, which is no data)
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from agent.exporters.json import Document
 from agent.exporters.json.scan import scan_document
 from agent.exporters.web.connections import (
     CLIENT_CERTIFICATE,
@@ -24,7 +26,7 @@ from agent.exporters.web.connections import (
     Warn,
     is_loopback,
 )
-from agent.exporters.web.page import Page
+from agent.exporters.web.page import Page, Releases
 from agent.exporters.web.tls import Certificates
 from agent.model.bug import Bug, bug_of
 from agent.model.report import Report
@@ -34,10 +36,14 @@ if TYPE_CHECKING:
     from agent.cleanup.journal import Entry
 
 LINKS: Final = ("/metrics", "/healthz", "/readyz", "/api/v1/report", "/api/v1/status")
+"""What the page links, and what is listed for a path that does not exist."""
+
 PROBES: Final = ("/healthz", "/readyz")
 """The kubelet asks them, and has no client certificate."""
+
 _PRIVATE: Final = ("/", "/api/v1/report", "/api/v1/status")
 """They name pods and addresses: only this machine may read them."""
+
 _JSON: Final = "application/json"
 _HTML: Final = "text/html; charset=utf-8"
 _PLAIN: Final = "text/plain; charset=utf-8"
@@ -47,7 +53,6 @@ _ALWAYS: Final = (
     ("X-Content-Type-Options", "nosniff"),
 )
 _NO_SYNC: Final = "no sync yet"
-StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 
 
 class CleanupFacts(NamedTuple):
@@ -81,7 +86,7 @@ class Documents(NamedTuple):
     """Whether the daemon still syncs."""
     facts: Callable[[Report], CleanupFacts]
     """Called in each sync, by the thread that exports."""
-    status: Callable[[Report, Mapping[str, object], float], dict[str, Any]]
+    status: Callable[[Report, Mapping[str, object], float], Document]
     """Makes `nodeleak.status/v1` of a report, what is said of cleanup, and the age in seconds."""
     page: Page | None
     """None: there is no page."""
@@ -111,6 +116,8 @@ class HttpExporter:
     ) -> None:
         """Listen at once: a port in use fails before anything else starts. Raises OSError."""
         self._last: _Sync | None = None
+        """None: before the first sync."""
+
         self._documents = documents
         self._certificates = transport.certificates
         self._needs_certificate = transport.needs_client_certificate
@@ -118,6 +125,7 @@ class HttpExporter:
         self._metrics = make_wsgi_app(registry)
         self._rendering = {path: Lock() for path in ("/metrics", *_PRIVATE)}
         """Each document once at a time: many clients may not use many times the memory."""
+
         self._server = Server(
             transport.address,
             self._answer,
@@ -126,23 +134,26 @@ class HttpExporter:
             transport.certificates.context if transport.certificates else None,
             transport.connection_seconds,
         )
+
         self.port: int = self._server.server_port
         self.start = self._server.start
         self.close = self._server.close
 
     def export(self, report: Report, seconds: float) -> None:
+        """Answer with this report from now on. `seconds`: how long its sync took."""
         begun = monotonic() - seconds
         self._last = _Sync(report, begun, self._documents.facts(report))
         if self._certificates:  # last, so that a bug in it leaves no report behind
             self._certificates.reload()
 
-    def _answer(self, environ: dict[str, Any], start: StartResponse) -> list[bytes]:
+    def _answer(self, environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
         path = environ["PATH_INFO"]
         try:
             response = self._response(path, environ)
         except Exception as error:  # noqa: BLE001 (a bug ends this answer, and nothing else)
             self._report_bug(bug_of("http", path, error))
             response = _text(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug: the agent's log shows it")
+
         headers = [
             ("Content-Type", response.content_type),
             ("Content-Length", str(len(response.body))),
@@ -152,9 +163,10 @@ class HttpExporter:
         start(f"{response.status.value} {response.status.phrase}", headers)
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [response.body]
 
-    def _response(self, path: str, environ: dict[str, Any]) -> Response:
+    def _response(self, path: str, environ: WSGIEnvironment) -> Response:
         if refusal := self._refusal(path, environ):
             return refusal
+
         match path:
             case "/healthz":
                 # The loop's heartbeat only: a restart repairs neither docker nor the API server.
@@ -170,7 +182,8 @@ class HttpExporter:
             case _:
                 return _not_found()
 
-    def _refusal(self, path: str, environ: dict[str, Any]) -> Response | None:
+    def _refusal(self, path: str, environ: WSGIEnvironment) -> Response | None:
+        """Return why a request is not answered; None: it is."""
         is_here = is_loopback(environ["REMOTE_ADDR"])
         has_certificate = is_here or environ[CLIENT_CERTIFICATE] or path in PROBES
         if self._needs_certificate and not has_certificate:
@@ -179,13 +192,14 @@ class HttpExporter:
             return _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed")
         return self._private(path, environ, is_here=is_here)
 
-    def _private(self, path: str, environ: dict[str, Any], *, is_here: bool) -> Response | None:
+    def _private(self, path: str, environ: WSGIEnvironment, *, is_here: bool) -> Response | None:
         """Refuse other machines, and host names.
 
         Anybody can point a name at this machine (DNS rebinding).
         """
         if path not in _PRIVATE or (path == "/" and self._documents.page is None):
             return None
+
         names = f"the {path.rpartition('/')[2] or 'page'} names pods and addresses"
         if not is_here:
             return _text(HTTPStatus.FORBIDDEN, f"{names}: only this machine may read it")
@@ -194,7 +208,8 @@ class HttpExporter:
             return _text(HTTPStatus.FORBIDDEN, text)
         return None
 
-    def _rendered(self, path: str, environ: dict[str, Any]) -> Response:
+    def _rendered(self, path: str, environ: WSGIEnvironment) -> Response:
+        """Render a document, unless others keep it busy for longer than the connection lasts."""
         with _turn(self._rendering[path], environ[PATIENCE]) as is_mine:
             if not is_mine:
                 return _text(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests wait for this")
@@ -206,7 +221,8 @@ class HttpExporter:
                 case _:
                     return self._json(path)
 
-    def _exposition(self, environ: dict[str, Any]) -> Response:
+    def _exposition(self, environ: WSGIEnvironment) -> Response:
+        """Return the metrics in the format that the client accepts."""
         headers: dict[str, str] = {}
 
         def start(_status: str, sent: list[tuple[str, str]]) -> None:
@@ -221,18 +237,23 @@ class HttpExporter:
     def _view(self, query: str) -> Response:
         assert self._documents.page is not None  # noqa: S101 (else it is not found)
         refreshing = "refresh=off" not in query.split("&")
-        last = self._last  # of one sync, although another may end meanwhile
+        report = None
+        releases: Releases = ((), ())
+        if last := self._last:  # of one sync, although another may end meanwhile
+            report = last.report
+            releases = (last.facts.releases, last.facts.damage)
+
         body, headers = self._documents.page.render(
-            last.report if last else None,
-            (last.facts.releases, last.facts.damage) if last else ((), ()),
-            alive=self._documents.alive(),
-            refreshing=refreshing,
+            report, releases, alive=self._documents.alive(), refreshing=refreshing
         )
         return Response(HTTPStatus.OK, _HTML, body, headers)
 
     def _json(self, path: str) -> Response:
-        if (last := self._last) is None:
+        """Return a document of the last sync."""
+        last = self._last
+        if last is None:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, _NO_SYNC)
+
         if path == "/api/v1/report":
             document = scan_document(last.report)
         else:

@@ -63,6 +63,7 @@ class Certificates:
         state = self._state()
         if state == self._loaded:
             return
+
         try:
             self._context = _load(self._files)
         except (TlsError, OSError, ValueError) as error:
@@ -70,6 +71,7 @@ class Certificates:
                 self._error("tls.reload_failed", why=str(error))
             self._failure = str(error)
             return
+
         self._loaded = state
         self._failure = ""
         self._info("tls.reloaded", certificate=str(self._files.certificate))
@@ -80,6 +82,7 @@ class Certificates:
 
 
 def _identity(path: Path) -> tuple[int, int, int, int] | None:
+    """Return what differs if a path leads to another file; None: to none."""
     try:
         found = path.stat()
     except OSError:
@@ -88,11 +91,13 @@ def _identity(path: Path) -> tuple[int, int, int, int] | None:
 
 
 def _load(files: TlsFiles) -> ssl.SSLContext:
+    """Return a context of these files. Raises TlsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     certificate = _read(files.certificate, TlsFile.CERTIFICATE)
     _read(files.key, TlsFile.KEY)
     _require_certificates(files.certificate, certificate, TlsFile.CERTIFICATE)
+
     try:
         context.load_cert_chain(files.certificate, files.key, password=_refuse_password)
     except ssl.SSLError as error:
@@ -101,6 +106,7 @@ def _load(files: TlsFiles) -> ssl.SSLContext:
         raise TlsError(TlsFile.KEY, cannot_read(files.key, error)) from error
     except ValueError as error:
         raise TlsError(TlsFile.KEY, f"{files.key}: {error}") from error
+
     if files.client_ca:
         authorities = _read(files.client_ca, TlsFile.CLIENT_CA)
         _require_certificates(files.client_ca, authorities, TlsFile.CLIENT_CA)
@@ -111,6 +117,7 @@ def _load(files: TlsFiles) -> ssl.SSLContext:
 
 
 def _read(path: Path, file: TlsFile) -> str:
+    """Return the text of a file. Raises TlsError."""
     try:
         content, _ = read_file(path, follow=True, limit=_MAX_BYTES)
     except OSError as error:
@@ -121,6 +128,7 @@ def _read(path: Path, file: TlsFile) -> str:
 
 
 def _require_certificates(path: Path, text: str, file: TlsFile) -> None:
+    """Raise TlsError if a text has no certificate."""
     scratch = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         scratch.load_verify_locations(cadata=text)
