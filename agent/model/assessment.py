@@ -251,7 +251,7 @@ class Assessment:
                     return pod_range
             raise InsufficientData(f"node: it has no IPv{version} pod CIDR")
         try:
-            return subnet_range(written.subnet, written.first, written.last, written.gateway)
+            return written.parse()
         except ValueError as error:
             raise InsufficientData(f"networks: {error}") from error
 

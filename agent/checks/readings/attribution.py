@@ -16,8 +16,8 @@ from agent.checks.readings.copies import configured_networks
 from agent.checks.waiting_pods import EVENT_AGE, may_wait
 from agent.model.assessment import KUBENET, PRIMARY
 from agent.model.index import SnapshotIndex
-from agent.model.ranges import covers, subnet_range
-from agent.model.runtime import RuntimeNetwork
+from agent.model.ranges import covers
+from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.snapshot import (
     CniResult,
     Known,
@@ -108,10 +108,7 @@ def _networks_of_failed_adds(snapshot: Snapshot) -> frozenset[str]:
 
 def _gives_out(network: RuntimeNetwork, ip: str) -> bool:
     try:
-        sets = tuple(
-            tuple(subnet_range(one.subnet, one.first, one.last, one.gateway) for one in ranges)
-            for ranges in network.ranges
-        )
+        sets = tuple(tuple(map(WrittenRange.parse, ranges)) for ranges in network.ranges)
         return covers(sets, ip)
     except ValueError:  # the node's pod CIDR in place of a subnet, or no address
         return False
