@@ -6,8 +6,8 @@ Such a pod may have no address of host-local: other networks fail in DEL too. Pu
 from collections.abc import Collection
 from typing import NamedTuple
 
-from agent.checks.waiting_pods import EVENT_AGE, overdue_pods, pods_to_list
-from agent.model.snapshot import FAILED_KILL, Pod, SandboxFailure, Snapshot, known_or
+from agent.checks.waiting_pods import is_recent, overdue_pods, pods_to_list
+from agent.model.snapshot import EARLIEST, FAILED_KILL, Pod, SandboxFailure, Snapshot, known_or
 
 
 class FailedKills(NamedTuple):
@@ -45,11 +45,10 @@ def removable(snapshot: Snapshot, told: Collection[str]) -> list[Pod]:
 
 def _recent_failures(snapshot: Snapshot) -> dict[str, SandboxFailure]:
     """Return the last Event of each pod by which the kubelet still fails to remove it."""
-    oldest = snapshot.api_time - EVENT_AGE
-    failures: dict[str, SandboxFailure] = {}
-    for failure in known_or(snapshot.sandbox_failures, ()):
-        if failure.reason == FAILED_KILL and failure.at is not None and failure.at >= oldest:
-            earlier = failures.get(failure.pod)
-            if earlier is None or earlier.at is None or failure.at >= earlier.at:
-                failures[failure.pod] = failure
-    return failures
+    recent = [
+        failure
+        for failure in known_or(snapshot.sandbox_failures, ())
+        if failure.reason == FAILED_KILL and is_recent(failure, snapshot)
+    ]
+    recent.sort(key=lambda failure: failure.at or EARLIEST)
+    return {failure.pod: failure for failure in recent}

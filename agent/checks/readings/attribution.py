@@ -13,7 +13,7 @@ from posixpath import normpath
 from typing import Final, TypeAlias
 
 from agent.checks.readings.copies import configured_networks
-from agent.checks.waiting_pods import EVENT_AGE, may_wait
+from agent.checks.waiting_pods import is_recent, may_wait
 from agent.model.assessment import KUBENET, PRIMARY
 from agent.model.index import SnapshotIndex
 from agent.model.ranges import covers
@@ -95,7 +95,7 @@ def _networks_of_failed_adds(snapshot: Snapshot) -> frozenset[str]:
     names: set[str] = set()
     for failure in known_or(snapshot.sandbox_failures, ()):
         is_add = failure.operation == "add" or failure.exhausted
-        if is_add and failure.at and snapshot.api_time - failure.at <= EVENT_AGE:
+        if is_add and is_recent(failure, snapshot):
             names.add(failure.network)
             first_address = failure.exhausted.partition("-")[0]
             names |= {

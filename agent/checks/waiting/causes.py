@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from agent.checks.waiting_pods import EVENT_AGE, Wait, pods_to_list, unstarted_pods
+from agent.checks.waiting_pods import Wait, is_recent, pods_to_list, unstarted_pods
 from agent.model.finding import WaitCause
 from agent.model.snapshot import (
     CREATION_REASONS,
@@ -72,6 +72,7 @@ def groups(snapshot: Snapshot) -> list[Group]:
     # Where no Events are known, nobody's are missing among them.
     asked = [wait.pod for wait in waits] if events_unread(snapshot) else pods_to_list(snapshot)
     listed = {pod.uid for pod in asked}
+
     found = []
     for key, members in _by_key(waits, failures, listed).items():
         failure = failures.get(members[0].pod.name)
@@ -87,6 +88,7 @@ def groups(snapshot: Snapshot) -> list[Group]:
                 unlisted=len(unlisted),
             )
         )
+
     return sorted(found, key=lambda group: -group.waits[0].age)
 
 
@@ -101,10 +103,12 @@ def _by_key(
             unlisted.append(wait)
         else:
             by_key.setdefault(_key(wait, failures.get(wait.pod.name)), []).append(wait)
+
     of_sandboxes = [key for key in by_key if key[0] not in _NO_SANDBOX_FAILED]
     assumed = of_sandboxes[0] if len(of_sandboxes) == 1 else None
     # What stops pods with a network of their own may be that network.
     stops_hosts = assumed and any(wait.pod.host_network for wait in by_key[assumed])
+
     for wait in unlisted:
         is_other = wait.pod.host_network and not stops_hosts
         key = _key(wait, None) if assumed is None or is_other else assumed
@@ -142,6 +146,7 @@ def _last_failures(snapshot: Snapshot) -> Mapping[str, SandboxFailure]:
     """
     containers = known_or(snapshot.containers, None)
     kept = {container.pod for container in containers or () if container.sandbox}
+
     last: dict[str, SandboxFailure] = {}
     for failure in known_or(snapshot.sandbox_failures, ()):
         is_over = (
@@ -157,8 +162,8 @@ def _last_failures(snapshot: Snapshot) -> Mapping[str, SandboxFailure]:
 def _precedes(failure: SandboxFailure, other: SandboxFailure, snapshot: Snapshot) -> bool:
     if failure.at is None or other.at is None:
         return failure.at is not None
-    oldest = snapshot.api_time - EVENT_AGE
-    if failure.reason != other.reason and min(failure.at, other.at) >= oldest:
+    are_recent = is_recent(failure, snapshot) and is_recent(other, snapshot)
+    if failure.reason != other.reason and are_recent:
         return _RANK[failure.reason] < _RANK[other.reason]
     return failure.at >= other.at
 
@@ -168,6 +173,7 @@ def _key(wait: Wait, failure: SandboxFailure | None) -> tuple[str, ...]:
     if failure is None:
         reason = _WITH_VOLUMES if wait.pod.claims or wait.pod.volumes else _WITHOUT_EVENT
         return (*reason, *_ON_HOST) if wait.pod.host_network else reason
+
     words = failure.exhausted or failure.requested_ip or failure.entry or failure.kind
     return failure.reason, failure.network, failure.plugin, words
 
@@ -181,6 +187,7 @@ def _cause(
             return WaitCause.NETWORK_NOT_READY
         is_late = needs_volumes and unattached_volumes(snapshot)
         return WaitCause.VOLUME_PENDING if is_late else WaitCause.UNEXPLAINED
+
     if failure.reason in VOLUME_REASONS:
         return WaitCause.VOLUME_PENDING
     if failure.reason == NETWORK_NOT_READY or failure.entry in NO_CONFIGURATION:
