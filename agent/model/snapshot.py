@@ -363,6 +363,10 @@ class Pod:
     has_resource_claims: bool = False  # it has claims of DRA
 
     @property
+    def namespace(self) -> str:
+        return self.name.partition("/")[0]
+
+    @property
     def live(self) -> bool:
         """Whether it may still own its addresses."""
         return self.phase not in {"Succeeded", "Failed"}
@@ -570,6 +574,12 @@ class Snapshot:
             return self.taken_at + skew
         except OverflowError:
             return LATEST if skew > timedelta(0) else EARLIEST
+
+    @property
+    def kubelet_version(self) -> str:
+        """The version of this node's kubelet, such as `v1.37.2`; empty: not known."""
+        node = known_or(self.node, None)
+        return node.kubelet if node else ""
 
     def readings(self) -> Iterator[tuple[str, Reading[object]]]:
         """Yield every reading with the name of its source, in the order of `SOURCES`.

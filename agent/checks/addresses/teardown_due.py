@@ -186,5 +186,4 @@ def forgets_checkpoints(snapshot: Snapshot) -> bool:
 
     From 1.36 it lists sandboxes with an empty filter, and cri-dockerd then omits these (0.4.3).
     """
-    node = known_or(snapshot.node, None)
-    return node is not None and (version_numbers(node.kubelet) or ()) >= (1, 36)
+    return (version_numbers(snapshot.kubelet_version) or ()) >= (1, 36)

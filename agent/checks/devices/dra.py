@@ -16,6 +16,7 @@ def dra_resources(view: DeviceView) -> frozenset[str]:
     """
     if isinstance(view.snapshot.pods, Unavailable):
         return frozenset()
+
     by_dra = {resource for resource in view.dropped if _has_driver(resource, view)}
     by_plugins = set[str]()
     for pod in known_or(view.snapshot.pods, ()):
