@@ -576,6 +576,11 @@ class Snapshot:
             return LATEST if skew > timedelta(0) else EARLIEST
 
     @property
+    def network_names(self) -> tuple[str, ...]:
+        """The networks of the kubelet's runtime, as `networks`; none also if that is not known."""
+        return tuple(network.name for network in known_or(self.networks, ()))
+
+    @property
     def kubelet_version(self) -> str:
         """The version of this node's kubelet, such as `v1.37.2`; empty: not known."""
         node = known_or(self.node, None)

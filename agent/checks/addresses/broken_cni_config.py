@@ -91,19 +91,17 @@ def _next_failure(runtime: str, snapshot: Snapshot) -> Iterator[Finding]:
         )
         yield _warning(first.name, message, "repair the file, or move it out of the directory")
     if plugins := node_network.missing_plugins(snapshot):
-        names = ", ".join(plugins)
-        noun, verb = ("plugin", "is") if len(plugins) == 1 else ("plugins", "are")
-        networks = ", ".join(network.name for network in known_or(snapshot.networks, ()))
-        message = (
-            f"{noun} {names} of network {networks} {verb} not installed: every ADD and DEL fails"
-        )
-        yield _finding(f"plugin {names}", message, node_network.INSTALL, snapshot, may_come=True)
+        network = f"network {', '.join(snapshot.network_names)}"
+        message = f"{node_network.not_installed(plugins, network)}: every ADD and DEL fails"
+        subject = f"plugin {', '.join(plugins)}"
+        yield _finding(subject, message, node_network.INSTALL, snapshot, may_come=True)
 
 
 def _no_subnet(snapshot: Snapshot) -> Iterator[Finding]:
     files = known_or(snapshot.cni_files, None)
     if files and files.subnet_env and files.subnet_env.problem:
         require_available(snapshot.networks)
+
     if subnet_env := node_network.missing_subnet_env(snapshot):
         message = f"{subnet_env.path} {subnet_env.problem}: flannel gives no pod an address"
         step = "see why flannel's pod does not run here, and do not write the file by hand"
@@ -112,6 +110,7 @@ def _no_subnet(snapshot: Snapshot) -> Iterator[Finding]:
                 "see why flannel, which is part of k3s, does not start: `journalctl -u 'k3s*' | "
                 "grep -i flannel`; do not write the file by hand"
             )
+
         node = known_or(snapshot.node, None)
         if node is not None and not node.pod_cidrs:
             message += (
@@ -135,8 +134,9 @@ def _finding(
     if is_starting:
         severity = Severity.INFO
         step = "wait a few minutes: the node is new, and its CNI may not be up yet"
-    text = "; ".join(filter(None, [message, waiting]))
-    return Finding(NAME, subject, text, severity=severity, steps=_sentence(step))
+    if waiting:
+        message = f"{message}; {waiting}"
+    return Finding(NAME, subject, message, severity=severity, steps=_sentence(step))
 
 
 def _warning(subject: str, message: str, step: str) -> Finding:

@@ -217,7 +217,7 @@ def _serves_pods(assessment: Assessment, network: str) -> bool:
     if has_cidrs and begin_within(assessment.ranges(network), assessment.pod_ranges):
         return True
     holders = {entry.container_id for entry in assessment.entries(network)}
-    if network not in {each.name for each in known_or(snapshot.networks, ())} or not holders:
+    if network not in snapshot.network_names or not holders:
         return False
     snapshot.containers.known()
     return not holders.isdisjoint(assessment.index.running_sandboxes)

@@ -257,5 +257,5 @@ def _is_replaced(network: str, assessment: Assessment) -> bool:
         created += [sandbox.created for sandbox in sandboxes]
     if not others or not remaining:
         return bool(others)
-    configured = {one.name for one in known_or(assessment.snapshot.networks, ())}
+    configured = assessment.snapshot.network_names
     return bool(configured) and network not in configured and max(remaining) < min(others)

@@ -134,7 +134,7 @@ def _may_have_other_ipam(assessment: Assessment, ranges: Mapping[str, RangeSets]
 
 def _left_pods(assessment: Assessment, network: str) -> str:
     """Name the pods that still have addresses of a network that is configured no more."""
-    configured = {each.name for each in known_or(assessment.snapshot.networks, ())}
+    configured = assessment.snapshot.network_names
     if not configured or network in configured:
         return ""
 
@@ -155,7 +155,7 @@ def _with_other_programs(
     if files is None:
         return
 
-    judged = {*ranges, *(each.name for each in known_or(assessment.snapshot.networks, ()))}
+    judged = {*ranges, *assessment.snapshot.network_names}
     for file in files.files:
         for other in file.networks:
             if other.ipam != "host-local" or other.name in judged:
@@ -193,7 +193,7 @@ def _severity_of_file(
 
 
 def _finding(assessment: Assessment, first: str, second: str, shared: str) -> Finding:
-    configured = {network.name for network in known_or(assessment.snapshot.networks, ())}
+    configured = assessment.snapshot.network_names
     earlier = [name for name in (first, second) if configured and name not in configured]
     primary = all(_is_primary(assessment, name) for name in (first, second))
     message = f"{first} and {second} can both give out {shared}: two pods can get the same address"

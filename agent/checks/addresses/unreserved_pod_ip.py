@@ -19,7 +19,7 @@ from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment
 from agent.model.finding import Finding, Severity
 from agent.model.index import SnapshotIndex
 from agent.model.ranges import covers
-from agent.model.snapshot import Container, InsufficientData, Known, known_or, require_available
+from agent.model.snapshot import Container, InsufficientData, Known, require_available
 
 NAME = "unreserved_pod_ip"
 SEVERITIES: Final = (Severity.CRITICAL,)
@@ -138,8 +138,8 @@ def _network_that_can_give_out(
     ip: str, holders: Sequence[str], assessment: Assessment
 ) -> str | None:
     """Return the network that can give out an address again. `holders`: those that reserve it."""
-    configured = {network.name for network in known_or(assessment.snapshot.networks, ())}
-    if configured.intersection(holders):
+    configured = assessment.snapshot.network_names
+    if not set(holders).isdisjoint(configured):
         return None
     for network in assessment.networks:
         allocates = network in configured or not holders

@@ -319,7 +319,7 @@ def _earlier_network(
     network: _PodNetwork, strangers: Sequence[ClassifiedReservation], assessment: Assessment
 ) -> Iterator[Finding]:
     """Yield a finding for pods with addresses of a network that new pods do not get."""
-    current = ", ".join(each.name for each in known_or(assessment.snapshot.networks, ()))
+    current = ", ".join(assessment.snapshot.network_names)
     cidrs = _pod_cidrs(assessment)
     if not cidrs and current and any(subnet in _SAMPLES for subnet in network.subnets):
         strangers = network.users

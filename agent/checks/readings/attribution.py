@@ -49,6 +49,7 @@ def pod_networks(index: SnapshotIndex) -> Reading[tuple[RuntimeNetwork, ...]]:
     networks = known_or(snapshot.networks, ())
     if not networks or not networks[0].changed_ns or not isinstance(snapshot.cni_results, Known):
         return snapshot.networks
+
     names = {network.name for network in networks}
     reloaded = networks[0].changed_ns / 10**9 + _RELOADED.total_seconds()
     recent = _networks_in_use(names, index, created_after=reloaded)
@@ -80,6 +81,7 @@ def _why_not_first(
             "configuration: it is unknown which of them new pods get (the next pod that starts "
             "shows it; or set --network)"
         )
+
     # The file may be that of the network that a waiting pod is given.
     remedy = "the Events of a pod that waits name the network that it is given"
     if isinstance(snapshot.pods, Known) and not may_wait(snapshot):
@@ -126,6 +128,7 @@ def _networks_in_use(
         for container_id in index.running_sandboxes
         if index.containers[container_id].created > created_after
     }
+
     records: list[CniResult | Reservation] = [*index.reservations]
     results = known_or(index.snapshot.cni_results, ())
     records += [result for result in results if result.network in names]
@@ -197,10 +200,12 @@ def _configured(
         return _not_used(f"network {network.name} uses {network.ipam}")
     if not is_missing(store.reading):
         return store.reading
+
     # A plugin without `ipam` gives libcni a result too, whoever allocates: Cilium, Amazon VPC, OVN.
     plugins = "" if network.ipam else ", ".join(network.plugins)
     if plugins and not any(result.plugin for result in _results(store, index)):
         return _not_used(f"network {store.network} ({plugins}) has no directory of host-local")
+
     if isinstance(index.snapshot.containers, Unavailable) or not store.absent:
         return store.reading
     # If no pod has to have an address yet, host-local may not have made its directory.
@@ -221,6 +226,7 @@ def _not_configured(store: NetworkStore, index: SnapshotIndex) -> _Reservations:
                 and not _pod_lacks_address(store, index)
             )
             return _not_used("its directory does not exist") if skipped else store.reading
+
     # Whoever names a network knows it; but kubenet may be named for a fleet, and missing on nodes.
     if _is_in_use(store, index) or (not store.discovered and not kubenet):
         return store.reading
@@ -237,19 +243,22 @@ def _unnamed(store: NetworkStore, index: SnapshotIndex) -> _Reservations:
         if store.network == KUBENET or (results and all(result.pod for result in results)):
             return store.reading
         return _doubt(store, reason)
+
     if isinstance(snapshot.networks, NotRequested):
         return store.reading if store.network == KUBENET else _not_used(snapshot.networks.why)
     if _is_failing(store, index):
         return store.reading
+
     if first := _skipped_network(store, index):
         reason = (
             f"pods wait, and the runtime skips network {first}, which comes first, if a plugin of "
             "it is not installed"
         )
         return _doubt(store, reason)
-    names = ", ".join(network.name for network in known_or(snapshot.networks, ()))
-    reason = f"the pods of this node get their addresses from network {names}"
-    return _not_used(reason if names else "the kubelet uses no CNI network")
+    if not snapshot.network_names:
+        return _not_used("the kubelet uses no CNI network")
+    names = ", ".join(snapshot.network_names)
+    return _not_used(f"the pods of this node get their addresses from network {names}")
 
 
 def _why_unknown(snapshot: Snapshot) -> str | None:
@@ -268,6 +277,7 @@ def _pod_lacks_address(store: NetworkStore, index: SnapshotIndex) -> bool:
     """Return whether a running sandbox should have an address in a directory that is missing."""
     snapshot = index.snapshot
     host_pods = {pod.name for pod in known_or(snapshot.pods, ()) if pod.host_network}
+
     explained = {reservation.container_id for reservation in index.reservations}
     for result in known_or(snapshot.cni_results, ()):
         if result.network != store.network:
@@ -276,6 +286,7 @@ def _pod_lacks_address(store: NetworkStore, index: SnapshotIndex) -> bool:
     for checkpoint in known_or(snapshot.checkpoints, ()):
         if checkpoint.host_network:
             explained.add(checkpoint.container_id)
+
     return any(
         pod not in host_pods and container_id not in explained
         for container_id, pod in index.running_sandboxes.items()
@@ -290,6 +301,7 @@ def _is_failing(store: NetworkStore, index: SnapshotIndex) -> bool:
         for reservation in known_or(store.reading, ())
         if reservation.container_id not in completed
     ]
+
     setup = _setup_began_ns(index)
     return max(failed, default=0) > setup and may_wait(index.snapshot)
 
@@ -326,6 +338,7 @@ def _is_in_use(store: NetworkStore, index: SnapshotIndex) -> bool:
         return True
     if not _allocated(store, index).isdisjoint(index.running_sandboxes):
         return True
+
     return any(
         result.pod or store.network == KUBENET  # kubenet gives libcni no names of pods
         for result in _results(store, index)
@@ -371,12 +384,14 @@ def _left_over(store: NetworkStore, index: SnapshotIndex) -> LeftOver | None:
         return None
     if _PODMAN.fullmatch(store.network) or _program(store) or may_wait(snapshot):
         return None
+
     container_ids = _container_ids(store)
     times = [reservation.mtime_ns for reservation in known_or(store.reading, ())]
     if not times or max(times) >= _setup_began_ns(index):
         return None
     if not container_ids.isdisjoint(index.containers):
         return None
+
     of_pods = {result.container_id for result in _results(store, index) if result.pod}
     return LeftOver(
         directory=f"{store.data_dir}/{store.network}",
