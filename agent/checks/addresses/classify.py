@@ -47,12 +47,14 @@ def classify(
     """Return the state of every entry. The engine confirms what is `leaked`."""
     if runtime.without_record_order:
         grace = max(grace, UNORDERED_GRACE)
+
     pods = {**memory.pods, **index.pods}
     entries: list[ClassifiedReservation] = []
     for reservation in index.reservations:
         state, reason = _state(reservation, index, runtime.keeps_checkpoints, grace)
         pod = pods.get(reservation.container_id, "")
         entries.append(ClassifiedReservation(reservation, state, reason, pod))
+
     entries = _protect_sandboxes(entries)
     for store in index.snapshot.reservations:
         for entry in store.unrecognized:
@@ -86,10 +88,12 @@ def _recorded(
     if container := index.containers.get(reservation.container_id):
         state = State.IN_USE if container.running else State.NOT_READY
         return state, f"its container is {container.state}"
+
     if keeps_checkpoints:
         index.snapshot.checkpoints.known()
     if reservation.container_id not in index.checkpoints:
         return None
+
     # If a process has the address and no other network's pod explains it, the runtime has lost
     # this container: `_in_use` finds the process.
     if reservation.ip in index.holders and not index.explaining_networks(reservation.ip):
@@ -103,6 +107,7 @@ def _in_use(reservation: Reservation, index: SnapshotIndex) -> StateAndReason | 
     snapshot = index.snapshot
     if user := _user_of_namespace(reservation, index):
         return State.UNMANAGED, f"the runtime does not know its container, but {user}"
+
     # Pod status can only prove use. If it is not requested (no credentials), the other evidence
     # decides; if it is unavailable, nothing does.
     require_available(snapshot.pods)
@@ -112,10 +117,12 @@ def _in_use(reservation: Reservation, index: SnapshotIndex) -> StateAndReason | 
     if reservation.container_id:
         # A sandbox is classified whole, and it may be in use in a network that could not be read.
         require_available(*(store.reading for store in snapshot.reservations))
+
     # Whether a sandbox without a record may yet get one depends on the runtime's version.
     require_available(snapshot.runtimes)
     if may_be_of_podman(reservation, index):
         return State.UNKNOWN, _PODMANS
+
     if reservation.network == KUBENET:
         return None  # which gives libcni no names of pods
     for result in index.results.get(reservation.container_id, ()):
@@ -137,6 +144,7 @@ def _user_of_namespace(reservation: Reservation, index: SnapshotIndex) -> str | 
             owner = " and ".join(networks)
             user += f", which {owner} reserves for a container that the runtime has"
         return user
+
     if not container_id:
         return None
     snapshot.cni_results.known()
@@ -144,6 +152,7 @@ def _user_of_namespace(reservation: Reservation, index: SnapshotIndex) -> str | 
         raise InsufficientData(
             f"cni_results: {file} is too large: its network namespace may still be mounted"
         )
+
     if any(result.namespace for result in index.results.get(container_id, ())):
         snapshot.mounted_namespaces.known()
     if path := index.mounted_namespaces.get(container_id):

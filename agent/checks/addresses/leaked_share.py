@@ -28,11 +28,13 @@ def share(assessment: Assessment, network: str) -> float:
     leaked = _sandboxes(entries, {State.LEAKED, State.CANDIDATE})
     if leaked < MIN_SUSPECTS:
         return 0.0
+
     reserved = _sandboxes(entries, set(State) - {State.UNRECOGNIZED})
     only_runtime = isinstance(assessment.snapshot.pods, NotRequested)
     if only_runtime and leaked >= MANY_SUSPECTS and leaked >= reserved * NEARLY_ALL:
         # The range may be far larger than what was ever allocated from it.
         return leaked / reserved
+
     try:
         size = usable(assessment.ranges(network))
     except InsufficientData:
@@ -58,14 +60,17 @@ def doubt(assessment: Assessment, network: str) -> str | None:
         return f"the API server is not asked ({snapshot.pods.why})"
     if not isinstance(snapshot.pods, Known) or not isinstance(snapshot.containers, Known):
         return "the pods or the containers of this node are unavailable"
+
     sandboxes = _running_sandboxes(snapshot)
     if missing := unlisted(snapshot.pods.value, sandboxes, _owners(assessment)):
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         name = assessment.runtime.name
         return f"{name} lists no running sandbox with the address of pod {missing[0]}{others}"
+
     witnesses = witnesses_of(assessment, network, sandboxes)
     if witnesses >= MIN_WITNESSES:
         return None
+
     count = "1 running pod" if witnesses == 1 else f"{witnesses or 'no'} running pods"
     confirm = "confirms" if witnesses == 1 else "confirm"
     only = "only " if witnesses else ""

@@ -63,6 +63,7 @@ def _evidence(
     if (pending := assessment.memory.get(reservation).pending_since) is not None:
         lasted = min(snapshot.uptime - pending.uptime, trying)
         yield Due(Evidence.SEEN, pending.wall, lasted)
+
     dated = {
         Evidence.POD_DELETED: _should_be_gone(reservation, entry, assessment.index),
         Evidence.REPLACED: _replaced_at(reservation, entry, assessment.index),
@@ -93,6 +94,7 @@ def running_for(assessment: Assessment) -> timedelta:
     processes = known_or(snapshot.processes, None)
     if processes is None:
         return snapshot.uptime
+
     starts = [processes.start_of(name) for name in assessment.runtime.names]
     known = [start for start in (processes.booted, processes.kubelet, *starts) if start]
     return snapshot.taken_at - max(known)
@@ -131,6 +133,7 @@ def _replaced_at(
     processes = known_or(index.snapshot.processes, None)
     if entry.state is State.IN_USE or processes is None or processes.kubelet is None:
         return None
+
     old = index.containers.get(entry.container_id)
     created = old.created if old else reservation.mtime.timestamp()
     newer = [
@@ -139,6 +142,7 @@ def _replaced_at(
         if _is_of_the_pod(container, old, entry, index)
         and created < container.created <= index.snapshot.taken_at.timestamp()
     ]
+
     if not newer:
         return None
     return max(processes.kubelet, datetime.fromtimestamp(min(newer), UTC))
@@ -164,6 +168,7 @@ def _power_cut(entry: ClassifiedReservation, index: SnapshotIndex) -> datetime |
     container = index.containers.get(entry.container_id)
     if processes is None or container is None or container.running:
         return None
+
     damaged = any(sandbox == container.id for _, sandbox in index.damaged_results)
     is_older = container.created < int(processes.booted.timestamp())
     return processes.booted if damaged and is_older else None
