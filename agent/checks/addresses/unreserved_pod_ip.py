@@ -43,6 +43,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
     if not isinstance(snapshot.pods, Known):
         yield from _without_pods(assessment)
+
     networks = assessment.networks
     pods = assessment.networked_pods
     reserved = {
@@ -50,6 +51,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         for network in networks
     }
     elsewhere = _pods_of_other_networks(assessment)
+
     for pod, ip in pods:
         if pod.deleting or pod.name in elsewhere:
             continue
@@ -69,6 +71,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             pod=pod.name,
             identity=(pod.uid,),
         )
+
     if len(networks) > 1:
         require_available(snapshot.networks)  # which of them gives out addresses now?
 
@@ -80,10 +83,10 @@ def _without_pods(assessment: Assessment) -> Iterator[Finding]:
     starts them again: then nothing is certain.
     """
     ended = assessment.index.ended
-    unreserved = list(_unreserved(assessment))
-    for container, network in sorted(
-        unreserved, key=lambda pair: ended.get(pair[0].pod_uid, False)
-    ):
+    running_first = sorted(
+        _unreserved(assessment), key=lambda pair: ended.get(pair[0].pod_uid, False)
+    )
+    for container, network in running_first:
         sandbox = f"sandbox {container.id[:12]}"
         if ended.get(container.pod_uid):
             raise InsufficientData(
@@ -112,12 +115,14 @@ def _unreserved(assessment: Assessment) -> Iterator[tuple[Container, str]]:
     index = assessment.index
     snapshot.containers.known()
     snapshot.cni_results.known()
+
     reserved = {
         entry.container_id
         for network in assessment.networks
         for entry in assessment.entries(network)
         if entry.ifname in PRIMARY
     }
+
     created_before = snapshot.taken_at.timestamp() - LONGEST_ADD.total_seconds()
     for container_id in index.running_sandboxes:
         container = index.containers[container_id]

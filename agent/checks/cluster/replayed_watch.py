@@ -105,11 +105,13 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     for watch in watches:
         if watch.evidence not in _SHOWN or snapshot.uptime - watch.last_uptime > LASTS:
             continue
+
         shown = _SHOWN[watch.evidence].format(watch.version, watch.before)
         server = f" ({watch.server_version})" if watch.server_version else ""
         times = f"at {format_time(watch.last)}"
         if watch.count != 1:
             times = f"{watch.count} times since {format_time(watch.first)}, last {times}"
+
         effect = "clients that adopt this version process old events again and delete live objects"
         if is_since(watch.server_version, _FIXED):
             effect += _ALTHOUGH_FIXED
@@ -121,6 +123,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             since=watch.first,
             kinds=(_REPLAYED,),
         )
+
     # Without events there is no evidence, so the absence of a finding means nothing.
     require_available(snapshot.pods, snapshot.node)
 
@@ -135,10 +138,12 @@ def _find_restore(snapshot: Snapshot, watches: Iterable[Watch]) -> Iterator[Find
     ]
     if not resets:
         return
+
     noticed = max(watch.last for watch in resets)
     processes = known_or(snapshot.processes, None)
     if processes is not None and processes.kubelet is not None and processes.kubelet > noticed:
         return
+
     went = join_names([f"{one.resource} from {one.before} to {one.version}" for one in resets])
     yield Finding(
         NAME,

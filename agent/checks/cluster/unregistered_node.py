@@ -183,6 +183,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     if node is None:
         yield from _find_deleted(snapshot, registration)
         return
+
     for taint in node.taints:
         if taint.key in _MARKED:
             since = "" if taint.at is None else f", since {format_time(taint.at)}"
@@ -194,6 +195,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
                 since=taint.at,
                 kinds=(_SCALE_DOWN,),
             )
+
     yield from _find_changed_id(node, registration, snapshot.taken_at)
     yield from _find_missing_id(node, registration, snapshot)
     yield from _find_wrong_id(node, registration, snapshot)
@@ -252,8 +254,7 @@ class _Deletion(NamedTuple):
 
     @property
     def message(self) -> str:
-        first, *others = self.details
-        joined = "; ".join([first, *others, self.remedy])
+        joined = "; ".join([*self.details, self.remedy])
         return f"{self.lead}{'; ' if self.severity is Severity.INFO else ': '}{joined}"
 
 
@@ -320,10 +321,12 @@ def _find_missing_id(
         return
     if node.created is None:
         raise InsufficientData("node: it has no creationTimestamp")
+
     age = snapshot.api_time - node.created  # the server sets creationTimestamp
     deadlines = Deadlines(registration.provision_time)
     if age < deadlines.warning:
         return
+
     reason = _reason_to_need_id(node, registration, snapshot)
     if reason is None:
         return
@@ -384,6 +387,7 @@ def _reason_to_need_id(node: Node, registration: Registration, snapshot: Snapsho
         return "--provider-id=required"
     if evidence := evidence_of_cloud(registration, node.taints):
         return evidence
+
     nodes = snapshot.autoscaler.known()
     if not nodes.others_with_id:
         return None
@@ -397,6 +401,7 @@ def _find_wrong_id(node: Node, registration: Registration, snapshot: Snapshot) -
     age = snapshot.api_time - node.created
     if not deadlines.concern(age):
         return
+
     doubt = doubt_of_id(node, deadlines, snapshot)
     if doubt is not None:
         yield Finding(
@@ -410,6 +415,7 @@ def _find_wrong_id(node: Node, registration: Registration, snapshot: Snapshot) -
             since=node.created,
             identity=(doubt.severity.value,),
         )
+
     reading = snapshot.autoscaler
     if doubt is not None and isinstance(reading, NotRequested):
         reason = f"whether a cluster-autoscaler knows {node.provider_id}: {reading.why}"
@@ -424,6 +430,7 @@ def _find_changed_id(node: Node, registration: Registration, now: datetime) -> I
         return
     if not last.earlier_id or not node.provider_id or now - last.changed >= REPORTED_FOR:
         return
+
     effect = (
         "with a wrong ID, the cloud's controllers may delete the Node, and a cluster-autoscaler "
         "the instance"
