@@ -294,9 +294,11 @@ def _parse_entry(content: bytes) -> Entry:
         document["outcome"] = Verdict.IN_DOUBT
     if isinstance(files := document.get("files"), list):
         document["files"] = [_with_content(file) for file in files]
+
     on_disk = {field.name: _ON_DISK.get(field.name, field.name) for field in fields(Entry)}
     tree = {name: document[key] for name, key in on_disk.items() if key in document}
     entry = build(Entry, tree, "entry")
+
     try:
         entry.container_id.encode()  # as it is compared with the files of host-local
     except ValueError as error:
@@ -323,11 +325,13 @@ def _require_possible(image: FileImage) -> None:
         os.fsencode(path)
     except ValueError as error:
         raise Damaged(f"{path!r}: {error}") from error
+
     parts = (image.network, image.name)
     leads_away = any("/" in part or part in {"", ".", ".."} for part in parts)
     leads_away |= ".." in image.data_dir.split("/") or "\0" in path
     if leads_away or (image.data_dir and not image.data_dir.startswith("/")):
         raise Damaged(f"{path!r} is not a file of a network")
+
     is_possible = (
         image.mode in _MODES
         and image.uid in _OWNERS

@@ -106,8 +106,10 @@ def release(
         return Outcome(request, lost.verdict, why=str(lost))
     except (SourceError, OSError) as error:
         return Outcome(request, Verdict.FAILED, why=describe_error(error))
+
     results = [probed[leak.key] for leak in request.reservations]
     evidence += [result.why for result in results if result.conclusive]
+
     entry = new_entry(request, images, actor, at)
     try:
         # Not under the locks: a disk can be slow, and every ADD on the node would wait for it.
@@ -125,6 +127,7 @@ def _read_if_unchanged(
     image = networks[reservation.directory].read(reservation.ip)
     if image is None:
         raise RaceLost(Verdict.GONE, f"{reservation.ip} was released by another process")
+
     expected = (reservation.inode, reservation.size, reservation.mtime_ns)
     names = (reservation.container_id, reservation.ifname)
     expected_words = [name.encode() for name in names if name]
@@ -163,6 +166,7 @@ def _remove_under_locks(
             "the next cleanup or restore recovers it"
         )
         return Outcome(request, Verdict.FAILED, why=why, entry=entry.name)
+
     if verdict is Verdict.RELEASED:
         why = files.unlink_cached(entry)
     ended_at = entry.at + timedelta(seconds=files.clock() - start)
@@ -190,6 +194,7 @@ def _compare_and_unlink(
             return Verdict.GONE, f"{image.name} was released by another process"
         if current != image:
             return Verdict.CHANGED, f"{image.name} is not the file that was journaled"
+
     removed: list[FileImage] = []
     try:
         for image in images:
@@ -200,6 +205,7 @@ def _compare_and_unlink(
         for image in removed:
             networks[image.directory].link(image)
         return Verdict.FAILED, describe_error(error)
+
     if not removed:
         return Verdict.GONE, "released by a process that does not take the lock"
     return Verdict.RELEASED, ""
@@ -502,6 +508,7 @@ def _new_file(directory: int) -> tuple[int, str | None]:
     except OSError as error:
         if error.errno not in {errno.EOPNOTSUPP, errno.EISDIR}:
             raise
+
     # One left by a killed agent may be a second name of a reservation: unlink it, and never write
     # to it.
     with suppress(FileNotFoundError):
