@@ -89,8 +89,7 @@ def _has_network(pod: Pod, index: SnapshotIndex) -> bool:
     has_docker = any(runtime.name == DOCKER for runtime in known_or(index.snapshot.runtimes, ()))
     now = index.snapshot.taken_at.timestamp()
 
-    for container_id in index.running_sandboxes:
-        sandbox = index.containers[container_id]
+    for sandbox in index.running_sandboxes.values():
         is_new = has_docker and now - sandbox.created < _DOCKER_SETUP.total_seconds()
         if sandbox.pod_uid == pod.uid and (pod.host_network or not is_new):
             return True

@@ -48,10 +48,10 @@ class SnapshotIndex:
         )
 
     @cached_property
-    def running_sandboxes(self) -> Mapping[str, str]:
-        """Their pods, by container ID."""
+    def running_sandboxes(self) -> Mapping[str, Container]:
+        """By container ID."""
         return {
-            container.id: container.pod
+            container.id: container
             for container in self.containers.values()
             if container.sandbox and container.running
         }
@@ -82,6 +82,11 @@ class SnapshotIndex:
         for result in known_or(self.snapshot.cni_results, ()):
             results[result.container_id].append(result)
         return dict(results)
+
+    def primary_networks(self, container_id: str) -> set[str]:
+        """Return the networks of a sandbox's `eth0`, according to libcni's cache."""
+        results = self.results.get(container_id, ())
+        return {result.network for result in results if result.ifname == "eth0"}
 
     @cached_property
     def cached_networks(self) -> Mapping[str, set[str]]:

@@ -180,7 +180,7 @@ def is_secondary(assessment: Assessment, network: str) -> bool:
 
 def _pods_without_sandbox(assessment: Assessment) -> Iterator[Pod]:
     """Yield the pods that need a sandbox, if only for a moment; raises InsufficientData."""
-    running = frozenset(assessment.index.running_sandboxes.values())
+    running = {sandbox.pod for sandbox in assessment.index.running_sandboxes.values()}
     for pod in assessment.snapshot.pods.known():
         if pod.networked and not pod.deleting and (not pod.ips or pod.name not in running):
             yield pod

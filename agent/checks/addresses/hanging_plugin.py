@@ -176,11 +176,9 @@ def _no_pod_starts(oldest: PluginProcess, assessment: Assessment) -> bool:
 
 def _with_network(assessment: Assessment) -> Iterator[datetime]:
     """Yield when each running sandbox of a pod with an address of its own was created."""
-    index = assessment.index
     with_address = {
         pod.uid for pod in known_or(assessment.snapshot.pods, ()) if pod.networked and pod.ips
     }
-    for container_id in index.running_sandboxes:
-        container = index.containers[container_id]
-        if container.pod_uid in with_address:
-            yield datetime.fromtimestamp(container.created, UTC)
+    for sandbox in assessment.index.running_sandboxes.values():
+        if sandbox.pod_uid in with_address:
+            yield datetime.fromtimestamp(sandbox.created, UTC)

@@ -106,10 +106,8 @@ def _addresses_of_other_ipam(assessment: Assessment) -> Iterator[tuple[_PodOfNet
         return
 
     networks: defaultdict[str, set[str]] = defaultdict(set)
-    for container_id, pod_name in assessment.index.running_sandboxes.items():
-        for result in assessment.index.results.get(container_id, ()):
-            if result.ifname == "eth0":
-                networks[pod_name].add(result.network)
+    for sandbox in assessment.index.running_sandboxes.values():
+        networks[sandbox.pod] |= assessment.index.primary_networks(sandbox.id)
 
     for pod, ip in pods:
         others = networks[pod.name]

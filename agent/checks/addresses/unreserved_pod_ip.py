@@ -17,7 +17,6 @@ from typing import Final
 from agent.checks.detector import Advice, Noun, Step
 from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment
 from agent.model.finding import Finding, Severity
-from agent.model.index import SnapshotIndex
 from agent.model.ranges import covers
 from agent.model.snapshot import Container, InsufficientData, Known, require_available
 
@@ -124,19 +123,12 @@ def _unreserved(assessment: Assessment) -> Iterator[tuple[Container, str]]:
     }
 
     created_before = snapshot.taken_at.timestamp() - LONGEST_ADD.total_seconds()
-    for container_id in index.running_sandboxes:
-        container = index.containers[container_id]
-        if container_id in reserved or container.created > created_before:
+    for sandbox in index.running_sandboxes.values():
+        if sandbox.id in reserved or sandbox.created > created_before:
             continue
-        networks = _primary_networks(index, container_id)
+        networks = index.primary_networks(sandbox.id)
         if networks and networks.issubset(assessment.networks):
-            yield container, min(networks)
-
-
-def _primary_networks(index: SnapshotIndex, container_id: str) -> set[str]:
-    """Return the networks of a sandbox's `eth0`, according to libcni's cache."""
-    results = index.results.get(container_id, ())
-    return {result.network for result in results if result.ifname == "eth0"}
+            yield sandbox, min(networks)
 
 
 def _network_that_can_give_out(
@@ -157,7 +149,7 @@ def _pods_of_other_networks(assessment: Assessment) -> set[str]:
     """Return the pods with an address of a network that is not checked, by libcni's cache."""
     checked: set[str] = set()
     unchecked: set[str] = set()
-    for container_id, pod in assessment.index.running_sandboxes.items():
-        for network in _primary_networks(assessment.index, container_id):
-            (checked if network in assessment.networks else unchecked).add(pod)
+    for sandbox in assessment.index.running_sandboxes.values():
+        for network in assessment.index.primary_networks(sandbox.id):
+            (checked if network in assessment.networks else unchecked).add(sandbox.pod)
     return unchecked - checked

@@ -321,7 +321,6 @@ def _find_missing_id(
         return
     if node.created is None:
         raise InsufficientData("node: it has no creationTimestamp")
-
     age = snapshot.api_time - node.created  # the server sets creationTimestamp
     deadlines = Deadlines(registration.provision_time)
     if age < deadlines.warning:

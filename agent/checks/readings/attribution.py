@@ -124,9 +124,9 @@ def _networks_in_use(
     Reservations show it, and for the networks `names` libcni's results too.
     """
     sandboxes = {
-        container_id
-        for container_id in index.running_sandboxes
-        if index.containers[container_id].created > created_after
+        sandbox.id
+        for sandbox in index.running_sandboxes.values()
+        if sandbox.created > created_after
     }
 
     records: list[CniResult | Reservation] = [*index.reservations]
@@ -288,8 +288,8 @@ def _pod_lacks_address(store: NetworkStore, index: SnapshotIndex) -> bool:
             explained.add(checkpoint.container_id)
 
     return any(
-        pod not in host_pods and container_id not in explained
-        for container_id, pod in index.running_sandboxes.items()
+        sandbox.pod not in host_pods and sandbox.id not in explained
+        for sandbox in index.running_sandboxes.values()
     )
 
 
@@ -404,7 +404,7 @@ def _left_over(store: NetworkStore, index: SnapshotIndex) -> LeftOver | None:
 
 def _setup_began_ns(index: SnapshotIndex) -> int:
     """Return the time before which nothing of this setup was made, in nanoseconds; 0: unknown."""
-    created = [index.containers[container_id].created for container_id in index.running_sandboxes]
+    created = [sandbox.created for sandbox in index.running_sandboxes.values()]
     processes = known_or(index.snapshot.processes, None)
     booted = int(processes.booted.timestamp()) if processes else 0
     return max(min(created, default=0), booted) * 10**9

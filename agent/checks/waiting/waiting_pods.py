@@ -260,13 +260,11 @@ def _last_start(assessment: Assessment) -> timedelta:
     """Return how long ago a pod with a network of its own has started, as far as is known."""
     snapshot = assessment.snapshot
     on_host = {pod.uid for pod in known_or(snapshot.pods, ()) if pod.host_network}
-    containers = assessment.index.containers
     created = [
-        containers[container_id].created
-        for container_id in assessment.index.running_sandboxes
-        if containers[container_id].pod_uid not in on_host
+        sandbox.created
+        for sandbox in assessment.index.running_sandboxes.values()
+        if sandbox.pod_uid not in on_host
     ]
-
     return timedelta(seconds=snapshot.taken_at.timestamp() - max(created, default=0))
 
 
