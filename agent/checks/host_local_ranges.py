@@ -80,6 +80,7 @@ def _sets_refusal(sets: Sequence[Sequence[WrittenRange]]) -> str | None:
 
 
 def _range_refusal(written: WrittenRange) -> str | None:
+    """Return why host-local refuses a range by itself; None: it does not."""
     subnet = subnet_of(written)
     if subnet is None:
         return f"{written.subnet} is not a subnet"

@@ -53,6 +53,7 @@ def why_no_network(snapshot: Snapshot) -> NoNetwork | None:
 
 
 def _has_no_network(snapshot: Snapshot, runtime: str) -> bool:
+    """Return whether the runtime says so; of docker, which does not, whether files show it."""
     status = known_or(snapshot.runtime_status, None)
     if status is not None and status.network_ready is not None:
         loaded_none = runtime == CONTAINERD and snapshot.networks == Known(())

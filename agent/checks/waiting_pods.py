@@ -86,6 +86,7 @@ def _waiting_time(pod: Pod, snapshot: Snapshot) -> timedelta:
 
 
 def _has_network(pod: Pod, index: SnapshotIndex) -> bool:
+    """Return whether the pod has a sandbox whose network is certainly set up."""
     has_docker = any(runtime.name == DOCKER for runtime in known_or(index.snapshot.runtimes, ()))
     now = index.snapshot.taken_at.timestamp()
 

@@ -279,6 +279,7 @@ def release_requests(
 
 
 def _refusals(request: ReleaseRequest, context: GuardContext) -> Iterator[Refusal]:
+    """Yield what each guard says. One that lacks data, or raises, refuses."""
     for guard in GUARDS:
         try:
             refusal = guard(request, context)

@@ -120,6 +120,7 @@ def _passes(refusal: Refusal) -> bool:
 
 
 def _batch(refused: Sequence[Refused], *, by_name: bool) -> Batch:
+    """Return what one command releases, once the longest wait of its refusals is over."""
     refusals = [refusal for _, each in refused for refusal in each]
     lifted = dict.fromkeys(refusal for refusal in refusals if refusal.wait is None)
     waits = {refusal.wait: refusal.reason for refusal in refusals if refusal.wait is not None}

@@ -210,6 +210,7 @@ class _Probe:
         return self._result is not None
 
     def _read_report(self, report: bytes) -> None:
+        """Read what the kernel reports of a datagram: `sock_extended_err` and who reports it."""
         code, origin, *_ = _ERROR.unpack_from(report)
         if origin not in _ORIGIN_ICMP:
             return

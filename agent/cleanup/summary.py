@@ -35,6 +35,7 @@ def summarize(
     *,
     dry_run: bool,
 ) -> Cleaning:
+    """Return the report of a cleanup. `blockers`: why nothing, or not all, can be released."""
     snapshot = context.snapshot
     report = context.report
 

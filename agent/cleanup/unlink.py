@@ -299,6 +299,7 @@ class NodeFiles:
     def _try_locks(
         self, directories: Sequence[str]
     ) -> tuple[Mapping[str, LockedNetwork], ExitStack]:
+        """Return the networks with all their locks, and what ends that. Raises LockHeld."""
         with ExitStack() as stack:
             networks = {
                 directory: stack.enter_context(self._locked(directory)) for directory in directories
@@ -384,6 +385,7 @@ class NodeFiles:
     def _each_cached(
         self, entry: Entry, change: Callable[[FileImage, int], None], failed: str
     ) -> Iterator[str]:
+        """Change each result of a release. Yield why one was not: `failed`, and the error."""
         for image in entry.files:
             if image.place == RESERVATION:
                 continue

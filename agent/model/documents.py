@@ -222,6 +222,7 @@ def _address(text: Any, path: str) -> IPv4Address | IPv6Address:
 
 
 def _value(kind: Any, tree: Any, path: str) -> Any:
+    """Read a value of an annotated type; raises Damaged with its path."""
     origin = get_origin(kind)
     arguments = get_args(kind)
     if NoneType in arguments:

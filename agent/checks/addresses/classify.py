@@ -68,6 +68,7 @@ def classify(
 def _state(
     reservation: Reservation, index: SnapshotIndex, keeps_checkpoints: bool, grace: timedelta
 ) -> StateAndReason:
+    """Return the state of a reservation. Records come first, then whoever uses the address."""
     try:
         return (
             _recorded(reservation, index, keeps_checkpoints)
@@ -161,6 +162,7 @@ def _user_of_namespace(reservation: Reservation, index: SnapshotIndex) -> str | 
 
 
 def _without_owner(reservation: Reservation, now: datetime, grace: timedelta) -> StateAndReason:
+    """Return the state of what no record, process or pod explains."""
     age = now - reservation.mtime
     if age < -FILE_AHEAD:
         reason = f"its file is {format_age(-age)} newer than this snapshot: the clock was changed"

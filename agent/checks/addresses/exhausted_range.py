@@ -78,6 +78,7 @@ def low_watermark(size: int) -> float:
 
 
 def _in_network(assessment: Assessment, network: str) -> Finding | None:
+    """Return what is wrong with the range of a network; raises InsufficientData."""
     if not assessment.entries(network) and not _may_have_range(assessment, network):
         return None  # whatever the range is, all of it is free
 

@@ -113,6 +113,7 @@ def retry_leaks(assessment: Assessment) -> Mapping[str, RetryLeak]:
 
 
 def _retry_leak(assessment: Assessment, network: str, started: datetime) -> RetryLeak | None:
+    """Return what a network loses; None: too few addresses to say so."""
     end = _last_try(assessment, network)
     lost = [
         reservation

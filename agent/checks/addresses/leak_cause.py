@@ -56,6 +56,7 @@ class Cause(NamedTuple):
     """The last start that can have been it, or the pod's next sandbox; else the reservation."""
 
     def describe(self, network: str, assessment: Assessment, remark: str = "") -> str:
+        """Return the cause in words. `remark`: said after its time."""
         types = ", ".join(assessment.plugins.get(network, ()))
         return _CAUSES[self.kind].format(
             time=f"{format_time(self.at)}{remark}",
@@ -161,6 +162,7 @@ def _newer_sandboxes(assessment: Assessment) -> dict[Reservation, datetime]:
 
 
 def _generations(times: Iterable[datetime]) -> list[datetime]:
+    """Return the first of each series of times without a gap of more than `_GENERATION`."""
     starts: list[datetime] = []
     before: datetime | None = None
     for at in sorted(set(times)):
@@ -171,6 +173,7 @@ def _generations(times: Iterable[datetime]) -> list[datetime]:
 
 
 def likely_cause(leak: Reservation, assessment: Assessment, evidence: Evidence) -> Cause:
+    """Return what the records show, unless its time contradicts what snapshots saw."""
     cause = _cause_by_records(leak, assessment, evidence)
     newer = evidence.newer.get(leak)
     if cause.kind in RESTARTS and newer is not None and newer < cause.at:
@@ -194,6 +197,7 @@ def began_at(leak: Reservation, cause: Cause, assessment: Assessment) -> datetim
 
 
 def _cause_by_records(leak: Reservation, assessment: Assessment, evidence: Evidence) -> Cause:
+    """Return what the records of the node show. Of restarts, they have only the last one."""
     processes = known_or(assessment.snapshot.processes, None)
     if not leak.container_id:
         return Cause(LeakCause.EMPTY_FILE, leak.mtime)
@@ -217,6 +221,7 @@ def _cause_by_records(leak: Reservation, assessment: Assessment, evidence: Evide
 
 
 def _restart(leak: Reservation, kubelet: datetime | None, runtime: datetime | None) -> Cause:
+    """Return the restart since the file was made; unknown: there was none."""
     # The kubelet first: when only the runtime restarts, the kubelet keeps its checkpoints and
     # retries the teardown.
     if kubelet is not None and kubelet > leak.mtime:

@@ -134,6 +134,7 @@ def _check_sources(assessment: Assessment) -> None:
 
 
 def known_causes(leaks: Iterable[TrackedFinding]) -> dict[ReservationKey, LeakCause]:
+    """Return the causes that are known. `leaks`: findings of this detector."""
     causes: dict[ReservationKey, LeakCause] = {}
     for leak in leaks:
         network, _, ip = leak.finding.subject.rpartition("/")
@@ -177,6 +178,7 @@ def _age(leak: TrackedFinding) -> tuple[object, ...]:
 def _summary(
     leaks: Sequence[Finding], kind: LeakCause, count: str, assessment: Assessment
 ) -> Finding:
+    """Return one finding for leaks of one network and cause. `count`: how many, in words."""
     network = leaks[0].network
     cause = Cause(kind, min(leak.cause_at for leak in leaks if leak.cause_at))
     began = [leak.since for leak in leaks if leak.since]

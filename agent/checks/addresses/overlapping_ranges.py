@@ -191,6 +191,7 @@ def _severity_of_file(
 
 
 def _finding(assessment: Assessment, first: str, second: str, shared: str) -> Finding:
+    """Return the finding about two networks of pods. `shared`: an address of both."""
     configured = assessment.snapshot.network_names
     earlier = [name for name in (first, second) if configured and name not in configured]
     primary = all(_is_primary(assessment, name) for name in (first, second))

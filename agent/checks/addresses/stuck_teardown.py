@@ -138,6 +138,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 
 def _of_addresses(assessment: Assessment) -> Iterator[Finding]:
+    """Yield a finding for each address whose teardown is late. Raises InsufficientData."""
     assessment.require_reservations()
     assessment.snapshot.containers.known()
     if assessment.runtime.keeps_checkpoints:
@@ -177,6 +178,10 @@ def _overdue(pod: Pod, snapshot: Snapshot) -> timedelta:
 def _pods(
     kills: FailedKills, number: int, severity: Severity, snapshot: Snapshot, *, others: int
 ) -> Finding:
+    """Return the finding about pods that the same cause keeps.
+
+    `number`: its place among the causes. `others`: pods whose Events were not listed.
+    """
     failure = kills.failure
     names = [pod.name for pod in kills.pods]
     since = snapshot.taken_at - _overdue(kills.pods[0], snapshot)
@@ -221,6 +226,7 @@ def _told_by(failure: SandboxFailure, snapshot: Snapshot) -> str:
 def _late(
     reservation: Reservation, entry: ClassifiedReservation, due: Due, assessment: Assessment
 ) -> Iterator[Finding]:
+    """Yield a finding if a teardown has been due for too long, or cannot succeed."""
     is_impossible = bool(_damage(entry, assessment)) and _forgives(assessment) is False
     if due.lasted < _LATE and not (is_impossible and _is_old(entry, assessment)):
         return

@@ -58,6 +58,7 @@ def teardown_due(
 def _evidence(
     reservation: Reservation, entry: ClassifiedReservation, assessment: Assessment
 ) -> Iterator[Due]:
+    """Yield all evidence. None of it counts for longer than teardowns have been tried."""
     snapshot = assessment.snapshot
     trying = trying_for(assessment)
     if (pending := assessment.memory.get(reservation).pending_since) is not None:
@@ -164,6 +165,7 @@ def _is_of_the_pod(
 
 
 def _power_cut(entry: ClassifiedReservation, index: SnapshotIndex) -> datetime | None:
+    """Return when the node booted if the sandbox is older, and its cached result damaged."""
     processes = known_or(index.snapshot.processes, None)
     container = index.containers.get(entry.container_id)
     if processes is None or container is None or container.running:

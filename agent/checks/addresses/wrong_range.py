@@ -236,6 +236,7 @@ def _outside(
     strangers: Sequence[ClassifiedReservation],
     assessment: Assessment,
 ) -> Finding:
+    """`strangers`: addresses of running pods that are outside of the pod CIDRs, too."""
     shadowed = _shadowed(network, assessment)
     sample = _sample(outside)
     text = (

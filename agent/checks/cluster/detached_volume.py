@@ -244,6 +244,7 @@ def _may_need(pod: Pod, attachment: Attachment, resolved: Collection[str], *, ex
 def _find_late(
     snapshot: Snapshot, attachment: Attachment, waiting: Mapping[Pod, timedelta], *, exact: bool
 ) -> Iterator[Finding]:
+    """Yield the finding if pods have waited for too long. `waiting`: for how long each has."""
     # If any of several pods may need it, it may be the one that has waited for the shortest time.
     decisive = max if exact else min
     waited = decisive(waiting.values(), default=timedelta(0))

@@ -202,6 +202,10 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 
 def _find_deleted(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
+    """Yield that the Node is gone, and a kubelet runs here.
+
+    Raises InsufficientData if the name of the node may be wrong.
+    """
     name = snapshot.node_name
     evidence = evidence_of_node(registration, name)
     if not evidence:
@@ -394,6 +398,7 @@ def _reason_to_need_id(node: Node, registration: Registration, snapshot: Snapsho
 
 
 def _find_wrong_id(node: Node, registration: Registration, snapshot: Snapshot) -> Iterator[Finding]:
+    """Yield a doubt about the ID while an autoscaler may act on it. Raises InsufficientData."""
     deadlines = Deadlines(registration.provision_time)
     if not node.provider_id or node.created is None or registration.expected is Expected.IGNORED:
         return
@@ -424,6 +429,7 @@ def _find_wrong_id(node: Node, registration: Registration, snapshot: Snapshot) -
 
 
 def _find_changed_id(node: Node, registration: Registration, now: datetime) -> Iterator[Finding]:
+    """Yield that the ID was changed, for as long as that is news."""
     last = registration.last
     if last is None or last.name != node.name or last.uid != node.uid or last.changed is None:
         return

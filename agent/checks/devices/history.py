@@ -67,6 +67,7 @@ def _seen_now(
 
 
 def _kubelet_changes(view: DeviceView) -> Iterator[DeviceTransition]:
+    """Yield a new start of the kubelet, or that its socket is gone."""
     bound = view.plugins.kubelet_socket
     start = view.start
     if bound is None:
@@ -80,6 +81,7 @@ def _kubelet_changes(view: DeviceView) -> Iterator[DeviceTransition]:
 
 
 def _socket_changes(view: DeviceView) -> Iterator[DeviceTransition]:
+    """Yield the sockets of plugins that were bound, or bound anew, or are gone."""
     last = {change.socket: change for change in view.history if change.socket}
     last.pop(KUBELET_SOCKET, None)
 

@@ -92,6 +92,7 @@ def _coincidences(history: Sequence[DeviceTransition]) -> Iterator[Pair]:
 def _together(
     history: Sequence[DeviceTransition], of_socket: TransitionKind, of_resource: TransitionKind
 ) -> Iterator[Pair]:
+    """Yield each resource that changed together with one socket, and with no other resource."""
     for change in history:
         if change.what is not of_resource:
             continue

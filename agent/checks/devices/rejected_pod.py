@@ -173,6 +173,7 @@ def _context(snapshot: Snapshot) -> _Context:
 
 
 def _judge(context: _Context) -> Iterator[Judged]:
+    """Yield the rejected pods in the order of the API server, each with what becomes of it."""
     cases = list(_cases(context))
     by_owner: defaultdict[str, list[Case]] = defaultdict(list)
     for case in cases:

@@ -76,6 +76,7 @@ def explain(view: DeviceView | None, pod: Pod, rejection: Rejection, resource: s
 def _by_records(
     view: DeviceView | None, pod: Pod, rejection: Rejection, resource: str
 ) -> Explanation:
+    """Return the cause by the times of both, or why they prove none."""
     at = rejection.at
     if view is None:
         return unverified("the node's device plugins are unavailable")
@@ -124,6 +125,7 @@ def _by_time(
     at: datetime,
     window: Window,
 ) -> Explanation:
+    """Explain a rejection by the run of the kubelet that it was in."""
     # A kubelet needs more than a second to start: in that second, no earlier kubelet rejected pods.
     run = view.run_before(window.latest)
     if run is None:
@@ -144,6 +146,7 @@ class _Case(Evidence):
     __slots__ = ()
 
     def explain(self) -> Explanation:
+        """Return the cause by what happened before, during and after the rejection."""
         start = self.run.start
         is_of_this_boot = start.boot_id != "" and start.boot_id == self.view.boot_id
         if is_of_this_boot and not self.view.in_this_boot(start.at):
@@ -252,6 +255,7 @@ class _Case(Evidence):
         return Explanation(RejectionCause.UNHEALTHY, evidence)
 
     def _explain_race(self, registration: DeviceTransition | None) -> Explanation:
+        """Explain a rejection before the first registration since the kubelet's start."""
         start = self.run.start
         if not self._was_ever_offered():
             return unverified(
@@ -371,6 +375,7 @@ class _Case(Evidence):
         return Explanation(cause, evidence)
 
     def _explain_while_registered(self) -> Explanation:
+        """Explain a rejection while the resource was registered, as far as is known."""
         refused = self.rejection.refused
         registered = f"{self.resource} was registered"
         if refused is RejectionKind.POD_DEVICES_UNHEALTHY:

@@ -106,6 +106,7 @@ class Evidence:
         return next((socket.made for socket in view.plugins.sockets if socket.name == name), None)
 
     def node_status(self) -> str:
+        """Return what the node's status has of the resource, in parentheses; empty: nothing."""
         node = known_or(self.view.snapshot.node, None)
         for device in node.devices if node else ():
             if device.resource == self.resource:

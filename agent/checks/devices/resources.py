@@ -119,6 +119,7 @@ def _state(resource: str, view: DeviceView) -> ResourceState:
 
 
 def _is_registered(resource: str, view: DeviceView) -> bool | None:
+    """Whether the kubelet knows healthy devices of a resource; None: not known."""
     if view.node_denies(resource):
         return False
 
@@ -143,6 +144,7 @@ def _is_registered(resource: str, view: DeviceView) -> bool | None:
 
 
 def _allocated(resource: str, view: DeviceView) -> int | None:
+    """Count the devices of pods that run, listed or not; None: the pods are not known."""
     if not isinstance(view.snapshot.pods, Known):
         return None
 

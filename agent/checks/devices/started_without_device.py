@@ -61,6 +61,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 
 def _too_early(pod: Pod, started: datetime, resource: str, view: DeviceView) -> Iterator[Finding]:
+    """Yield a finding if the pod certainly started before the resource was registered."""
     if started.year == MAXYEAR:
         return  # no kubelet says so, and to this time nothing can be added
     # A kubelet starts its first pods within its first second; no earlier one does in that second.

@@ -109,6 +109,7 @@ class DeviceView:
 
     @cached_property
     def runs(self) -> tuple[KubeletRun, ...]:
+        """The known starts of the kubelet with what followed each, oldest first."""
         starts = [
             index
             for index, change in enumerate(self.history)

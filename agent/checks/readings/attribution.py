@@ -151,6 +151,7 @@ def attributed(store: NetworkStore, index: SnapshotIndex) -> NetworkStore:
 
 
 def _believed(store: NetworkStore, index: SnapshotIndex) -> _Reservations:
+    """Return the reservations if they are of pods, else why they are not, or may not be."""
     if not _container_ids(store).isdisjoint(index.running_sandboxes):
         return store.reading
     for network in known_or(index.snapshot.networks, ()):
@@ -196,6 +197,7 @@ def _not_used(reason: str) -> NotRequested:
 def _configured(
     store: NetworkStore, network: RuntimeNetwork, index: SnapshotIndex
 ) -> _Reservations:
+    """Return what to believe of a network that the CNI configuration names."""
     if not network.may_use_host_local:
         return _not_used(f"network {network.name} uses {network.ipam}")
     if not is_missing(store.reading):
@@ -213,6 +215,7 @@ def _configured(
 
 
 def _not_configured(store: NetworkStore, index: SnapshotIndex) -> _Reservations:
+    """Return what to believe of a network that the CNI configuration does not name."""
     snapshot = index.snapshot
     kubenet = store.network == KUBENET
     if not isinstance(store.reading, Known):

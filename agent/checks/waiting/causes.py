@@ -181,6 +181,7 @@ def _key(wait: Wait, failure: SandboxFailure | None) -> tuple[str, ...]:
 def _cause(
     failure: SandboxFailure | None, snapshot: Snapshot, *, needs_volumes: bool, on_host: bool
 ) -> WaitCause:
+    """Return what stops pods. `failure`: their last Event; None: none says it."""
     if failure is None:
         status = known_or(snapshot.runtime_status, None)
         if status is not None and status.network_ready is False and not on_host:

@@ -189,6 +189,7 @@ def _refused_range(situation: Situation) -> Iterator[Evidence]:
 
 
 def _bridge(situation: Situation) -> Iterator[Evidence]:
+    """Say which addresses a bridge has, if the message is that they are not the gateway's."""
     if situation.entry != BRIDGE_ADDRESS:
         return
 
@@ -260,6 +261,7 @@ def _network(situation: Situation) -> Iterator[Evidence]:
 
 
 def _files(situation: Situation, *, is_down: bool) -> Iterator[Evidence]:
+    """Say what keeps the runtime from loading a CNI configuration."""
     files = known_or(situation.snapshot.cni_files, None)
     if files is None:
         return
@@ -284,6 +286,7 @@ def _rest(file: CniFile, files: CniFiles) -> str:
 
 
 def _processes(situation: Situation) -> Iterator[Evidence]:
+    """Say that a plugin hangs, or that no kubelet runs."""
     snapshot = situation.snapshot
     processes = known_or(snapshot.processes, None)
     if processes is None:

@@ -94,6 +94,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 
 def _finding(assessment: Assessment, group: Group, number: int, *, starting: bool) -> Finding:
+    """`number`: its place among the groups, by which it is known from snapshot to snapshot."""
     uids = frozenset(wait.pod.uid for wait in group.waits)
     situation = Situation(group.cause, group.failure, assessment, uids, on_host=group.on_host)
     evidence = gather(situation)
@@ -170,6 +171,7 @@ def _is_past(failure: SandboxFailure, snapshot: Snapshot) -> bool:
 
 
 def _speaker(group: Group, failure: SandboxFailure) -> str:
+    """Return who says the message that follows."""
     if group.cause is WaitCause.VOLUME_PENDING:
         return f"for a volume, not for an address; the kubelet says ({failure.reason})"
     network = f" in network {failure.network}" if failure.network else ""
