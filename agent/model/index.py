@@ -83,6 +83,11 @@ class SnapshotIndex:
             results[result.container_id].append(result)
         return dict(results)
 
+    def results_of(self, reservation: Reservation) -> list[CniResult]:
+        """Return libcni's cached results for a reservation's sandbox in its network."""
+        results = self.results.get(reservation.container_id, ())
+        return [result for result in results if result.network == reservation.network]
+
     def primary_networks(self, container_id: str) -> set[str]:
         """Return the networks of a sandbox's `eth0`, according to libcni's cache."""
         results = self.results.get(container_id, ())

@@ -126,8 +126,8 @@ def _in_use(reservation: Reservation, index: SnapshotIndex) -> StateAndReason | 
 
     if reservation.network == KUBENET:
         return None  # which gives libcni no names of pods
-    for result in index.results.get(reservation.container_id, ()):
-        if result.network == reservation.network and result.pod == "":
+    for result in index.results_of(reservation):
+        if result.pod == "":
             reason = "libcni's cache names no pod of its sandbox, which may be another program's"
             return State.UNKNOWN, reason
     return None

@@ -58,10 +58,9 @@ def _cached(reservation: Reservation, index: SnapshotIndex, *, may_lack: bool) -
     """
     ports: list[PortMapping] = []
     tells = False
-    for result in index.results.get(reservation.container_id, ()):
-        if result.network == reservation.network:
-            tells = tells or bool(result.port_mappings or (result.pod and not may_lack))
-            ports += result.port_mappings
+    for result in index.results_of(reservation):
+        tells = tells or bool(result.port_mappings or (result.pod and not may_lack))
+        ports += result.port_mappings
     return tuple(dict.fromkeys(ports)) if tells else None
 
 

@@ -171,18 +171,13 @@ def may_be_of_podman(reservation: Reservation, index: SnapshotIndex) -> bool:
     """
     if not _PODMAN.fullmatch(reservation.network):
         return False
-    names = [(result.pod or "").partition("/") for result in _own_results(reservation, index)]
+    names = [(result.pod or "").partition("/") for result in index.results_of(reservation)]
     return not any(namespace != pod for namespace, _, pod in names)
 
 
 def is_of_podman_or_pod(reservation: Reservation, index: SnapshotIndex) -> bool:
     """Return whether nothing says which of both it is of, although no runtime has its container."""
-    return may_be_of_podman(reservation, index) and not _own_results(reservation, index)
-
-
-def _own_results(reservation: Reservation, index: SnapshotIndex) -> list[CniResult]:
-    results = index.results.get(reservation.container_id, ())
-    return [result for result in results if result.network == reservation.network]
+    return may_be_of_podman(reservation, index) and not index.results_of(reservation)
 
 
 def _doubt(store: NetworkStore, reason: str) -> Unavailable:
