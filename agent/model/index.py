@@ -176,6 +176,7 @@ class SnapshotIndex:
         for container in self.containers.values():
             if container.pod:
                 pods[container.id] = container.pod
+
         return pods
 
 

@@ -50,12 +50,11 @@ def _is_replaced(resource: str, view: DeviceView) -> bool:
     That is if each resource that the vendor offers now registered for the first time after the
     loss. Otherwise the vendor has several plugins, and the new resource may be another plugin's.
     """
-    registrations = [
-        (index, change)
+    own = [
+        index
         for index, change in enumerate(view.history)
-        if change.what is TransitionKind.REGISTERED
+        if change.resource == resource and change.what is TransitionKind.REGISTERED
     ]
-    own = [index for index, change in registrations if change.resource == resource]
     if not own:
         return False
 
@@ -69,8 +68,8 @@ def _is_replaced(resource: str, view: DeviceView) -> bool:
     seen_at = view.history[lost].uptime
     older = {
         change.resource
-        for index, change in registrations
-        if index < lost and change.uptime != seen_at
+        for change in view.history[:lost]
+        if change.what is TransitionKind.REGISTERED and change.uptime != seen_at
     }
 
     vendor = resource.partition("/")[0]

@@ -27,10 +27,10 @@ NO_CONFIGURATION: Final = frozenset({
 RANGE_FULL: Final = "range_full"
 """The entry by which host-local has no free address."""
 NO_ADDRESS: Final = frozenset({RANGE_FULL, "requested_address_taken"})
-_WITHOUT_EVENT: Final = ("no Event",)
-_WITH_VOLUMES: Final = ("no Event, and volumes",)
-_ON_HOST: Final = ("in the node's network",)
-_NO_SANDBOX_FAILED: Final = frozenset({*_WITHOUT_EVENT, *_WITH_VOLUMES, *VOLUME_REASONS})
+_WITHOUT_EVENT: Final = "no Event"
+_WITH_VOLUMES: Final = "no Event, and volumes"
+_ON_HOST: Final = "in the node's network"
+_NO_SANDBOX_FAILED: Final = frozenset({_WITHOUT_EVENT, _WITH_VOLUMES, *VOLUME_REASONS})
 _AFTER_VOLUMES: Final = CREATION_REASONS.index(VOLUME_REASONS[0])
 _OBSTACLES: Final = (
     *CREATION_REASONS[:_AFTER_VOLUMES],
@@ -76,18 +76,13 @@ def groups(snapshot: Snapshot) -> list[Group]:
     found = []
     for key, members in _by_key(waits, failures, listed).items():
         failure = failures.get(members[0].pod.name)
-        needs_volumes = key[0] in _WITH_VOLUMES
-        on_host = key[-1] in _ON_HOST
-        unlisted = [wait for wait in members if _is_unlisted(wait.pod, failures, listed)]
-        found.append(
-            Group(
-                cause=_cause(failure, snapshot, needs_volumes=needs_volumes, on_host=on_host),
-                failure=failure,
-                waits=tuple(sorted(members, key=lambda wait: -wait.age)),
-                needs_volumes=needs_volumes,
-                unlisted=len(unlisted),
-            )
-        )
+        needs_volumes = key[0] == _WITH_VOLUMES
+        on_host = key[-1] == _ON_HOST
+        cause = _cause(failure, snapshot, needs_volumes=needs_volumes, on_host=on_host)
+        waits = sorted(members, key=lambda wait: -wait.age)
+        unlisted = sum(_is_unlisted(wait.pod, failures, listed) for wait in members)
+        group = Group(cause, failure, tuple(waits), needs_volumes=needs_volumes, unlisted=unlisted)
+        found.append(group)
 
     return sorted(found, key=lambda group: -group.waits[0].age)
 
@@ -169,10 +164,13 @@ def _precedes(failure: SandboxFailure, other: SandboxFailure, snapshot: Snapshot
 
 
 def _key(wait: Wait, failure: SandboxFailure | None) -> tuple[str, ...]:
-    """Return what is equal for pods that the same cause stops."""
+    """Return what is equal for pods that the same cause stops.
+
+    Without an Event, its last part is `_ON_HOST` for pods in the node's network.
+    """
     if failure is None:
         reason = _WITH_VOLUMES if wait.pod.claims or wait.pod.volumes else _WITHOUT_EVENT
-        return (*reason, *_ON_HOST) if wait.pod.host_network else reason
+        return (reason, _ON_HOST) if wait.pod.host_network else (reason,)
 
     words = failure.exhausted or failure.requested_ip or failure.entry or failure.kind
     return failure.reason, failure.network, failure.plugin, words
