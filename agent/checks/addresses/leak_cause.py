@@ -210,7 +210,6 @@ def _cause_by_records(leak: Reservation, assessment: Assessment, evidence: Evide
 
     # Without checkpoints, the runtime alone knows what is left to tear down: a kubelet that
     # restarts forgets nothing.
-
     networks = assessment.index.cached_networks.get(leak.container_id, ())
     cache_read = isinstance(assessment.snapshot.cni_results, Known)
     if not cache_read or (networks and leak.network not in networks):

@@ -271,9 +271,6 @@ def _last_start(assessment: Assessment) -> timedelta:
 
 
 def _steps(group: Group, evidence: Sequence[Evidence]) -> Iterator[Remedy]:
-    pod = group.waits[0].pod
-    namespace, _, name = pod.name.partition("/")
-
     failure = group.failure
     yield from (one.remedy for one in evidence if one.remedy)
     if failure and failure.exhausted:
@@ -283,6 +280,7 @@ def _steps(group: Group, evidence: Sequence[Evidence]) -> Iterator[Remedy]:
     elif failure and group.cause is not WaitCause.VOLUME_PENDING:
         yield _log_of(failure)
 
+    namespace, _, name = group.waits[0].pod.name.partition("/")
     text = "See all that the kubelet says of the pod that has waited longest:"
     yield Remedy(text, f"kubectl describe pod -n {quote(namespace)} {quote(name)}")
 
