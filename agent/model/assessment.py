@@ -113,10 +113,10 @@ class ClassifiedReservation:
         return self.entry.blocks if isinstance(self.entry, UnrecognizedEntry) else True
 
 
-def or_none(query: Callable[[str], _T], network: str) -> _T | None:
-    """Return what an assessment answers about a network; None: unknown."""
+def or_none(query: Callable[..., _T], *arguments: object) -> _T | None:
+    """Return what an assessment answers, mostly about a network; None: unknown."""
     try:
-        return query(network)
+        return query(*arguments)
     except InsufficientData:
         return None
 

@@ -143,7 +143,7 @@ def _full(assessment: Assessment, network: str, reserved: str) -> Finding:
     if is_secondary(assessment, network):
         return _full_secondary(assessment, network, reserved) or critical
 
-    demand = or_none(lambda network: _demand(assessment, network), network)
+    demand = or_none(_demand, assessment, network)
     if demand is None or demand.more or any(_pods_without_sandbox(assessment)):
         return critical
     message = f"full, and no more pods can be assigned; {reserved}"

@@ -8,9 +8,9 @@ it lacks nothing that anybody knows of.
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from agent.model.assessment import Assessment, ClassifiedReservation, State
+from agent.model.assessment import Assessment, ClassifiedReservation, State, or_none
 from agent.model.ranges import usable
-from agent.model.snapshot import InsufficientData, Known, NotRequested, Pod, Snapshot
+from agent.model.snapshot import Known, NotRequested, Pod, Snapshot
 
 MIN_SUSPECTS: Final = 8
 """With fewer suspected sandboxes the share is not checked: half of a small range leaks quickly."""
@@ -35,10 +35,8 @@ def share(assessment: Assessment, network: str) -> float:
         # The range may be far larger than what was ever allocated from it.
         return leaked / reserved
 
-    try:
-        size = usable(assessment.ranges(network))
-    except InsufficientData:
-        size = len(entries)
+    ranges = or_none(assessment.ranges, network)
+    size = len(entries) if ranges is None else usable(ranges)
     return min(1.0, leaked / max(1, size))
 
 

@@ -186,7 +186,7 @@ def _severity_of_file(
     node = known_or(assessment.snapshot.node, None)
     if node is None or not node.pod_cidrs:
         return Severity.INFO
-    pod_ranges = or_none(lambda _: assessment.pod_ranges, network) or ()
+    pod_ranges = or_none(lambda: assessment.pod_ranges) or ()
     return None if begin_within(written_ranges(other), pod_ranges) else Severity.INFO
 
 

@@ -359,21 +359,22 @@ def _reasons(entries: Sequence[ClassifiedReservation], assessment: Assessment) -
     """Yield why the teardown of these entries fails, as far as the node shows it."""
     damaged = {result.file: result for entry in entries for result in _damage(entry, assessment)}
     if damaged:
+        is_one = len(damaged) == 1
         first = next(iter(damaged.values()))
         file = f"libcni's cached result {first.file} is damaged ({first.damage})"
-        if len(damaged) > 1:
+        if not is_one:
             file = (
                 f"{len(damaged)} of libcni's cached results are damaged, such as {first.file} "
                 "(`nodeleak scan --output=wide` names all)"
             )
 
         runtimes = " or ".join(map(str, assessment.runtime.used)) or "the runtime"
-        object_ = "it" if len(damaged) == 1 else "them"
+        object_ = "it" if is_one else "them"
         cannot = f"{runtimes} cannot tear {object_} down"
         if _forgives(assessment) is None:
             cannot = f"possible cause: {runtimes} may be too old to tear {object_} down"
 
-        remove = "remove this file" if len(damaged) == 1 else "remove these files"
+        remove = "remove this file" if is_one else "remove these files"
         yield (
             f"{cannot}, because {file}; {remove} below /var/lib/cni/results or /var/lib/cni/cache"
         )

@@ -147,7 +147,8 @@ def _pod_networks(assessment: Assessment) -> Iterator[_PodNetwork]:
         configured.setdefault(network.name, network)
 
     first = next(iter(configured), None)
-    for name in dict.fromkeys([*configured, *_networks_in_use(assessment)]):
+    in_use = or_none(lambda: assessment.networks) or ()
+    for name in dict.fromkeys([*configured, *in_use]):
         entries = or_none(assessment.entries, name) or ()
         users = tuple(
             entry for entry in entries if entry.state is State.IN_USE and entry.ifname in PRIMARY
@@ -177,13 +178,6 @@ def _may_have_strangers(assessment: Assessment) -> bool:
         and not (cidrs and _is_within(entry.name, cidrs))
         for entry in assessment.reservations
     )
-
-
-def _networks_in_use(assessment: Assessment) -> tuple[str, ...]:
-    try:
-        return assessment.networks
-    except InsufficientData:
-        return ()
 
 
 def _plugin_in_cache(users: Sequence[ClassifiedReservation], assessment: Assessment) -> str:
