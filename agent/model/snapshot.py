@@ -586,6 +586,12 @@ class Snapshot:
         node = known_or(self.node, None)
         return node.kubelet if node else ""
 
+    @property
+    def kubelet_started(self) -> datetime | None:
+        """When the kubelet's process started; None: there is none, or that is not known."""
+        processes = known_or(self.processes, None)
+        return processes.kubelet if processes else None
+
     def readings(self) -> Iterator[tuple[str, Reading[object]]]:
         """Yield every reading with the name of its source, in the order of `SOURCES`.
 

@@ -131,8 +131,8 @@ def _replaced_at(
     reservation: Reservation, entry: ClassifiedReservation, index: SnapshotIndex
 ) -> datetime | None:
     """Return since when the kubelet has run with a newer sandbox of the pod; None: without one."""
-    processes = known_or(index.snapshot.processes, None)
-    if entry.state is State.IN_USE or processes is None or processes.kubelet is None:
+    started = index.snapshot.kubelet_started
+    if started is None or entry.state is State.IN_USE:
         return None
 
     old = index.containers.get(entry.container_id)
@@ -146,7 +146,7 @@ def _replaced_at(
 
     if not newer:
         return None
-    return max(processes.kubelet, datetime.fromtimestamp(min(newer), UTC))
+    return max(started, datetime.fromtimestamp(min(newer), UTC))
 
 
 def _is_of_the_pod(
@@ -180,12 +180,10 @@ def _forgotten_at(
     reservation: Reservation, entry: ClassifiedReservation, snapshot: Snapshot
 ) -> datetime | None:
     """Return since when the kubelet has run with a checkpoint that it leaves alone."""
-    processes = known_or(snapshot.processes, None)
+    started = snapshot.kubelet_started
     if entry.state is not State.TEARDOWN_PENDING or not forgets_checkpoints(snapshot):
         return None
-    if processes is None or processes.kubelet is None:
-        return None
-    return max(processes.kubelet, reservation.mtime)
+    return None if started is None else max(started, reservation.mtime)
 
 
 def forgets_checkpoints(snapshot: Snapshot) -> bool:

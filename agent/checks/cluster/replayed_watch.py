@@ -22,7 +22,7 @@ from agent.checks.detector import Advice, Noun, Step
 from agent.checks.kubelet_service import RESTARTS, Distribution, distribution
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import Snapshot, known_or, require_available
+from agent.model.snapshot import Snapshot, require_available
 from agent.model.text import format_time, join_names
 from agent.model.versions import is_since
 from agent.model.watches import LASTS, Evidence, Watch
@@ -140,8 +140,8 @@ def _find_restore(snapshot: Snapshot, watches: Iterable[Watch]) -> Iterator[Find
         return
 
     noticed = max(watch.last for watch in resets)
-    processes = known_or(snapshot.processes, None)
-    if processes is not None and processes.kubelet is not None and processes.kubelet > noticed:
+    started = snapshot.kubelet_started
+    if started is not None and started > noticed:
         return
 
     went = join_names([f"{one.resource} from {one.before} to {one.version}" for one in resets])

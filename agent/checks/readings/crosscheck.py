@@ -316,8 +316,7 @@ def _doubt_about_directory(snapshot: Snapshot) -> str | None:
     if not plugins.sockets and not plugins.checkpoint_written:
         return "the device plugin directory is empty"
 
-    processes = known_or(snapshot.processes, None)
-    started = processes.kubelet if processes else None
+    started = snapshot.kubelet_started
     if started is None or snapshot.taken_at - started < _KUBELET_STARTS_WITHIN:
         return None
     return (
