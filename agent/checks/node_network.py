@@ -54,10 +54,9 @@ def why_no_network(snapshot: Snapshot) -> NoNetwork | None:
 
 def _has_no_network(snapshot: Snapshot, runtime: str) -> bool:
     """Return whether the runtime says so; of docker, which does not, whether files show it."""
-    status = known_or(snapshot.runtime_status, None)
-    if status is not None and status.network_ready is not None:
+    if snapshot.network_ready is not None:
         loaded_none = runtime == CONTAINERD and snapshot.networks == Known(())
-        return loaded_none or not status.network_ready
+        return loaded_none or not snapshot.network_ready
 
     # docker does not say it, and the kubelet may read another directory. kubenet needs no file.
     files = known_or(snapshot.cni_files, None)

@@ -587,6 +587,12 @@ class Snapshot:
         return node.kubelet if node else ""
 
     @property
+    def network_ready(self) -> bool | None:
+        """Whether the runtime says that its network is ready; None: it says neither, or is unknown."""
+        status = known_or(self.runtime_status, None)
+        return status.network_ready if status else None
+
+    @property
     def kubelet_started(self) -> datetime | None:
         """When the kubelet's process started; None: there is none, or that is not known."""
         processes = known_or(self.processes, None)

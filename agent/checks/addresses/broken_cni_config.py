@@ -70,7 +70,6 @@ def _no_network(reason: node_network.NoNetwork, runtime: str, snapshot: Snapshot
 def _next_failure(runtime: str, snapshot: Snapshot) -> Iterator[Finding]:
     """Yield a finding for a file that does no harm yet, or that makes the runtime use another."""
     files = known_or(snapshot.cni_files, None)
-    status = known_or(snapshot.runtime_status, None)
     if files is None or not files.files:
         return
     first = files.files[0]
@@ -84,7 +83,7 @@ def _next_failure(runtime: str, snapshot: Snapshot) -> Iterator[Finding]:
         step = "see why the pod of the CNI's DaemonSet does not run here, or repair it yourself"
         yield _warning(skipped.file, message, step)
         return
-    if first.problem and runtime == CONTAINERD and status and status.network_ready:
+    if first.problem and runtime == CONTAINERD and snapshot.network_ready:
         message = (
             f"{first.name} {first.problem} (in {files.directory}): {runtime} runs with what it "
             "loaded before, and loads nothing when it reads the directory again"

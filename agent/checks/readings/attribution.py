@@ -264,9 +264,8 @@ def _why_unknown(snapshot: Snapshot) -> str | None:
     for reading in (snapshot.networks, snapshot.containers, snapshot.cni_results):
         if isinstance(reading, Unavailable):
             return f"{reading.source}: {reading.why}"
-    status = known_or(snapshot.runtime_status, None)
-    # dockershim has no such status, and may use no network at all.
-    if snapshot.networks == Known(()) and status and status.network_ready is not None:
+    # dockershim does not say whether it is ready, and may use no network at all.
+    if snapshot.networks == Known(()) and snapshot.network_ready is not None:
         return "the container runtime has loaded no CNI configuration"
     return None
 

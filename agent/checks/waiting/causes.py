@@ -181,8 +181,7 @@ def _cause(
 ) -> WaitCause:
     """Return what stops pods. `failure`: their last Event; None: none says it."""
     if failure is None:
-        status = known_or(snapshot.runtime_status, None)
-        if status is not None and status.network_ready is False and not on_host:
+        if snapshot.network_ready is False and not on_host:
             return WaitCause.NETWORK_NOT_READY
         is_late = needs_volumes and unattached_volumes(snapshot)
         return WaitCause.VOLUME_PENDING if is_late else WaitCause.UNEXPLAINED

@@ -239,7 +239,7 @@ def _plugins(situation: Situation) -> Iterator[Evidence]:
 def _network(situation: Situation) -> Iterator[Evidence]:
     """Say what the runtime and the Node say of the network, and which files explain it."""
     status = known_or(situation.snapshot.runtime_status, None)
-    ready = status.network_ready if status else None
+    ready = situation.snapshot.network_ready
     concerns_all = situation.cause is WaitCause.NETWORK_NOT_READY
     if status and ready is False:
         words = ": ".join(filter(None, (status.reason, status.message)))

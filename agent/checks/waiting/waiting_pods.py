@@ -310,11 +310,10 @@ def _about_range(evidence: Sequence[Evidence]) -> Iterator[Remedy]:
 def _not_ready(assessment: Assessment, *, starting: bool) -> Iterator[Finding]:
     """Yield that no pod could start: the runtime's network or the Node is not ready."""
     snapshot = assessment.snapshot
-    status = known_or(snapshot.runtime_status, None)
     node = known_or(snapshot.node, None)
     severity = Severity.INFO if starting else Severity.WARNING
 
-    if status is not None and status.network_ready is False:
+    if snapshot.network_ready is False:
         cause = WaitCause.NETWORK_NOT_READY
         headline = "the runtime's network is not ready, so new pods with a network cannot start"
         evidence = gather(Situation(cause, None, assessment))
