@@ -39,13 +39,13 @@ def kubelet_runtime(snapshot: Snapshot) -> KubeletRuntime:
     if contradiction is None:
         used = tuple(runtime for runtime in asked if _is_used(runtime, configured, reported))
 
-    named = configured or reported
-    keeps_checkpoints = _keeps_checkpoints(named, asked, used, snapshot)
+    name = configured or reported
+    keeps_checkpoints = _keeps_checkpoints(name, asked, used, snapshot)
     plugin_files = any(network.plugin_files for network in known_or(snapshot.networks, ()))
     return KubeletRuntime(
         asked=asked,
         used=used,
-        not_asked=None if contradiction or used else named or None,
+        not_asked=None if contradiction or used else name or None,
         contradiction=contradiction,
         keeps_checkpoints=contradiction is not None or keeps_checkpoints,
         # If plugins are in files of their own, no result names them, and the DEL of one may go by

@@ -204,8 +204,8 @@ def waiting(snapshot: Snapshot) -> str:
         return ""
 
     text = f"{count_of(len(waits), 'pod waits', 'pods wait')} for an address"
-    named = {wait.pod.uid for wait in unstarted_pods(snapshot)}
-    if isinstance(snapshot.containers, Known) and named.issuperset(pod.uid for pod in waits):
+    unstarted = {wait.pod.uid for wait in unstarted_pods(snapshot)}
+    if isinstance(snapshot.containers, Known) and unstarted.issuperset(pod.uid for pod in waits):
         return f"{text} (see {WAITING_PODS})"
     return f"{text}: {join_few(sorted(pod.name for pod in waits))}"
 

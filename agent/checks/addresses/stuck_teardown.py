@@ -122,19 +122,19 @@ _STUCK: Final = timedelta(minutes=15)
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
-    told: set[str] = set()
+    reported: set[str] = set()
     gap: InsufficientData | None = None
     try:
         for finding in _of_addresses(assessment):
-            told.add(finding.pod)
+            reported.add(finding.pod)
             yield finding
     except InsufficientData as missing:
         gap = missing
 
-    yield from _of_pods(assessment, told)
+    yield from _of_pods(assessment, reported)
     if gap is not None:
         raise gap
-    _require_events(assessment, told)
+    _require_events(assessment, reported)
 
 
 def _of_addresses(assessment: Assessment) -> Iterator[Finding]:
@@ -151,22 +151,22 @@ def _of_addresses(assessment: Assessment) -> Iterator[Finding]:
                 yield from _late(reservation, entry, due, assessment)
 
 
-def _of_pods(assessment: Assessment, told: Collection[str]) -> Iterator[Finding]:
-    """Yield a finding for each reason that keeps pods. `told`: pods of which all is said."""
+def _of_pods(assessment: Assessment, reported: Collection[str]) -> Iterator[Finding]:
+    """Yield a finding for each reason that keeps pods. `reported`: pods that have a finding."""
     snapshot = assessment.snapshot
-    others = unlisted(snapshot, told)
-    for number, kills in enumerate(failed_kills(snapshot, told)):
+    others = unlisted(snapshot, reported)
+    for number, kills in enumerate(failed_kills(snapshot, reported)):
         lasted = min(_overdue(kills.pods[0], snapshot), trying_for(assessment))
         if lasted >= _LATE:
             severity = Severity.WARNING if lasted >= _STUCK else Severity.INFO
             yield _pods(kills, number, severity, snapshot, others=0 if number else others)
 
 
-def _require_events(assessment: Assessment, told: Collection[str]) -> None:
+def _require_events(assessment: Assessment, reported: Collection[str]) -> None:
     """Raise InsufficientData if pods, or their Events, might say that a pod cannot be removed."""
     snapshot = assessment.snapshot
     require_available(snapshot.pods)
-    late = any(_overdue(pod, snapshot) >= _LATE for pod in removable(snapshot, told))
+    late = any(_overdue(pod, snapshot) >= _LATE for pod in removable(snapshot, reported))
     if late and trying_for(assessment) >= _LATE:
         snapshot.sandbox_failures.known()
 

@@ -56,13 +56,13 @@ def pair(
     repeated = [known for known, times in coincidences.items() if times > 1]
     _add_unambiguous(repeated, paired)
     for rank in (3, 2, 1):
-        named = (
+        by_name = (
             (resource, name)
             for resource in resources
             for name in current
             if _agreement(resource, name) == rank
         )
-        _add_unambiguous(named, paired)
+        _add_unambiguous(by_name, paired)
     _add_unambiguous(coincidences, paired)
     _add_last(expected, sockets, history, paired)
 

@@ -70,8 +70,8 @@ def groups(snapshot: Snapshot) -> list[Group]:
     has_list = isinstance(snapshot.containers, Known)
     waits = [wait for wait in unstarted_pods(snapshot) if has_list or wait.pod.name in failures]
     # Where no Events are known, nobody's are missing among them.
-    asked = [wait.pod for wait in waits] if events_unread(snapshot) else pods_to_list(snapshot)
-    listed = {pod.uid for pod in asked}
+    pods = [wait.pod for wait in waits] if events_unread(snapshot) else pods_to_list(snapshot)
+    listed = {pod.uid for pod in pods}
 
     found = []
     for key, members in _by_key(waits, failures, listed).items():

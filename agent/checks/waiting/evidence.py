@@ -320,7 +320,7 @@ def _earlier_sandboxes(situation: Situation) -> Iterator[Evidence]:
         if entry.state is State.NOT_READY and entry.container_id in own
     }
     if earlier:
-        those = count_of(len(earlier), "earlier sandbox still has", "earlier sandboxes still have")
+        count = count_of(len(earlier), "earlier sandbox still has", "earlier sandboxes still have")
         which = join_few(sorted(earlier))
         log = Remedy(
             "See why that is not torn down, in the logs of the kubelet and the runtime (k3s and "
@@ -328,7 +328,7 @@ def _earlier_sandboxes(situation: Situation) -> Iterator[Evidence]:
             "journalctl -u kubelet -u containerd -u crio -u 'k3s*' -u 'rke2*' | "
             f"grep {min(earlier)[:12]}",
         )
-        text = f"{those} an address, and must be torn down before a new one: {which}"
+        text = f"{count} an address, and must be torn down before a new one: {which}"
         yield Evidence(text, remedy=log)
 
 

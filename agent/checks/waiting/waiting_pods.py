@@ -204,9 +204,9 @@ def _told_by(
     if failure is not None and _is_past(failure, snapshot):
         return STOPPED
 
-    named = [one for one in evidence if one.detector]
-    proven = [one.detector for one in named if one.weight is Weight.PROOF]
-    fitting = {one.detector for one in named if one.weight is Weight.FITS}
+    faults = [one for one in evidence if one.detector]
+    proven = [one.detector for one in faults if one.weight is Weight.PROOF]
+    fitting = {one.detector for one in faults if one.weight is Weight.FITS}
 
     if proven:
         return proven[0]
