@@ -34,7 +34,7 @@ class WrittenRange:
     gateway: str = ""
 
     def parse(self) -> Range:
-        """Return the addresses that host-local takes it for. Raises ValueError as `subnet_range` does."""
+        """Return what host-local takes it for. Raises ValueError as `subnet_range` does."""
         return subnet_range(self.subnet, self.first, self.last, self.gateway)
 
 

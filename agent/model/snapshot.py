@@ -588,7 +588,7 @@ class Snapshot:
 
     @property
     def network_ready(self) -> bool | None:
-        """Whether the runtime says that its network is ready; None: it says neither, or is unknown."""
+        """Whether the runtime says that its network is ready; None: neither, or unknown."""
         status = known_or(self.runtime_status, None)
         return status.network_ready if status else None
 
