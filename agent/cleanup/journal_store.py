@@ -143,6 +143,7 @@ class JournalStore:
             parsed = self._load()
         except OSError as error:
             raise SourceError(cannot_read(error.filename or self._directory, error)) from error
+
         entries = [entry for entry in parsed.values() if isinstance(entry, Entry)]
         kept = "it is skipped and kept; all other entries are used"
         damage = [
@@ -173,6 +174,7 @@ class JournalStore:
             },
             "files": [file_document(image) for image in entry.files],
         }
+
         if (size := len(_encode(document))) > _MAX_BYTES_BEGUN:
             raise EntryTooLarge(_describe_size(entry, size))
         if evicted := self._evicted(now or entry.at):
@@ -186,12 +188,14 @@ class JournalStore:
             document = parse_document(path.read_bytes(), JOURNAL_SCHEMA)
         except Damaged as damage:
             raise OSError(errno.EINVAL, f"damaged: {damage}", str(path)) from damage
+
         in_doubt = entry.verdict is Verdict.IN_DOUBT
         document |= {
             "outcome": _IN_DOUBT_ON_DISK if in_doubt else entry.verdict,
             "why": entry.why,
             "restorations": entry.restorations,
         }
+
         for name in _TIMES:
             time = getattr(entry, name)
             document[name] = _timestamp(time) if time else None

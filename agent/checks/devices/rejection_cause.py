@@ -148,7 +148,7 @@ class _Case(Evidence):
     def explain(self) -> Explanation:
         """Return the cause by what happened before, during and after the rejection."""
         start = self.run.start
-        is_of_this_boot = start.boot_id != "" and start.boot_id == self.view.boot_id
+        is_of_this_boot = start.boot_id == self.view.boot_id != ""
         if is_of_this_boot and not self.view.in_this_boot(start.at):
             return unverified("the node's clock was set since: times cannot be compared")
 

@@ -46,21 +46,17 @@ class Evidence:
         return "" if self.run.end else self.view.snapshot.kubelet_version
 
     @property
-    def may_have_device(self) -> bool:
-        return self.rejection.refused in {
+    def implies_no_device(self) -> bool:
+        """Whether a kubelet says this only if it knows no healthy device of the resource."""
+        return self.rejection.refused not in {
             RejectionKind.INSUFFICIENT,
             RejectionKind.POD_DEVICES_UNHEALTHY,
         }
 
     @property
-    def implies_no_device(self) -> bool:
-        """Whether a kubelet says this only if it knows no healthy device of the resource."""
-        return not self.may_have_device
-
-    @property
     def implies_device(self) -> bool:
         """Whether this kubelet says this only if it knows a healthy device of the resource."""
-        by_version = self.may_have_device and checks_health(self.version) is True
+        by_version = not self.implies_no_device and checks_health(self.version) is True
         return by_version or self.rejection.refused is RejectionKind.POD_DEVICES_UNHEALTHY
 
     def window_of(self, change: DeviceTransition, previous: DeviceTransition) -> Window:
