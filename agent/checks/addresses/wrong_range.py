@@ -70,7 +70,6 @@ _SAMPLES: Final = {
 }
 """The ranges of the configurations that come with runtimes."""
 
-
 _EXCEPTION: Final = (
     "If this is the cluster's only node, or routes for the range are written by hand, nothing is "
     "wrong. Otherwise:"
