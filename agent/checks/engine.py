@@ -125,6 +125,7 @@ def _clock_stepped(before: Memory, snapshot: Snapshot) -> bool:
 def _assess(
     snapshot: Snapshot, before: Memory, grace: timedelta, *, clock_stepped: bool = False
 ) -> Assessment:
+    """Classify every reservation, and add what this snapshot shows to the memory."""
     index = SnapshotIndex(snapshot)
     assessment = classify(index, kubelet_runtime(snapshot), grace, before)
     memory = advance(before, assessment, clock_stepped=clock_stepped)

@@ -146,6 +146,7 @@ def _is_late(pod: Pod, snapshot: Snapshot) -> bool:
 
 
 def _without_address(snapshot: Snapshot) -> list[Pod]:
+    """Return the live pods on the pod network that the API server has no address of."""
     pods = known_or(snapshot.pods, ())
     return [pod for pod in pods if pod.networked and not pod.ips]
 

@@ -242,6 +242,7 @@ def decide(context: GuardContext) -> tuple[Decision, ...]:
 
 
 def _age_order(request: ReleaseRequest) -> tuple[int, tuple[str, str]]:
+    """Sort key: the sandboxes with the oldest files first."""
     oldest = min(reservation.mtime_ns for reservation in request.reservations)
     return oldest, request.reservations[0].key
 

@@ -239,6 +239,7 @@ class JournalStore:
         return choose_evicted(self._load(), now)
 
     def _write(self, name: str, document: dict[str, Any]) -> None:
+        """Replace the file of an entry as a whole. Raises OSError with its path."""
         path = self._path(name)
         try:
             replace_file(path, _encode(document))

@@ -190,6 +190,7 @@ class _Probe:
         return ProbeResult(why, Reason.PROBE_UNANSWERED)
 
     def send(self, connected: socket.socket) -> None:
+        """Send the datagram. If a firewall forbids it, silence proves nothing."""
         # Any other error was received, and is read from the queue.
         with contextlib.suppress(OSError):
             try:

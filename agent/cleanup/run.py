@@ -165,6 +165,7 @@ class Cleaner:
         return self._journal.with_entry(self._reappeared) if self._reappeared else self._journal
 
     def _read_journal(self) -> None:
+        """Read the journal. If that fails, the last reading stays, and `journal_usable` refuses."""
         try:
             self._journal = self.store.read()
             self._journal_error = None

@@ -139,6 +139,7 @@ def _not_releasable(assessment: Assessment, only: frozenset[str] | None) -> Iter
 
 
 def _why_not_found(assessment: Assessment) -> str:
+    """Say why there is no reservation of an address that was requested."""
     stores = assessment.snapshot.reservations
     if unread := [store.network for store in stores if isinstance(store.reading, Unavailable)]:
         return f"not known: cannot read network {', '.join(unread)}"

@@ -364,6 +364,7 @@ class NodeFiles:
         )
 
     def _path(self, directory: str) -> Path:
+        """Return where the directory of a network is for this process."""
         path = self.networks_dir / directory
         return path if path.is_relative_to(self.networks_dir) else self.mounted(path)
 
@@ -414,6 +415,7 @@ def _results(
 
 @contextmanager
 def _opened(path: Path, flags: int = 0) -> Iterator[int]:
+    """Open a directory, to work relative to it. Raises OSError."""
     handle = os.open(path, _DIRECTORY | flags)
     try:
         yield handle
@@ -422,6 +424,7 @@ def _opened(path: Path, flags: int = 0) -> Iterator[int]:
 
 
 def _flock(handle: int) -> None:
+    """Take a lock without waiting. Raises LockHeld."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -474,6 +477,7 @@ def _read(
 
 
 def _unlink_unchanged(image: FileImage, directory: int) -> None:
+    """Remove a cached result if it is still the file in the journal."""
     if _read(directory, image.name, place=image.place, network=image.network) == image:
         os.unlink(image.name, dir_fd=directory)
 

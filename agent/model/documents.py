@@ -290,5 +290,6 @@ def _reading(kind: Any, tree: Any, path: str) -> Reading[Any]:
 
 
 def _short(tree: Any) -> str:
+    """Write a wrong value for a message, in `_SHOWN` characters at most."""
     text = json.dumps(tree)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

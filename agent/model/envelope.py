@@ -276,12 +276,14 @@ def _without_closing(text: str) -> str:
 
 
 def _runtime(values: Mapping[str, str]) -> str | None:
+    """Return the runtime whose words are among the layers."""
     return next(
         (runtime for runtime in ("containerd", "crio", "docker") if runtime in values), None
     )
 
 
 def _operation(values: Mapping[str, str]) -> str | None:
+    """Return `add` or `delete`, whatever the program calls it."""
     word = values.get("operation")
     return _OPERATIONS.get(word.lower()) if word else None
 
@@ -297,5 +299,6 @@ def _pod(values: Mapping[str, str]) -> str | None:
 
 
 def _last_network(text: str) -> str | None:
+    """Return the last network that a text names, which is the innermost."""
     found = list(re.finditer(_NETWORK, text, re.IGNORECASE))
     return next(filter(None, found[-1].groups()), None) if found else None

@@ -68,6 +68,7 @@ has a set)."""
 
 
 def covers(sets: RangeSets, ip: str) -> bool:
+    """Whether an address is in one of the ranges. Raises ValueError if it is none."""
     address = _parsed(ip)
     return any(address in range_ for ranges in sets for range_ in ranges)
 

@@ -611,6 +611,7 @@ class Snapshot:
         return tuple(reading for _, reading in self.readings() if isinstance(reading, Unavailable))
 
     def unavailable_about_addresses(self) -> tuple[Unavailable, ...]:
+        """Return what failed of the sources that addresses depend on."""
         readings = (reading for name, reading in self.readings() if name not in NON_ADDRESS_SOURCES)
         return tuple(reading for reading in readings if isinstance(reading, Unavailable))
 

@@ -171,6 +171,7 @@ def summarized(leaks: Sequence[TrackedFinding], assessment: Assessment) -> list[
 
 
 def _age(leak: TrackedFinding) -> tuple[object, ...]:
+    """Sort key: those first that were seen first, then by address."""
     network, _, ip = leak.finding.subject.rpartition("/")
     return leak.first_seen, numbered(ip), network
 

@@ -220,5 +220,6 @@ def _address_in_use(assessment: Assessment, network: str, ranges: RangeSets) -> 
 
 
 def _is_primary(assessment: Assessment, network: str) -> bool:
+    """Whether its addresses are those of an `eth0`, as far as any are known."""
     entries = or_none(assessment.entries, network)
     return not entries or any(entry.ifname in PRIMARY for entry in entries)

@@ -188,6 +188,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 
 def _is_settled(snapshot: Snapshot) -> bool:
+    """Whether the kubelet has had time to report its volumes. Raises InsufficientData."""
     started = snapshot.processes.known().kubelet
     if started is None:
         reason = "no kubelet found: it is not running, or is part of another process"
@@ -422,6 +423,7 @@ def _claims(pod: Pod) -> set[str]:
 
 
 def _needs(pod: Pod, attachment: Attachment) -> bool:
+    """Whether a live pod needs a volume, by its name or by its claim."""
     by_name = any(same(volume, attachment.volume) for volume in pod.volumes)
     return pod.live and (by_name or attachment.claim in _claims(pod))
 
@@ -443,6 +445,7 @@ def _migrated(volume: str, other: str) -> bool:
 
 
 def _plugin(volume: str) -> str:
+    """Return what names the plugin in a volume, with its CSI driver; empty: nothing does."""
     matched = re.match(r"kubernetes\.io/csi/[^^]*|[^/]*/[^/]*", volume)
     return matched[0] if matched else ""
 

@@ -84,6 +84,7 @@ def explain(attachment: Attachment, events: Collection[VolumeEvent]) -> Explanat
 
 
 def _is_about(event: VolumeEvent, attachment: Attachment) -> bool:
+    """Whether an Event may be about a volume: their PersistentVolumes do not differ."""
     names = {event.persistent_volume, attachment.persistent_volume} - {""}
     return len(names) < 2  # noqa: PLR2004 (both are known and differ)
 

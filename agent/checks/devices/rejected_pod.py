@@ -233,6 +233,7 @@ def _cases(context: _Context) -> Iterator[Case]:
 
 
 def _age(rejection: Rejection, snapshot: Snapshot) -> timedelta | None:
+    """Return how long ago a pod was rejected, by the clock of who says so; None: unknown."""
     if rejection.at is None:
         return None
     now = snapshot.api_time if rejection.by_api else snapshot.taken_at

@@ -189,6 +189,7 @@ class Evidence:
         return f"; plugins bound their sockets again: {join_names(sockets)}"
 
     def _unassigned_sockets(self, since: datetime, until: datetime) -> Iterator[DeviceTransition]:
+        """Yield the sockets of unknown resources that were bound in that time."""
         assigned = self.view.assigned_sockets
         for change in self.run.history:
             is_bound = change.what is TransitionKind.SOCKET_APPEARED

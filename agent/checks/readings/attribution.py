@@ -109,6 +109,7 @@ def _networks_of_failed_adds(snapshot: Snapshot) -> frozenset[str]:
 
 
 def _gives_out(network: RuntimeNetwork, ip: str) -> bool:
+    """Whether the written ranges of a network have an address; not if one is invalid."""
     try:
         sets = tuple(tuple(map(WrittenRange.parse, ranges)) for ranges in network.ranges)
         return covers(sets, ip)
@@ -348,6 +349,7 @@ def _container_ids(store: NetworkStore) -> set[str]:
 
 
 def _results(store: NetworkStore, index: SnapshotIndex) -> list[CniResult]:
+    """Return libcni's cached results of a network, whatever directory they are of."""
     results = known_or(index.snapshot.cni_results, ())
     return [result for result in results if result.network == store.network]
 

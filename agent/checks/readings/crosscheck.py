@@ -199,6 +199,7 @@ def _answer_of_another_runtime(
 
 
 def _networks(index: SnapshotIndex) -> Reading[tuple[RuntimeNetwork, ...]]:
+    """Reject the networks of a runtime that is not the kubelet's."""
     reading = index.snapshot.networks
     if not isinstance(reading, Known):
         return reading

@@ -155,6 +155,7 @@ def _last_failures(snapshot: Snapshot) -> Mapping[str, SandboxFailure]:
 
 
 def _precedes(failure: SandboxFailure, other: SandboxFailure, snapshot: Snapshot) -> bool:
+    """Whether a failure tells more of what stops its pod now than another one does."""
     if failure.at is None or other.at is None:
         return failure.at is not None
     are_recent = is_recent(failure, snapshot) and is_recent(other, snapshot)

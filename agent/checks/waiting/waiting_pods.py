@@ -184,6 +184,7 @@ def _speaker(group: Group, failure: SandboxFailure) -> str:
 
 
 def _times(failure: SandboxFailure, snapshot: Snapshot) -> str:
+    """Return how often an Event was sent, and when last; empty: not known."""
     if failure.at is None:
         return ""
     ago = format_age(max(snapshot.api_time - failure.at, timedelta(0)))
