@@ -139,7 +139,7 @@ def _finding(
 
 
 def _warning(subject: str, message: str, step: str) -> Finding:
-    return Finding(NAME, subject, message, severity=Severity.WARNING, steps=_sentence(step))
+    return Finding(NAME, subject, message, steps=_sentence(step))
 
 
 def _sentence(step: str) -> tuple[Remedy, ...]:
