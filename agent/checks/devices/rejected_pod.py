@@ -121,13 +121,11 @@ class _Context(NamedTuple):
     states: Mapping[str, ResourceState]
 
     @property
-    def registered(self) -> frozenset[str]:
-        return frozenset(name for name, state in self.states.items() if state.registered)
-
-    @property
     def lasting(self) -> frozenset[str]:
         """The registered resources, unless a kubelet that starts over and over soon loses them."""
-        return frozenset() if self.restarts else self.registered
+        if self.restarts:
+            return frozenset()
+        return frozenset(name for name, state in self.states.items() if state.registered)
 
     @property
     def restarts(self) -> int:
