@@ -95,6 +95,7 @@ def run(
     detected = detect(assessment, _REMAINING)
     others = _confirm(detected, observed_before, snapshot, confirm_after)
     findings = [replace(others[finding.key], finding=finding) for finding in detected.findings]
+
     report = Report(
         assessment=assessment,
         networks=tuple(_summary(assessment, store) for store in snapshot.reservations),
@@ -124,6 +125,7 @@ def _clock_stepped(before: Memory, snapshot: Snapshot) -> bool:
 def _assess(
     snapshot: Snapshot, before: Memory, grace: timedelta, *, clock_stepped: bool = False
 ) -> Assessment:
+    """Classify every reservation, and add what this snapshot shows to the memory."""
     index = SnapshotIndex(snapshot)
     assessment = classify(index, kubelet_runtime(snapshot), grace, before)
     memory = advance(before, assessment, clock_stepped=clock_stepped)
@@ -167,6 +169,7 @@ def _confirm(
         for key, tracked in _confirmed(earlier).items()
         if tracked.finding.detector in with_gap
     }
+
     for finding in detected.findings:
         tracked = earlier.get(finding.key)
         if tracked is None:
@@ -209,6 +212,7 @@ def _without_ended(observations: Observations, suspected: Assessment) -> Observa
         for reservation, entry in suspected.classified.items()
         if entry.state in {State.UNKNOWN, State.LEAKED}
     }
+
     return {
         key: tracked
         for key, tracked in observations.items()
@@ -233,17 +237,20 @@ def _summary(assessment: Assessment, store: NetworkStore) -> NetworkSummary:
     network = store.network
     if isinstance(store.reading, NotRequested):
         return NetworkSummary(network, not_in_use=store.reading.why)
+
     entries = or_none(assessment.entries, network)
     ranges = or_none(assessment.ranges, network)
     states: dict[State, int] | None = None
+    reserved: int | None = None
     if entries is not None:
         counts = Counter(entry.state for entry in entries)
         states = {state: counts[state] for state in State}
+        reserved = sum(entry.blocks for entry in entries)
     return NetworkSummary(
         network,
         ranges=ranges,
         usable=None if ranges is None else usable(ranges),
-        reserved=None if entries is None else sum(entry.blocks for entry in entries),
+        reserved=reserved,
         free=or_none(assessment.free, network),
         states=states,
     )
@@ -274,6 +281,7 @@ def replay(
         report, state = run(snapshot, state, grace=grace, confirm_after=confirm_after)
     if report is None:
         raise ValueError("no snapshot to assess")
+
     kept = tuple(
         tracked
         for tracked in report.findings

@@ -39,14 +39,15 @@ def kubelet_runtime(snapshot: Snapshot) -> KubeletRuntime:
     if contradiction is None:
         used = tuple(runtime for runtime in asked if _is_used(runtime, configured, reported))
 
+    name = configured or reported
+    keeps_checkpoints = _keeps_checkpoints(name, asked, used, snapshot)
     plugin_files = any(network.plugin_files for network in known_or(snapshot.networks, ()))
     return KubeletRuntime(
         asked=asked,
         used=used,
-        not_asked=None if contradiction or used else configured or reported or None,
+        not_asked=None if contradiction or used else name or None,
         contradiction=contradiction,
-        keeps_checkpoints=contradiction is not None
-        or _keeps_checkpoints(configured or reported, asked, used, snapshot),
+        keeps_checkpoints=contradiction is not None or keeps_checkpoints,
         # If plugins are in files of their own, no result names them, and the DEL of one may go by
         # the address.
         deletes_at_start=bool(used) and not plugin_files and all(map(deletes_at_start, used)),
@@ -74,6 +75,7 @@ def _is_used(runtime: ContainerRuntime, configured: str, reported: str) -> bool:
     if configured:
         has_endpoint = runtime.endpoint != "" and endpoint_path(configured) == runtime.endpoint
         return configured == runtime.name or has_endpoint
+
     if reported:
         name, _, version = reported.partition("://")
         versions = {version_numbers(version), version_numbers(runtime.version)} - {None}
@@ -95,6 +97,7 @@ def _keeps_checkpoints(
         return _is_docker(name) or has_docker(used)
     if not asked or has_docker(asked):
         return True
+
     reading = snapshot.checkpoints
     unreadable = isinstance(reading, Unavailable) and not is_missing(reading)
     return unreadable or bool(known_or(reading, ()))

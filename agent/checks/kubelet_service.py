@@ -30,8 +30,7 @@ LOG_FILES: Final = "/var/lib/rancher/*/agent/*/*.log"
 
 def distribution(snapshot: Snapshot) -> Distribution:
     """Return who starts the kubelet, by the version of the node or, without it, of the server."""
-    node = known_or(snapshot.node, None)
-    version = (node.kubelet if node else "") or snapshot.server_version
+    version = snapshot.kubelet_version or snapshot.server_version
     for known in (Distribution.K3S, Distribution.RKE2):
         if f"+{known.value}" in version:
             return known

@@ -39,15 +39,19 @@ def advance(before: Memory, assessment: Assessment, *, clock_stepped: bool) -> M
         for reservation, memory in before.reservations.items()
         if reservation.network not in read
     }
+
     for reservation, entry in assessment.classified.items():
         earlier = before.get(reservation)
         owned_at = None if clock_stepped else earlier.owned_at
+        if entry.state in _OWNED:
+            owned_at = snapshot.taken_at
         reservations[reservation] = ReservationMemory(
             pod=entry.pod,
-            owned_at=snapshot.taken_at if entry.state in _OWNED else owned_at,
+            owned_at=owned_at,
             pending_since=_pending_since(entry, earlier, assessment.index),
             host_ports=_host_ports(reservation, entry, earlier, assessment.index, pods),
         )
+
     return Memory(
         last_taken=Moment(snapshot.taken_at, snapshot.uptime),
         reservations=reservations,
@@ -68,6 +72,7 @@ def _pending_since(
     """Return since when snapshots have shown a pending teardown."""
     if entry.state is State.UNKNOWN:
         return earlier.pending_since
+
     # A runtime lists a sandbox, or has its record, until its teardown is completed. Whatever it
     # calls the state: one that is being created runs within minutes, or is as stuck as the others.
     is_pending = entry.state is State.TEARDOWN_PENDING
@@ -75,6 +80,7 @@ def _pending_since(
     if entry.state is State.NOT_READY and container is not None:
         in_use = container.state == SANDBOX_OF_ANOTHER_CLIENT and entry.name in index.holders
         is_pending = container.sandbox and not in_use
+
     if not is_pending:
         return None
     return earlier.pending_since or Moment(index.snapshot.taken_at, index.snapshot.uptime)
@@ -93,6 +99,7 @@ def _host_ports(
     pod = pods.get(entry.pod)
     if pod is None:
         return None
+
     # The pods of a StatefulSet have the names of their predecessors.
     if container := index.containers.get(reservation.container_id):
         had_address = container.pod_uid == pod.uid

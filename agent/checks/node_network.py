@@ -46,20 +46,23 @@ def why_no_network(snapshot: Snapshot) -> NoNetwork | None:
         return None
     if files and (problem := _unusable(files, snapshot)):
         return problem
+
     words = (status.load_error or status.message or status.reason) if status else ""
     said = f"{spelled(runtime)} says: {words}" if words else "it does not say why"
     return NoNetwork(said, "", may_come=True)
 
 
 def _has_no_network(snapshot: Snapshot, runtime: str) -> bool:
-    status = known_or(snapshot.runtime_status, None)
-    if status is not None and status.network_ready is not None:
+    """Return whether the runtime says so; of docker, which does not, whether files show it."""
+    if snapshot.network_ready is not None:
         loaded_none = runtime == CONTAINERD and snapshot.networks == Known(())
-        return loaded_none or not status.network_ready
+        return loaded_none or not snapshot.network_ready
+
     # docker does not say it, and the kubelet may read another directory. kubenet needs no file.
     files = known_or(snapshot.cni_files, None)
     node = known_or(snapshot.node, None)
     is_known = isinstance(snapshot.networks, (Known, NotRequested))
+
     if runtime != DOCKER or is_known or files is None or not _unusable(files, snapshot):
         return False
     return bool(waiting_pods(snapshot)) or bool(node and node.not_ready)
@@ -74,9 +77,11 @@ def blocking_files(snapshot: Snapshot) -> list[CniFile]:
     files = known_or(snapshot.cni_files, None)
     if files is None:
         return []
+
     broken = [file for file in files.files if file.problem]
     if kubelet_runtime(snapshot).name != CONTAINERD:
         return broken
+
     status = known_or(snapshot.runtime_status, None)
     load_error = status.load_error if status else ""
     return [file for file in broken if file is files.files[0] or f"/{file.name}:" in load_error][:1]
@@ -94,20 +99,23 @@ def _unusable(files: CniFiles, snapshot: Snapshot) -> NoNetwork | None:
     if not files.files:
         step = "start the DaemonSet of the cluster's CNI, which writes it"
         return NoNetwork(f"{directory} has no CNI configuration", step, may_come=True)
+
     broken = blocking_files(snapshot)
     usable = [file for file in files.files if not file.problem]
     if broken and (runtime == CONTAINERD or not usable):
         reason = "; ".join(f"{file.name} {file.problem}" for file in broken[:FEW])
         return NoNetwork(f"{reason} (in {directory})", _repair(broken, usable), may_come=False)
+
     if runtime == CRI_O and files.missing_plugins:
-        reason = _not_installed(files.missing_plugins, usable[0].name)
+        reason = not_installed(files.missing_plugins, usable[0].name)
         return NoNetwork(reason, INSTALL, may_come=True)
     return None
 
 
-def _not_installed(plugins: Sequence[str], file: str) -> str:
+def not_installed(plugins: Sequence[str], of: str) -> str:
+    """Say that plugins are missing. `of`: what names them, as a file."""
     noun, verb = ("plugin", "is") if len(plugins) == 1 else ("plugins", "are")
-    return f"{noun} {', '.join(plugins)} of {file} {verb} not installed"
+    return f"{noun} {', '.join(plugins)} of {of} {verb} not installed"
 
 
 def _repair(broken: Sequence[CniFile], usable: Sequence[CniFile]) -> str:
@@ -137,15 +145,16 @@ def first_file_skipped(snapshot: Snapshot) -> Skipped | None:
     usable = [file for file in files.files if not file.problem]
     if not usable:
         return None
+
     first = files.files[0]
     if first.problem:
-        networks = {network.name for network in known_or(snapshot.networks, ())}
         of_used = {usable[0].network, *(network.name for network in usable[0].networks)}
-        if networks.isdisjoint(of_used):
+        if of_used.isdisjoint(snapshot.network_names):
             return None  # CRI-O is configured to use another file
         return Skipped(first.name, f"{first.name} {first.problem}", usable[0])
+
     if files.missing_plugins and len(usable) > 1:
-        reason = _not_installed(files.missing_plugins, first.name)
+        reason = not_installed(files.missing_plugins, first.name)
         return Skipped(first.name, reason, usable[1])
     return None
 
@@ -161,6 +170,7 @@ def missing_subnet_env(snapshot: Snapshot) -> SubnetEnv | None:
     files = known_or(snapshot.cni_files, None)
     if files is None or files.subnet_env is None or not files.subnet_env.problem:
         return None
+
     networks = known_or(snapshot.networks, ())
     needed = any(_FLANNEL in network.plugins and not network.ranges for network in networks)
     return files.subnet_env if needed else None
@@ -192,9 +202,10 @@ def waiting(snapshot: Snapshot) -> str:
     waits = waiting_pods(snapshot)
     if not waits:
         return ""
+
     text = f"{count_of(len(waits), 'pod waits', 'pods wait')} for an address"
-    named = {wait.pod.uid for wait in unstarted_pods(snapshot)}
-    if isinstance(snapshot.containers, Known) and named.issuperset(pod.uid for pod in waits):
+    unstarted = {wait.pod.uid for wait in unstarted_pods(snapshot)}
+    if isinstance(snapshot.containers, Known) and unstarted.issuperset(pod.uid for pod in waits):
         return f"{text} (see {WAITING_PODS})"
     return f"{text}: {join_few(sorted(pod.name for pod in waits))}"
 

@@ -6,7 +6,7 @@ clock may be set differently.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -18,13 +18,10 @@ from agent.model.snapshot import Pod, SandboxFailure, Snapshot, known_or
 
 WAITS_AFTER: Final = timedelta(minutes=1)
 """A pod gets its sandbox and its address within seconds, unless something is wrong."""
-EVENT_AGE: Final = timedelta(minutes=6)
+_EVENT_AGE: Final = timedelta(minutes=6)
 """The kubelet retries in seconds. After 25 Events of an object it sends one every 5 minutes."""
-
 _DOCKER_SETUP: Final = timedelta(seconds=30)
 """docker runs a sandbox before it has a network of its own. A setup that works takes seconds."""
-
-
 MAX_LISTED: Final = 4
 """Pods whose Events are listed, once a minute: those of one node fail for the same reason."""
 
@@ -46,20 +43,18 @@ def unstarted_pods(snapshot: Snapshot) -> list[Wait]:
     waits = []
     for pod in (*waiting_pods(snapshot), *waiting_host_pods(snapshot)):
         age = _waiting_time(pod, snapshot)
-        if age < WAITS_AFTER or _has_network(pod, index) or _is_ending(pod, index, age):
-            continue
-        waits.append(Wait(pod, age))
+        if age >= WAITS_AFTER and not (_has_network(pod, index) or _is_ending(pod, index, age)):
+            waits.append(Wait(pod, age))
     return sorted(waits, key=lambda wait: (-wait.age, wait.pod.name, wait.pod.uid))
 
 
 def overdue_pods(snapshot: Snapshot) -> list[Pod]:
     """Return the pods that should have been gone for a minute or more, longest first."""
-    overdue = [
-        (pod.deletion, pod.uid, pod)
+    return _by_time(
+        (pod.deletion, pod)
         for pod in known_or(snapshot.pods, ())
         if pod.deletion and snapshot.api_time - pod.deletion >= WAITS_AFTER
-    ]
-    return [pod for _, _, pod in sorted(overdue, key=lambda entry: entry[:2])]
+    )
 
 
 def pods_to_list(snapshot: Snapshot) -> list[Pod]:
@@ -91,10 +86,11 @@ def _waiting_time(pod: Pod, snapshot: Snapshot) -> timedelta:
 
 
 def _has_network(pod: Pod, index: SnapshotIndex) -> bool:
+    """Return whether the pod has a sandbox whose network is certainly set up."""
     has_docker = any(runtime.name == DOCKER for runtime in known_or(index.snapshot.runtimes, ()))
     now = index.snapshot.taken_at.timestamp()
-    for container_id in index.running_sandboxes:
-        sandbox = index.containers[container_id]
+
+    for sandbox in index.running_sandboxes.values():
         is_new = has_docker and now - sandbox.created < _DOCKER_SETUP.total_seconds()
         if sandbox.pod_uid == pod.uid and (pod.host_network or not is_new):
             return True
@@ -111,12 +107,16 @@ def waiting_pods(snapshot: Snapshot) -> list[Pod]:
 
     Nothing where the pods are not known: who concludes that none waits asks for them first.
     """
-    waiting = [
-        (pod.scheduled, pod.uid, pod)
+    return _by_time(
+        (pod.scheduled, pod)
         for pod in _without_address(snapshot)
         if pod.scheduled and not pod.deleting and _is_late(pod, snapshot)
-    ]
-    return [pod for _, _, pod in sorted(waiting, key=lambda entry: entry[:2])]
+    )
+
+
+def _by_time(dated: Iterable[tuple[datetime, Pod]]) -> list[Pod]:
+    """Return pods in the order of their times."""
+    return [pod for _, pod in sorted(dated, key=lambda entry: (entry[0], entry[1].uid))]
 
 
 def waiting_host_pods(snapshot: Snapshot) -> list[Pod]:
@@ -146,6 +146,7 @@ def _is_late(pod: Pod, snapshot: Snapshot) -> bool:
 
 
 def _without_address(snapshot: Snapshot) -> list[Pod]:
+    """Return the live pods on the pod network that the API server has no address of."""
     pods = known_or(snapshot.pods, ())
     return [pod for pod in pods if pod.networked and not pod.ips]
 
@@ -153,9 +154,13 @@ def _without_address(snapshot: Snapshot) -> list[Pod]:
 def recent_exhaustion(snapshot: Snapshot) -> Iterator[SandboxFailure]:
     """Yield the recent Events by which host-local has no free address, the last one first."""
     for failure in reversed(known_or(snapshot.sandbox_failures, ())):
-        recent = failure.at is not None and snapshot.api_time - failure.at <= EVENT_AGE
-        if failure.exhausted and recent:
+        if failure.exhausted and is_recent(failure, snapshot):
             yield failure
+
+
+def is_recent(failure: SandboxFailure, snapshot: Snapshot) -> bool:
+    """Return whether what an Event says is still so, as far as its time tells."""
+    return failure.at is not None and snapshot.api_time - failure.at <= _EVENT_AGE
 
 
 def is_about(failure: SandboxFailure, ranges: RangeSets) -> bool:

@@ -84,12 +84,14 @@ class RuntimeHistory:
                     f"{name} listed {self.running} running containers, "
                     f"then {running} in the next snapshot"
                 )
+
         start = self.start
         processes = known_or(snapshot.processes, None)
         if processes and (started := processes.start_of(name)):
             start = started - processes.booted
             if self.start not in {None, start}:
                 suspicion = f"{name} restarted between two snapshots"
+
         return RuntimeHistory(
             running=running,
             start=start,
@@ -145,9 +147,11 @@ class GuardContext:
             for store in self.snapshot.reservations
             if isinstance(store.reading, Known)
         }
+
         # No dataDir (its normal path is "."), or the default one: both mean --cni-networks-dir,
         # which has a reading of its own.
         default = ("./", f"{DEFAULT_DATA_DIR}/")
+
         unread: dict[str, str] = {}
         for result in known_or(self.snapshot.cni_results, ()):
             directory = f"{normpath(result.data_dir)}/{result.network}"
@@ -224,6 +228,7 @@ def decide(context: GuardContext) -> tuple[Decision, ...]:
     its release failed, it is left out.
     """
     requests = sorted(release_requests(context.assessment, context.limits.only), key=_age_order)
+
     decisions: list[Decision] = []
     for request in requests:
         refusals = tuple(_refusals(request, context))
@@ -237,6 +242,7 @@ def decide(context: GuardContext) -> tuple[Decision, ...]:
 
 
 def _age_order(request: ReleaseRequest) -> tuple[int, tuple[str, str]]:
+    """Sort key: the sandboxes with the oldest files first."""
     oldest = min(reservation.mtime_ns for reservation in request.reservations)
     return oldest, request.reservations[0].key
 
@@ -254,7 +260,9 @@ def release_requests(
     for reservation, entry in assessment.classified.items():
         if entry.state in _WITHOUT_CONTAINER:
             unnamed = ("", entry.network, entry.name)
-            sandboxes[(entry.container_id,) if entry.container_id else unnamed].append(reservation)
+            sandbox = (entry.container_id,) if entry.container_id else unnamed
+            sandboxes[sandbox].append(reservation)
+
     keeps_results = assessment.runtime.deletes_at_start
     requests: list[ReleaseRequest] = []
     for reservations in sandboxes.values():
@@ -272,6 +280,7 @@ def release_requests(
 
 
 def _refusals(request: ReleaseRequest, context: GuardContext) -> Iterator[Refusal]:
+    """Yield what each guard says. One that lacks data, or raises, refuses."""
     for guard in GUARDS:
         try:
             refusal = guard(request, context)
@@ -319,6 +328,7 @@ def chosen_node(_request: ReleaseRequest, context: GuardContext) -> Refusal | No
     label = context.limits.node_label
     if not label:
         return None
+
     node = context.snapshot.node.known()
     if node is not None and label in node.labels:
         return None
@@ -332,6 +342,7 @@ def allowed_network(request: ReleaseRequest, context: GuardContext) -> Refusal |
     denied = [name for name in request.networks if name not in context.networks]
     if not denied:
         return None
+
     wider = ",".join(sorted(context.limits.networks.union(denied)))
     return Refusal(
         Reason.NETWORK_NOT_ALLOWED,
@@ -392,6 +403,7 @@ def confirmed(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
         age = context.snapshot.taken_at - reservation.mtime
         if refusal := _too_young(age, context.limits.grace):
             return refusal
+
     for gap in context.report.gaps:
         if gap.broken and gap.detector == leaked_reservation.NAME:
             return Refusal(Reason.NOT_CONFIRMED, f"the check of leaks failed: {gap.why}")
@@ -443,6 +455,7 @@ def inside_range(request: ReleaseRequest, context: GuardContext) -> Refusal | No
         sets = context.ranges[reservation.network]
         if isinstance(sets, InsufficientData):
             return Refusal(Reason.OUTSIDE_RANGE, str(sets), _by_name(request))
+
         address = ip_address(reservation.ip)
         ranges = [*chain.from_iterable(sets)]
         if not any(address in allocated and address != allocated.gateway for allocated in ranges):
@@ -456,6 +469,7 @@ def whole_sandbox(request: ReleaseRequest, context: GuardContext) -> Refusal | N
     if directory := context.unread.get(request.container_id):
         why = f"libcni's cache has another address of it, in {directory}, which is not read"
         return Refusal(Reason.PARTIAL_SANDBOX, why)
+
     only = context.limits.only
     if only is None or not (unnamed := sorted({*request.ips} - only)):
         return None
@@ -482,8 +496,10 @@ def trusted_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal 
         why = f"{history.why}; its list is trusted again after --settle"
         wait = context.limits.settle - (snapshot.uptime - since)
         return Refusal(Reason.RUNTIME_DOUBTFUL, why, wait=wait)
+
     if isinstance(snapshot.pods, NotRequested):
         return None
+
     running, missing = context.running
     most_missing = running >= MIN_CONTAINERS and missing > running / 2
     if running and (missing == running or most_missing):
@@ -503,17 +519,20 @@ def settled(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     settle = context.limits.settle.total_seconds()
     if not settle:
         return None
+
     processes = context.snapshot.processes.known()
     starts = {"the kubelet": processes.kubelet, "the node": processes.booted}
     starts |= {name: processes.start_of(name) for name in context.assessment.runtime.names}
     if processes.cri_dockerd is not None:  # most nodes have none
         starts["cri-dockerd"] = processes.cri_dockerd
+
     ages: list[tuple[float, str]] = []
     for name, start in starts.items():
         if start is None:
             why = f"it is not known when {name} started: its process was not found"
             return Refusal(Reason.UNSETTLED, why)
         ages.append(((context.snapshot.taken_at - start).total_seconds(), name))
+
     age, name = min(ages)
     if age >= settle:
         return None
@@ -561,6 +580,7 @@ def no_host_ports(request: ReleaseRequest, context: GuardContext) -> Refusal | N
     if not context.limits.unattended or context.limits.release_host_ports:
         return None
     is_kubenet = request.networks == (KUBENET,) and context.assessment.runtime.names == (DOCKER,)
+
     ports = {leak.ip: context.host_ports[leak] for leak in request.reservations}
     ports = {
         ip: forwarded
@@ -569,6 +589,7 @@ def no_host_ports(request: ReleaseRequest, context: GuardContext) -> Refusal | N
     }
     if not ports:
         return None
+
     why = host_ports.describe_rules(ports)
     if not any(ports.values()):
         record = "no record says whose it was"
@@ -615,8 +636,10 @@ def _within_budget(decisions: Collection[Decision], context: GuardContext) -> It
         since = context.snapshot.taken_at - _HOUR
         spent = context.journal.released_since(since, context.actor)
         budgets.append(_Budget(*per_hour, spent=spent))
+
     ready = sum(len(request.reservations) for request, refusals in decisions if not refusals)
     passed = 0
+
     for request, refusals in decisions:
         if refusals:
             yield request, refusals

@@ -218,6 +218,7 @@ def choose_evicted(files: Mapping[JournalFile, Entry | Damage], now: datetime) -
     ]
     if not candidates:
         raise JournalFull(_describe_needed(files))
+
     oldest = min(candidates, key=lambda file: file.mtime_ns)
     if now - from_mtime(oldest.mtime_ns) <= RETENTION:
         hours = f"{RETENTION.total_seconds() / 3600:.0f} hours"
@@ -234,6 +235,7 @@ def _describe_needed(files: Mapping[JournalFile, Entry | Damage]) -> str:
         "halted": sum(entry.halts for entry in entries),
         "damaged": len(files) - len(entries),
     }
+
     described = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     directory = posixpath.dirname(next(iter(files)).path)
     return (

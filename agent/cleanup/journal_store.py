@@ -143,6 +143,7 @@ class JournalStore:
             parsed = self._load()
         except OSError as error:
             raise SourceError(cannot_read(error.filename or self._directory, error)) from error
+
         entries = [entry for entry in parsed.values() if isinstance(entry, Entry)]
         kept = "it is skipped and kept; all other entries are used"
         damage = [
@@ -173,6 +174,7 @@ class JournalStore:
             },
             "files": [file_document(image) for image in entry.files],
         }
+
         if (size := len(_encode(document))) > _MAX_BYTES_BEGUN:
             raise EntryTooLarge(_describe_size(entry, size))
         if evicted := self._evicted(now or entry.at):
@@ -186,12 +188,14 @@ class JournalStore:
             document = parse_document(path.read_bytes(), JOURNAL_SCHEMA)
         except Damaged as damage:
             raise OSError(errno.EINVAL, f"damaged: {damage}", str(path)) from damage
+
         in_doubt = entry.verdict is Verdict.IN_DOUBT
         document |= {
             "outcome": _IN_DOUBT_ON_DISK if in_doubt else entry.verdict,
             "why": entry.why,
             "restorations": entry.restorations,
         }
+
         for name in _TIMES:
             time = getattr(entry, name)
             document[name] = _timestamp(time) if time else None
@@ -235,6 +239,7 @@ class JournalStore:
         return choose_evicted(self._load(), now)
 
     def _write(self, name: str, document: dict[str, Any]) -> None:
+        """Replace the file of an entry as a whole. Raises OSError with its path."""
         path = self._path(name)
         try:
             replace_file(path, _encode(document))
@@ -294,9 +299,11 @@ def _parse_entry(content: bytes) -> Entry:
         document["outcome"] = Verdict.IN_DOUBT
     if isinstance(files := document.get("files"), list):
         document["files"] = [_with_content(file) for file in files]
+
     on_disk = {field.name: _ON_DISK.get(field.name, field.name) for field in fields(Entry)}
     tree = {name: document[key] for name, key in on_disk.items() if key in document}
     entry = build(Entry, tree, "entry")
+
     try:
         entry.container_id.encode()  # as it is compared with the files of host-local
     except ValueError as error:
@@ -323,11 +330,13 @@ def _require_possible(image: FileImage) -> None:
         os.fsencode(path)
     except ValueError as error:
         raise Damaged(f"{path!r}: {error}") from error
+
     parts = (image.network, image.name)
     leads_away = any("/" in part or part in {"", ".", ".."} for part in parts)
     leads_away |= ".." in image.data_dir.split("/") or "\0" in path
     if leads_away or (image.data_dir and not image.data_dir.startswith("/")):
         raise Damaged(f"{path!r} is not a file of a network")
+
     is_possible = (
         image.mode in _MODES
         and image.uid in _OWNERS

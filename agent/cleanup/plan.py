@@ -90,26 +90,24 @@ def make_plan(decisions: Iterable[Refused]) -> Plan:
 
     So a user who cannot make a check still releases what needs none. What has to wait is apart.
     """
-    blocked: dict[Reason, list[Refused]] = {}
+    blocked: dict[Reason, tuple[Refusal, list[ReleaseRequest]]] = {}
     batches: dict[tuple[bool, bool, bool], list[Refused]] = {}
     for request, refusals in decisions:
         final = next((refusal for refusal in refusals if not _passes(refusal)), None)
         if final:
-            blocked.setdefault(final.reason, []).append((request, (final,)))
+            _, requests = blocked.setdefault(final.reason, (final, []))
+            requests.append(request)
             continue
+
         lifted = [refusal for refusal in refusals if refusal.wait is None]
         by_name = any(refusal.reason in _BY_NAME for refusal in lifted)
         waits = len(lifted) < len(refusals)
         batches.setdefault((waits, by_name, bool(lifted)), []).append((request, refusals))
+
+    in_order = sorted(batches.items(), key=itemgetter(0))
     return Plan(
-        batches=tuple(
-            _batch(refused, by_name=by_name)
-            for (_, by_name, _), refused in sorted(batches.items(), key=itemgetter(0))
-        ),
-        blocked=tuple(
-            Blocked(refused[0][1][0], tuple(request for request, _ in refused))
-            for refused in blocked.values()
-        ),
+        batches=tuple(_batch(refused, by_name=by_name) for (_, by_name, _), refused in in_order),
+        blocked=tuple(Blocked(refusal, tuple(requests)) for refusal, requests in blocked.values()),
     )
 
 
@@ -122,12 +120,14 @@ def _passes(refusal: Refusal) -> bool:
 
 
 def _batch(refused: Sequence[Refused], *, by_name: bool) -> Batch:
+    """Return what one command releases, once the longest wait of its refusals is over."""
     refusals = [refusal for _, each in refused for refusal in each]
+    lifted = dict.fromkeys(refusal for refusal in refusals if refusal.wait is None)
     waits = {refusal.wait: refusal.reason for refusal in refusals if refusal.wait is not None}
     wait = max(waits, default=timedelta(0))
     return Batch(
         requests=tuple(request for request, _ in refused),
-        lifted=tuple(dict.fromkeys(refusal for refusal in refusals if refusal.wait is None)),
+        lifted=tuple(lifted),
         wait=wait,
         waits_for=waits.get(wait),
         by_name=by_name,

@@ -63,6 +63,7 @@ def probe(
     be asked, or is not the node's.
     """
     _require_network_of_the_node(proc)
+
     results: dict[ReservationKey, ProbeResult] = {}
     probes: dict[ReservationKey, _Probe] = {}
     for reservation in reservations:
@@ -77,6 +78,7 @@ def probe(
         elif doubt:
             why = f"a probe of {ip} cannot prove that nobody has it: {doubt}"
             results[reservation.key] = ProbeResult(why, conclusive=False)
+
     waiting = [*probes.values()]
     try:
         for _ in range(_ROUNDS):
@@ -125,6 +127,7 @@ def _require_network_of_the_node(proc: Path) -> None:
     except OSError as error:
         reason = cannot_read(error.filename, error)
         raise SourceError(f"cannot probe addresses: {reason}") from error
+
     if own != node:
         raise SourceError(
             "cannot probe addresses: this is not the node's network (set hostNetwork: true)"
@@ -187,6 +190,7 @@ class _Probe:
         return ProbeResult(why, Reason.PROBE_UNANSWERED)
 
     def send(self, connected: socket.socket) -> None:
+        """Send the datagram. If a firewall forbids it, silence proves nothing."""
         # Any other error was received, and is read from the queue.
         with contextlib.suppress(OSError):
             try:
@@ -200,15 +204,18 @@ class _Probe:
             _, reports, _, _ = connected.recvmsg(1, 512, socket.MSG_ERRQUEUE)
             for _, _, report in reports:
                 self._read_report(report)
+
         with contextlib.suppress(OSError):  # errors are those of the queue
             connected.recv(1)
             self._result = self._result or self._in_use("it sent a datagram")
         return self._result is not None
 
     def _read_report(self, report: bytes) -> None:
+        """Read what the kernel reports of a datagram: `sock_extended_err` and who reports it."""
         code, origin, *_ = _ERROR.unpack_from(report)
         if origin not in _ORIGIN_ICMP:
             return
+
         *_, offset = _FAMILIES[self._family]
         size = 4 if self._family == socket.AF_INET else 16
         sender = socket.inet_ntop(self._family, report[_ERROR.size + offset :][:size])
@@ -216,6 +223,7 @@ class _Probe:
             by = "" if sender == self._ip else f" by {sender}"
             self._result = self._in_use(f"{os.strerror(code).lower()}{by}")
             return
+
         # The node itself reports, not the address behind a firewall.
         self._unsent = self._unsent or self._why_unanswerable()
         if code == errno.EHOSTUNREACH and not self._unsent:
@@ -260,6 +268,7 @@ def _send_round(probes: Iterable[_Probe], clock: Callable[[], float]) -> list[_P
             waiting.register(connected, selectors.EVENT_READ, (probe, connected))
             probe.send(connected)
             receive(_SEND_INTERVAL)
+
         until = clock() + _ROUND_SECONDS
         while waiting.get_map() and (left := until - clock()) > 0:
             receive(left)

@@ -49,6 +49,7 @@ class Recheck:
                 return Refusal(Reason.TEARDOWN_PENDING, "recheck: the sandbox has a checkpoint")
             if checkpoint is not None:
                 answers.append("the kubelet has no checkpoint of the sandbox")
+
         if holder := self.holder_of(container_id, request.ips):
             return Refusal(Reason.ADDRESS_IN_USE, f"recheck: {holder}")
         answers.append("no process has the address configured")
@@ -61,6 +62,7 @@ class Recheck:
         for address in addresses.read_addresses(self.proc):
             if address.ip in ips:
                 return f"process {address.pid} ({address.command}) has the address configured"
+
         results = [
             result
             for result in self.results.read()
@@ -84,6 +86,7 @@ class Recheck:
         probed = self.probe_addresses(reservations, send)
         if all(result.conclusive for result in probed.values()):
             return probed
+
         namespace = unattributed_namespace(
             self.results.read(),
             self.namespaces(),
@@ -91,10 +94,11 @@ class Recheck:
         )
         if not namespace:
             return probed
+
         doubt = f"and a network namespace is mounted whose sandbox is not known: {namespace}"
-        return {
-            key: result
-            if result.conclusive
-            else replace(result, why=f"{result.why}, {doubt}", reason=Reason.PROBE_UNANSWERED)
+        refused = {
+            key: replace(result, why=f"{result.why}, {doubt}", reason=Reason.PROBE_UNANSWERED)
             for key, result in probed.items()
+            if not result.conclusive
         }
+        return {**probed, **refused}

@@ -64,6 +64,7 @@ def recover_and_restore(
     unrecovered = recover_all(files, store, now)
     journal = store.read()
     entry = journal.named(name)
+
     if before is None or entry is None:
         raise RestoreError("the journal does not have the entry any more")
     if reason := unrecovered.get(name):
@@ -73,6 +74,7 @@ def recover_and_restore(
         return "it was interrupted, and all its reservations are in place now"
     if before.verdict is None and entry.released:
         raise RestoreError(entry.why)
+
     require_restorable(entry, journal, files)
     return _restore(entry, files, store, now)
 
@@ -85,6 +87,7 @@ def require_restorable(entry: Entry, journal: Journal, files: NodeFiles) -> None
     later = journal.released_from().get(entry.container_id, entry)
     if later.name != entry.name:
         raise RestoreError(f"its sandbox was released again since: restore {later.name} instead")
+
     files.require_known(entry.directories)
     with files.opened(entry.directories) as networks:
         _missing_images(entry, networks)
@@ -99,6 +102,7 @@ def _restore(entry: Entry, files: NodeFiles, store: JournalStore, now: datetime)
     # If this process is killed now, the next cleanup or restore knows what it began.
     began = entry.restoration_began(now)
     store.update(began, now)
+
     linked: list[FileImage] = []
     try:
         with files.locked(entry.directories) as networks:
@@ -111,6 +115,7 @@ def _restore(entry: Entry, files: NodeFiles, store: JournalStore, now: datetime)
             raise RestoreError(f"{reason}: {_UNFINISHED}") from error
         ended = began.ended(entry.verdict or Verdict.FAILED, f"not restored: {reason}")
         raise RestoreError(record(store, ended, now, reason)) from error
+
     note = "it was already in place; the journal now records that"
     if linked:
         note = files.link_cached(entry)
@@ -127,9 +132,11 @@ def _missing_images(entry: Entry, networks: Mapping[str, OpenNetwork]) -> Sequen
         raise RestoreError(_UNFINISHED)
     if entry.verdict not in {Verdict.RELEASED, Verdict.IN_DOUBT}:
         raise RestoreError(f"nothing was released: the outcome was {entry.verdict.value}")
+
     missing = _not_in_place(entry, networks)
     if not missing and not (entry.released and entry.reservations):  # one in doubt may be in place
         raise RestoreError("nothing is missing: all reservations are in place")
+
     for image, replacement in missing.items():
         if replacement:
             raise RestoreError(f"{image.name} of network {image.network} is reserved again")
@@ -199,6 +206,7 @@ def _recovered(entry: Entry, files: NodeFiles, now: datetime) -> Entry:
             return entry.ended(Verdict.IN_DOUBT, why)
         for image in missing:
             networks[image.directory].link(image)
+
     if entry.restoring:
         files.link_cached(entry)
         return replace(entry, restored=now, restoring=None)

@@ -83,6 +83,7 @@ class Cleaner:
             return
         if not self._journal.unfinished() or self._journal_error:
             return
+
         self._unrecovered = {}
         with suppress(Busy, OSError, SourceError), self.store.exclusive(0):
             # This reads the journal again: another cleaner may have been in the middle of an entry.
@@ -98,9 +99,11 @@ class Cleaner:
             self._history = self._history.after(snapshot)
             self._reappeared = self._reappeared if self.halted else self._find_reappeared(snapshot)
         self._record_halt()
+
         context = self.context(report)
         decisions = guards.decide(context)
         passed = [request for request, refusals in decisions if not refusals]
+
         if self.dry_run:
             outcomes = self._would_release(passed)
             found = find_blockers(
@@ -113,9 +116,11 @@ class Cleaner:
             blockers = tuple(unwritable_networks(context, self.files)) if failed else ()
             # Another cleaner may have recorded a halt since.
             context = replace(context, journal=self._journal_with_halt)
+
         for request, refusals in decisions:
             if refusals:
                 outcomes.append(Outcome(request, Verdict.REFUSED, refusals))
+
         cleaning = summarize(context, outcomes, blockers, dry_run=self.dry_run)
         unfinished = map(self._describe_unfinished, self._journal.unfinished())
         return replace(cleaning, warnings=(*cleaning.warnings, *unfinished))
@@ -137,6 +142,9 @@ class Cleaner:
     def context(self, report: Report) -> GuardContext:
         """Return what the guards may know of this sync."""
         uptime = report.assessment.snapshot.uptime
+        paused = {
+            leak: pause.refusals for leak, pause in self._paused.items() if uptime < pause.until
+        }
         return GuardContext(
             report=report,
             runtime_history=self._history,
@@ -144,9 +152,7 @@ class Cleaner:
             journal=self._journal_with_halt,
             journal_error=self._journal_error or self.store.why_unwritable(),
             actor=self.actor,
-            paused={
-                leak: pause.refusals for leak, pause in self._paused.items() if uptime < pause.until
-            },
+            paused=paused,
         )
 
     @property
@@ -159,6 +165,7 @@ class Cleaner:
         return self._journal.with_entry(self._reappeared) if self._reappeared else self._journal
 
     def _read_journal(self) -> None:
+        """Read the journal. If that fails, the last reading stays, and `journal_usable` refuses."""
         try:
             self._journal = self.store.read()
             self._journal_error = None
@@ -180,10 +187,12 @@ class Cleaner:
         recorded = {container.id for container in known_or(snapshot.containers, ())}
         for checkpoint in known_or(snapshot.checkpoints, ()):
             recorded.add(checkpoint.container_id)
+
         released = self._journal.released_from()
         reappeared = [entry for container_id, entry in released.items() if container_id in recorded]
         if not reappeared:
             return None
+
         # If the journal cannot be read again, what was read before the snapshot counts.
         with suppress(SourceError):
             # The container may have been restored meanwhile, and even released once more.
@@ -203,6 +212,7 @@ class Cleaner:
         """
         if self.dry_run or self._reappeared is None:
             return
+
         with suppress(Busy, OSError, SourceError), self.store.exclusive(self.files.lock_timeout):
             now = self.now()
             entry = self.store.read().named(self._reappeared.name)
@@ -210,6 +220,7 @@ class Cleaner:
                 entry = self._reappeared
                 why = "written again: the entry was gone when its container reappeared"
                 self.store.begin(entry, [why], now)
+
             halting = replace(entry, halted=now, resumed=None)
             self.store.update(halting, now)
             self._journal = self._journal.with_entry(halting)
@@ -220,6 +231,7 @@ class Cleaner:
         probed: Probed = {}
         with suppress(SourceError):  # --apply reports it
             probed = self.recheck.probe(_reservations(requests), send=False)
+
         outcomes: list[Outcome] = []
         for request in requests:
             results = [probed[leak.key] for leak in request.reservations if leak.key in probed]
@@ -235,9 +247,11 @@ class Cleaner:
         outcomes: list[Outcome] = []
         for start in range(0, len(requests), _PROBE_BATCH):
             outcomes += self._probe_and_release(requests[start : start + _PROBE_BATCH], snapshot)
+
         self._paused = {
             leak: pause for leak, pause in self._paused.items() if snapshot.uptime < pause.until
         }
+
         for outcome in outcomes:
             if any(refusal.reason in _PERSISTENT for refusal in outcome.refusals):
                 pause = _Pause(snapshot.uptime + PAUSE, outcome.refusals)
@@ -257,11 +271,13 @@ class Cleaner:
         """
         if stale := self._outcome_if_too_late(requests[0], snapshot):
             return [replace(stale, request=request) for request in requests]
+
         try:
             # Outside every lock, because it takes some seconds.
             probed = self.recheck.probe(_reservations(requests))
         except SourceError as error:
             return [Outcome(request, Verdict.FAILED, why=str(error)) for request in requests]
+
         self.heartbeat()
         outcomes: list[Outcome] = []
         try:
@@ -272,6 +288,7 @@ class Cleaner:
                     self._journal = self._journal.with_entry(halted[0])
                     refusal = Refusal(Reason.HALTED, halted[0].reappearance)
                     return [Outcome(request, Verdict.REFUSED, (refusal,)) for request in requests]
+
                 active = journal.active_since(self._journal)
                 for request in requests:
                     outcome = (
@@ -319,6 +336,7 @@ class Cleaner:
         if interrupted():
             why = "interrupted by a signal before this release began"
             return Outcome(request, Verdict.INTERRUPTED, why=why)
+
         if self.uptime() - snapshot.uptime > MAX_SNAPSHOT_AGE:
             limit = f"{MAX_SNAPSHOT_AGE.total_seconds():.0f} s"
             why = f"its snapshot is older than {limit}: run cleanup again"
@@ -372,6 +390,7 @@ def _outcome_without_journal(request: ReleaseRequest, error: Exception) -> Outco
     """Return the outcome of what was not tried, because nothing could be journaled."""
     if isinstance(error, Busy):
         return Outcome(request, Verdict.BUSY, why=str(error))
+
     is_full = isinstance(error, JournalFull)
     reason = Reason.JOURNAL_FULL if is_full else Reason.JOURNAL_UNWRITABLE
     refusal = Refusal(reason, describe_error(error))

@@ -31,18 +31,22 @@ def cleanup_status(
     if not halted and report.cleaning:
         # Only the daemon's cleaner knows it, as long as it cannot write it.
         halted = report.cleaning.halted
+
     blockers = [*find_blockers(context, files, store, no_network, halted=halted)]
     obstacles = [blocker.why for blocker in blockers if not blocker.network]
     unavailable = context.snapshot.unavailable_about_addresses()
     if unavailable:
         names = dict.fromkeys(source.source for source in unavailable)
         obstacles.append(f"unavailable sources: {', '.join(names)}")
+
     may_clean = all(blocker.by is not BlockedBy.NO_CLEANUP_NETWORK for blocker in blockers)
     networks = sorted(context.networks) if may_clean else []
+
     is_possible: bool | None = not obstacles
     if is_possible and (unknown := _why_unknown(context, files)):
         is_possible = None
         obstacles.append(unknown)
+
     return {
         "mode": mode,
         "networks": networks,
@@ -84,6 +88,7 @@ def _why_unknown(context: GuardContext, files: NodeFiles) -> str | None:
     allowed = context.networks
     if not allowed:
         return "no network is known that the pods of this node use"
+
     existing = {store.network for store in context.snapshot.reservations if not store.absent}
     if AUTO in context.limits.networks or allowed & existing:
         return None

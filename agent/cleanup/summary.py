@@ -35,14 +35,18 @@ def summarize(
     *,
     dry_run: bool,
 ) -> Cleaning:
+    """Return the report of a cleanup. `blockers`: why nothing, or not all, can be released."""
     snapshot = context.snapshot
     report = context.report
+
     released = _released(outcomes)
     refusals = (refusal for outcome in outcomes for refusal in outcome.refusals)
     bugs = {refusal.bug.name: refusal.bug for refusal in refusals if refusal.bug}
+
     warnings = [f"journal: {damage}" for damage in context.journal.damage]
     if not context.limits.unattended:
         warnings += _warnings_about_release(report, released)
+
     return Cleaning(
         node=snapshot.node_name,
         taken_at=snapshot.taken_at,
@@ -76,13 +80,16 @@ def find_blockers(
     """
     if halted:
         yield Blocker(BlockedBy.HALTED, f"cleanup halted: {halted}")
+
     brake = context.snapshot.brake
     if isinstance(brake, Known) and brake.value.on:
         remedy = Remedy("'kubectl nodeleak brake off' ends it, for all nodes")
         yield Blocker(BlockedBy.BRAKE_ON, brake.value.description, remedy)
+
     if blocker := no_network():
         yield blocker
     yield from unwritable_networks(context, files)
+
     if context.journal_error:
         problem = (
             f"cannot use the journal: {context.journal_error}: "
@@ -102,6 +109,7 @@ def unwritable_networks(context: GuardContext, files: NodeFiles) -> Iterator[Blo
         and isinstance(store.reading, Known)
         and not store.absent
     ]
+
     unwritable: dict[str, tuple[str, Remedy | None]] = {}
     for store in allowed:
         try:
@@ -111,6 +119,7 @@ def unwritable_networks(context: GuardContext, files: NodeFiles) -> Iterator[Blo
         except OSError as error:
             problem = f"cannot change {error.filename}: {describe_os_error(error)}"
             unwritable[store.network] = (problem, None)
+
     is_every = len(unwritable) == len(allowed)
     for network, (problem, remedy) in unwritable.items():
         scope = None if is_every else network
@@ -130,6 +139,7 @@ def _not_releasable(assessment: Assessment, only: frozenset[str] | None) -> Iter
 
 
 def _why_not_found(assessment: Assessment) -> str:
+    """Say why there is no reservation of an address that was requested."""
     stores = assessment.snapshot.reservations
     if unread := [store.network for store in stores if isinstance(store.reading, Unavailable)]:
         return f"not known: cannot read network {', '.join(unread)}"
@@ -168,6 +178,7 @@ def _warnings_about_release(report: Report, released: Sequence[Reservation]) -> 
     for tracked in report.findings:
         if tracked.finding.detector in {failing_plugin.NAME, hanging_plugin.NAME}:
             yield tracked.finding.message
+
     ports = host_ports.forwarded(report.assessment, released)
     known = {leak.ip: forwarded for leak, forwarded in ports.items() if forwarded}
     unknown = {leak.ip: None for leak, forwarded in ports.items() if forwarded is None}

@@ -106,8 +106,10 @@ def release(
         return Outcome(request, lost.verdict, why=str(lost))
     except (SourceError, OSError) as error:
         return Outcome(request, Verdict.FAILED, why=describe_error(error))
+
     results = [probed[leak.key] for leak in request.reservations]
     evidence += [result.why for result in results if result.conclusive]
+
     entry = new_entry(request, images, actor, at)
     try:
         # Not under the locks: a disk can be slow, and every ADD on the node would wait for it.
@@ -125,6 +127,7 @@ def _read_if_unchanged(
     image = networks[reservation.directory].read(reservation.ip)
     if image is None:
         raise RaceLost(Verdict.GONE, f"{reservation.ip} was released by another process")
+
     expected = (reservation.inode, reservation.size, reservation.mtime_ns)
     names = (reservation.container_id, reservation.ifname)
     expected_words = [name.encode() for name in names if name]
@@ -163,6 +166,7 @@ def _remove_under_locks(
             "the next cleanup or restore recovers it"
         )
         return Outcome(request, Verdict.FAILED, why=why, entry=entry.name)
+
     if verdict is Verdict.RELEASED:
         why = files.unlink_cached(entry)
     ended_at = entry.at + timedelta(seconds=files.clock() - start)
@@ -190,6 +194,7 @@ def _compare_and_unlink(
             return Verdict.GONE, f"{image.name} was released by another process"
         if current != image:
             return Verdict.CHANGED, f"{image.name} is not the file that was journaled"
+
     removed: list[FileImage] = []
     try:
         for image in images:
@@ -200,6 +205,7 @@ def _compare_and_unlink(
         for image in removed:
             networks[image.directory].link(image)
         return Verdict.FAILED, describe_error(error)
+
     if not removed:
         return Verdict.GONE, "released by a process that does not take the lock"
     return Verdict.RELEASED, ""
@@ -293,6 +299,7 @@ class NodeFiles:
     def _try_locks(
         self, directories: Sequence[str]
     ) -> tuple[Mapping[str, LockedNetwork], ExitStack]:
+        """Return the networks with all their locks, and what ends that. Raises LockHeld."""
         with ExitStack() as stack:
             networks = {
                 directory: stack.enter_context(self._locked(directory)) for directory in directories
@@ -357,6 +364,7 @@ class NodeFiles:
         )
 
     def _path(self, directory: str) -> Path:
+        """Return where the directory of a network is for this process."""
         path = self.networks_dir / directory
         return path if path.is_relative_to(self.networks_dir) else self.mounted(path)
 
@@ -378,6 +386,7 @@ class NodeFiles:
     def _each_cached(
         self, entry: Entry, change: Callable[[FileImage, int], None], failed: str
     ) -> Iterator[str]:
+        """Change each result of a release. Yield why one was not: `failed`, and the error."""
         for image in entry.files:
             if image.place == RESERVATION:
                 continue
@@ -406,6 +415,7 @@ def _results(
 
 @contextmanager
 def _opened(path: Path, flags: int = 0) -> Iterator[int]:
+    """Open a directory, to work relative to it. Raises OSError."""
     handle = os.open(path, _DIRECTORY | flags)
     try:
         yield handle
@@ -414,6 +424,7 @@ def _opened(path: Path, flags: int = 0) -> Iterator[int]:
 
 
 def _flock(handle: int) -> None:
+    """Take a lock without waiting. Raises LockHeld."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -466,6 +477,7 @@ def _read(
 
 
 def _unlink_unchanged(image: FileImage, directory: int) -> None:
+    """Remove a cached result if it is still the file in the journal."""
     if _read(directory, image.name, place=image.place, network=image.network) == image:
         os.unlink(image.name, dir_fd=directory)
 
@@ -502,6 +514,7 @@ def _new_file(directory: int) -> tuple[int, str | None]:
     except OSError as error:
         if error.errno not in {errno.EOPNOTSUPP, errno.EISDIR}:
             raise
+
     # One left by a killed agent may be a second name of a reservation: unlink it, and never write
     # to it.
     with suppress(FileNotFoundError):

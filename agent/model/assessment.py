@@ -113,10 +113,10 @@ class ClassifiedReservation:
         return self.entry.blocks if isinstance(self.entry, UnrecognizedEntry) else True
 
 
-def or_none(query: Callable[[str], _T], network: str) -> _T | None:
-    """Return what an assessment answers about a network; None: unknown."""
+def or_none(query: Callable[..., _T], *arguments: object) -> _T | None:
+    """Return what an assessment answers, mostly about a network; None: unknown."""
     try:
-        return query(network)
+        return query(*arguments)
     except InsufficientData:
         return None
 
@@ -160,10 +160,10 @@ class Assessment:
     def primary_sandboxes(self) -> Mapping[str, Sequence[Container]]:
         """The running sandboxes, by the network that they have the addresses of `eth0` from."""
         sandboxes: defaultdict[str, list[Container]] = defaultdict(list)
-        for container_id in self.index.running_sandboxes:
-            for result in self.index.results.get(container_id, ()):
+        for sandbox in self.index.running_sandboxes.values():
+            for result in self.index.results.get(sandbox.id, ()):
                 if result.ifname in PRIMARY:
-                    sandboxes[result.network].append(self.index.containers[container_id])
+                    sandboxes[result.network].append(sandbox)
         return dict(sandboxes)
 
     @cached_property
@@ -173,6 +173,7 @@ class Assessment:
             (result for result in known_or(self.snapshot.cni_results, ()) if result.plugin),
             key=lambda result: result.mtime_ns,
         )
+
         types: dict[str, tuple[str, ...]] = {}
         for result in results:
             types[result.network] = (result.plugin,)
@@ -215,6 +216,7 @@ class Assessment:
         for configured in known_or(snapshot.networks, ()):
             if configured.name == network and configured.ranges:
                 return tuple(tuple(map(self._range, ranges)) for ranges in configured.ranges)
+
         node = known_or(snapshot.node, None)
         if network == KUBENET and node is not None and node.pod_cidrs:
             return self.pod_ranges
@@ -229,6 +231,7 @@ class Assessment:
                 f"the range of network {network} is neither in the node's pod CIDR nor in "
                 "libcni's cache"
             )
+
         newest = max(results, key=lambda result: result.mtime_ns)
         return self.pod_ranges if newest.uses_pod_cidr else newest.ranges
 
@@ -238,6 +241,7 @@ class Assessment:
         node = self.snapshot.node.known()
         if node is None or not node.pod_cidrs:
             raise InsufficientData("node: it has no pod CIDR")
+
         try:
             return tuple((subnet_range(cidr),) for cidr in node.pod_cidrs)
         except ValueError as error:
@@ -250,8 +254,9 @@ class Assessment:
                 if pod_range.first.version == version:
                     return pod_range
             raise InsufficientData(f"node: it has no IPv{version} pod CIDR")
+
         try:
-            return subnet_range(written.subnet, written.first, written.last, written.gateway)
+            return written.parse()
         except ValueError as error:
             raise InsufficientData(f"networks: {error}") from error
 
@@ -278,13 +283,16 @@ class Assessment:
         pods = self.snapshot.pods.known()
         self.snapshot.containers.known()
         running = self.index.running_sandboxes
-        with_address = frozenset(running.values()).difference(self._without_address())
+        pods_running = {sandbox.pod for sandbox in running.values()}
+        with_address = pods_running.difference(self._without_address())
+
         reserved: defaultdict[tuple[str, bool], set[str]] = defaultdict(set)
         for network in self.networks:
             for entry in self.entries(network):
-                if entry.ifname in PRIMARY:
+                sandbox = running.get(entry.container_id)
+                if sandbox is not None and entry.ifname in PRIMARY:
                     family = ":" in entry.name
-                    reserved[running.get(entry.container_id, ""), family].add(entry.name)
+                    reserved[sandbox.pod, family].add(entry.name)
 
         addresses: list[tuple[Pod, str]] = []
         for pod in pods:
@@ -315,7 +323,7 @@ class Assessment:
             # Times are in whole seconds, rounded down.
             if not container.sandbox and container.created + 1 <= now:
                 newest[container.pod] = max(container.created, newest.get(container.pod, 0))
-        for container_id, pod in self.index.running_sandboxes.items():
-            created = self.index.containers[container_id].created
-            if now - created < LONGEST_ADD.total_seconds() and newest.get(pod, 0) < created:
-                yield pod
+        for sandbox in self.index.running_sandboxes.values():
+            is_new = now - sandbox.created < LONGEST_ADD.total_seconds()
+            if is_new and newest.get(sandbox.pod, 0) < sandbox.created:
+                yield sandbox.pod

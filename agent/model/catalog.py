@@ -5,7 +5,7 @@ program below: `peel` takes the layers off, and `find` looks for the innermost t
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -93,6 +93,7 @@ class Pattern:
             start = max(end, len(lower) - len(part))
         else:
             return lower.find(part, end)
+
         if is_last and start + len(part) != len(lower):
             return -1
         return start if lower.startswith(part, start) else -1
@@ -160,24 +161,15 @@ def matches(text: str) -> list[Match]:
     whole = lower_case(layers[-1])
     possible = [entry for entry in entries() if not entry.is_excluded(whole)]
     for layer in layers:
-        found = _matches_of_layer(layer, possible)
+        lower = lower_case(layer)
+        found = [
+            Match(entry, values, is_innermost=layer is layers[0])
+            for entry in possible
+            if (values := entry.match(layer, lower)) is not None
+        ]
         if found:
-            return [
-                Match(entry, values, is_innermost=layer is layers[0]) for entry, values in found
-            ]
+            return found
     return []
-
-
-def _matches_of_layer(
-    layer: str, possible: Iterable[Entry]
-) -> list[tuple[Entry, Mapping[str, str]]]:
-    lower = lower_case(layer)
-    found: list[tuple[Entry, Mapping[str, str]]] = []
-    for entry in possible:
-        values = entry.match(layer, lower)
-        if values is not None:
-            found.append((entry, values))
-    return found
 
 
 def fill_in(text: str, values: Mapping[str, str]) -> str:
@@ -245,16 +237,11 @@ def _paragraph(value: object) -> str:
 def _pattern(text: str) -> Pattern:
     """Read a pattern: `{name}` is variable; `^` and `$` are the ends of a layer."""
     inner = text.removeprefix("^").removesuffix("$")
-    parts = []
-    names = []
-    for literal, name, _, _ in Formatter().parse(inner):
-        parts.append(lower_case(without_quotes(literal)))
-        if name is not None:
-            names.append(name)
+    fields = list(Formatter().parse(inner))
     return Pattern(
         text=text,
-        parts=tuple(parts),
-        names=tuple(names),
+        parts=tuple(lower_case(without_quotes(literal)) for literal, *_ in fields),
+        names=tuple(name for _, name, *_ in fields if name is not None),
         at_start=text.startswith("^"),
         at_end=text.endswith("$"),
     )

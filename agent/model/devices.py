@@ -11,9 +11,8 @@ ENDPOINT_GRACE: Final = timedelta(minutes=5)
 """How long the kubelet keeps a resource without its plugin, also after its own start
 (`endpointStopGracePeriod` in `devicemanager/endpoint.go`)."""
 KUBELET_SOCKET: Final = "kubelet.sock"  # where plugins register, in the device plugin directory
-SURELY_DROPPED_AFTER: Final = ENDPOINT_GRACE + timedelta(
-    minutes=1
-)  # by then it has reported the node's status
+SURELY_DROPPED_AFTER: Final = ENDPOINT_GRACE + timedelta(minutes=1)
+"""By then the kubelet has reported the node's status, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,7 @@ def loads(text: str) -> Recording:
         tree = parse_document(text, _RECORDING_SCHEMA)
     except Damaged as damaged:
         raise Damaged(f"{damaged}: 'nodeleak record' writes recordings") from damaged
+
     recording = build(Recording, tree, "recording")
     if not recording.snapshots:
         raise Damaged("recording.snapshots: no snapshot")
@@ -106,6 +107,7 @@ def load_history(text: str | bytes) -> StoredHistory:
     if not isinstance(listed, list):
         found = _short(listed)
         return StoredHistory(trouble=f"history.transitions: expected a list, found {found}")
+
     transitions = []
     damages = []
     for index, entry in enumerate(listed):
@@ -113,6 +115,7 @@ def load_history(text: str | bytes) -> StoredHistory:
             transitions.append(build(DeviceTransition, entry, f"history.transitions[{index}]"))
         except Damaged as damaged:
             damages.append(str(damaged))
+
     trouble = None
     if damages:
         others = f", like {len(damages) - 1} others" if len(damages) > 1 else ""
@@ -188,6 +191,7 @@ def build(kind: type[D], tree: Any, path: str) -> D:
     """Build a dataclass of the model from its plain form; raises Damaged with the wrong path."""
     if not isinstance(tree, Mapping):
         raise Damaged(f"{path}: expected an object, found {_short(tree)}")
+
     hints = _type_hints(kind)
     arguments: dict[str, Any] = {}
     for field in _recorded(kind):
@@ -198,6 +202,7 @@ def build(kind: type[D], tree: Any, path: str) -> D:
             arguments[name] = _value(hints[name], tree[name], f"{path}.{name}")
         elif field.default is MISSING:
             raise Damaged(f"{path}.{name}: missing")
+
     value = kind(**arguments)
     if isinstance(value, Reservation | Address):
         _check_address(value.ip, f"{path}.ip")
@@ -222,6 +227,7 @@ def _address(text: Any, path: str) -> IPv4Address | IPv6Address:
 
 
 def _value(kind: Any, tree: Any, path: str) -> Any:
+    """Read a value of an annotated type; raises Damaged with its path."""
     origin = get_origin(kind)
     arguments = get_args(kind)
     if NoneType in arguments:
@@ -235,8 +241,10 @@ def _value(kind: Any, tree: Any, path: str) -> Any:
             raise Damaged(f"{path}: expected a list, found {_short(tree)}")
         items = enumerate(tree)
         return tuple(_value(arguments[0], item, f"{path}[{index}]") for index, item in items)
+
     if is_dataclass(kind):
         return build(cast("type[Any]", kind), tree, path)
+
     try:
         return _scalar(kind, tree)
     except OverflowError as error:
@@ -254,6 +262,7 @@ def _scalar(kind: Any, tree: Any) -> Any:
         return _bounded(timedelta(seconds=tree), -LONGEST, LONGEST)
     if issubclass(kind, StrEnum):
         return kind(tree)
+
     is_wrong_int = kind is int and (is_bool or abs(tree) > _MAX_INTEGER)
     if not isinstance(tree, kind) or is_wrong_int:
         raise TypeError(kind.__name__)
@@ -281,5 +290,6 @@ def _reading(kind: Any, tree: Any, path: str) -> Reading[Any]:
 
 
 def _short(tree: Any) -> str:
+    """Write a wrong value for a message, in `_SHOWN` characters at most."""
     text = json.dumps(tree)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."

@@ -180,10 +180,12 @@ def peel(text: str) -> Peeled:
     """Return the innermost part of a message, and what the layers around it name."""
     rest = _plain(text)
     values: dict[str, str] = {}
+
     event = re.search(_EVENT, rest[:400])
     if event:
         values["reason"] = event["reason"]
         rest = rest[event.end() :]
+
     layers = [rest]
     while len(layers) < _MOST_LAYERS:
         first = _first_layer(rest)
@@ -194,6 +196,7 @@ def peel(text: str) -> Peeled:
         if not rest:
             break
         layers.append(rest)
+
     return _peeled(tuple(reversed(layers)), values)
 
 
@@ -214,6 +217,7 @@ def without_variable_parts(text: str) -> str:
     words = peeled.words[:_LONGEST_TEXT]
     for pattern, replacement in _VARIABLE:
         words = re.sub(pattern, replacement, words, flags=re.IGNORECASE)
+
     named = (peeled.plugin, peeled.operation, words)
     return " ".join(filter(None, named))
 
@@ -225,6 +229,7 @@ def _plain(text: str) -> str:
         if '\\"' not in text:
             break
         text = re.sub(_ESCAPED, lambda found: " " if found[1] in "nt" else found[1], text)
+
     text = re.sub(_BYTES, "", text)
     for rest in _REPETITIONS:
         text = text.partition(rest)[0]
@@ -242,6 +247,7 @@ def _peeled(layers: tuple[str, ...], values: Mapping[str, str]) -> Peeled:
     asked = re.search(_REQUESTED, whole, re.IGNORECASE)
     full = re.search(_RANGE_SET, whole, re.IGNORECASE)
     missing = re.search(_NO_BINARY, whole, re.IGNORECASE)
+
     return Peeled(
         words=layers[0],
         layers=layers,
@@ -270,12 +276,14 @@ def _without_closing(text: str) -> str:
 
 
 def _runtime(values: Mapping[str, str]) -> str | None:
+    """Return the runtime whose words are among the layers."""
     return next(
         (runtime for runtime in ("containerd", "crio", "docker") if runtime in values), None
     )
 
 
 def _operation(values: Mapping[str, str]) -> str | None:
+    """Return `add` or `delete`, whatever the program calls it."""
     word = values.get("operation")
     return _OPERATIONS.get(word.lower()) if word else None
 
@@ -291,5 +299,6 @@ def _pod(values: Mapping[str, str]) -> str | None:
 
 
 def _last_network(text: str) -> str | None:
+    """Return the last network that a text names, which is the innermost."""
     found = list(re.finditer(_NETWORK, text, re.IGNORECASE))
     return next(filter(None, found[-1].groups()), None) if found else None

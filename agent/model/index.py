@@ -49,10 +49,10 @@ class SnapshotIndex:
         )
 
     @cached_property
-    def running_sandboxes(self) -> Mapping[str, str]:
-        """Their pods, by container ID."""
+    def running_sandboxes(self) -> Mapping[str, Container]:
+        """By container ID."""
         return {
-            container.id: container.pod
+            container.id: container
             for container in self.containers.values()
             if container.sandbox and container.running
         }
@@ -83,6 +83,16 @@ class SnapshotIndex:
         for result in known_or(self.snapshot.cni_results, ()):
             results[result.container_id].append(result)
         return dict(results)
+
+    def results_of(self, reservation: Reservation) -> list[CniResult]:
+        """Return libcni's cached results for a reservation's sandbox in its network."""
+        results = self.results.get(reservation.container_id, ())
+        return [result for result in results if result.network == reservation.network]
+
+    def primary_networks(self, container_id: str) -> set[str]:
+        """Return the networks of a sandbox's `eth0`, according to libcni's cache."""
+        results = self.results.get(container_id, ())
+        return {result.network for result in results if result.ifname == "eth0"}
 
     @cached_property
     def cached_networks(self) -> Mapping[str, set[str]]:
@@ -177,6 +187,7 @@ class SnapshotIndex:
         for container in self.containers.values():
             if container.pod:
                 pods[container.id] = container.pod
+
         return pods
 
 

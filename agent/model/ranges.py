@@ -47,13 +47,16 @@ def subnet_range(subnet: str, first: str = "", last: str = "", gateway: str = ""
     network: IPv4Network | IPv6Network = ip_network(subnet, strict=False)
     if network.num_addresses < 4:  # noqa: PLR2004 (a /31 or /32: host-local refuses it)
         raise ValueError(f"{subnet} is too small to allocate from")
+
     lowest = network.network_address + 1
     highest = network.broadcast_address - (network.version == 4)  # noqa: PLR2004
+
     written = Range(
         first=ip_address(first or lowest),
         last=ip_address(last or highest),
         gateway=ip_address(gateway or lowest),
     )
+
     if written.first not in network or written.last not in network or written.last not in written:
         raise ValueError(f"{written} is not a range of {subnet}")
     return written
@@ -65,6 +68,7 @@ has a set)."""
 
 
 def covers(sets: RangeSets, ip: str) -> bool:
+    """Whether an address is in one of the ranges. Raises ValueError if it is none."""
     address = _parsed(ip)
     return any(address in range_ for ranges in sets for range_ in ranges)
 

@@ -42,9 +42,8 @@ class Report:
     clock_stepped: bool = False
     bugs: tuple[Bug, ...] = ()
     """What failed in this sync because of a bug of the agent: sources and detectors."""
-    cleaning: Cleaning | None = (
-        None  # what was released, or refused, after this snapshot; None where cleanup is off
-    )
+    cleaning: Cleaning | None = None
+    """What was released, or refused, after this snapshot; None where cleanup is off."""
 
     @property
     def snapshot(self) -> Snapshot:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from agent.model.fields import NOT_RECORDED
+from agent.model.ranges import Range, subnet_range
 
 DOCKER: Final = "docker"
 CONTAINERD: Final = "containerd"
@@ -31,6 +32,10 @@ class WrittenRange:
     first: str = ""
     last: str = ""
     gateway: str = ""
+
+    def parse(self) -> Range:
+        """Return what host-local takes it for. Raises ValueError as `subnet_range` does."""
+        return subnet_range(self.subnet, self.first, self.last, self.gateway)
 
 
 @dataclass(frozen=True, slots=True)

@@ -363,6 +363,10 @@ class Pod:
     has_resource_claims: bool = False  # it has claims of DRA
 
     @property
+    def namespace(self) -> str:
+        return self.name.partition("/")[0]
+
+    @property
     def live(self) -> bool:
         """Whether it may still own its addresses."""
         return self.phase not in {"Succeeded", "Failed"}
@@ -571,6 +575,29 @@ class Snapshot:
         except OverflowError:
             return LATEST if skew > timedelta(0) else EARLIEST
 
+    @property
+    def network_names(self) -> tuple[str, ...]:
+        """The networks of the kubelet's runtime, as `networks`; none also if that is not known."""
+        return tuple(network.name for network in known_or(self.networks, ()))
+
+    @property
+    def kubelet_version(self) -> str:
+        """The version of this node's kubelet, such as `v1.37.2`; empty: not known."""
+        node = known_or(self.node, None)
+        return node.kubelet if node else ""
+
+    @property
+    def network_ready(self) -> bool | None:
+        """Whether the runtime says that its network is ready; None: neither, or unknown."""
+        status = known_or(self.runtime_status, None)
+        return status.network_ready if status else None
+
+    @property
+    def kubelet_started(self) -> datetime | None:
+        """When the kubelet's process started; None: there is none, or that is not known."""
+        processes = known_or(self.processes, None)
+        return processes.kubelet if processes else None
+
     def readings(self) -> Iterator[tuple[str, Reading[object]]]:
         """Yield every reading with the name of its source, in the order of `SOURCES`.
 
@@ -584,6 +611,7 @@ class Snapshot:
         return tuple(reading for _, reading in self.readings() if isinstance(reading, Unavailable))
 
     def unavailable_about_addresses(self) -> tuple[Unavailable, ...]:
+        """Return what failed of the sources that addresses depend on."""
         readings = (reading for name, reading in self.readings() if name not in NON_ADDRESS_SOURCES)
         return tuple(reading for reading in readings if isinstance(reading, Unavailable))
 

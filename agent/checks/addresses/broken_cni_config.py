@@ -70,7 +70,6 @@ def _no_network(reason: node_network.NoNetwork, runtime: str, snapshot: Snapshot
 def _next_failure(runtime: str, snapshot: Snapshot) -> Iterator[Finding]:
     """Yield a finding for a file that does no harm yet, or that makes the runtime use another."""
     files = known_or(snapshot.cni_files, None)
-    status = known_or(snapshot.runtime_status, None)
     if files is None or not files.files:
         return
     first = files.files[0]
@@ -84,26 +83,24 @@ def _next_failure(runtime: str, snapshot: Snapshot) -> Iterator[Finding]:
         step = "see why the pod of the CNI's DaemonSet does not run here, or repair it yourself"
         yield _warning(skipped.file, message, step)
         return
-    if first.problem and runtime == CONTAINERD and status and status.network_ready:
+    if first.problem and runtime == CONTAINERD and snapshot.network_ready:
         message = (
             f"{first.name} {first.problem} (in {files.directory}): {runtime} runs with what it "
             "loaded before, and loads nothing when it reads the directory again"
         )
         yield _warning(first.name, message, "repair the file, or move it out of the directory")
     if plugins := node_network.missing_plugins(snapshot):
-        names = ", ".join(plugins)
-        noun, verb = ("plugin", "is") if len(plugins) == 1 else ("plugins", "are")
-        networks = ", ".join(network.name for network in known_or(snapshot.networks, ()))
-        message = (
-            f"{noun} {names} of network {networks} {verb} not installed: every ADD and DEL fails"
-        )
-        yield _finding(f"plugin {names}", message, node_network.INSTALL, snapshot, may_come=True)
+        network = f"network {', '.join(snapshot.network_names)}"
+        message = f"{node_network.not_installed(plugins, network)}: every ADD and DEL fails"
+        subject = f"plugin {', '.join(plugins)}"
+        yield _finding(subject, message, node_network.INSTALL, snapshot, may_come=True)
 
 
 def _no_subnet(snapshot: Snapshot) -> Iterator[Finding]:
     files = known_or(snapshot.cni_files, None)
     if files and files.subnet_env and files.subnet_env.problem:
         require_available(snapshot.networks)
+
     if subnet_env := node_network.missing_subnet_env(snapshot):
         message = f"{subnet_env.path} {subnet_env.problem}: flannel gives no pod an address"
         step = "see why flannel's pod does not run here, and do not write the file by hand"
@@ -112,6 +109,7 @@ def _no_subnet(snapshot: Snapshot) -> Iterator[Finding]:
                 "see why flannel, which is part of k3s, does not start: `journalctl -u 'k3s*' | "
                 "grep -i flannel`; do not write the file by hand"
             )
+
         node = known_or(snapshot.node, None)
         if node is not None and not node.pod_cidrs:
             message += (
@@ -135,12 +133,13 @@ def _finding(
     if is_starting:
         severity = Severity.INFO
         step = "wait a few minutes: the node is new, and its CNI may not be up yet"
-    text = "; ".join(filter(None, [message, waiting]))
-    return Finding(NAME, subject, text, severity=severity, steps=_sentence(step))
+    if waiting:
+        message = f"{message}; {waiting}"
+    return Finding(NAME, subject, message, severity=severity, steps=_sentence(step))
 
 
 def _warning(subject: str, message: str, step: str) -> Finding:
-    return Finding(NAME, subject, message, severity=Severity.WARNING, steps=_sentence(step))
+    return Finding(NAME, subject, message, steps=_sentence(step))
 
 
 def _sentence(step: str) -> tuple[Remedy, ...]:

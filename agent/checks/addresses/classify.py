@@ -47,12 +47,14 @@ def classify(
     """Return the state of every entry. The engine confirms what is `leaked`."""
     if runtime.without_record_order:
         grace = max(grace, UNORDERED_GRACE)
+
     pods = {**memory.pods, **index.pods}
     entries: list[ClassifiedReservation] = []
     for reservation in index.reservations:
         state, reason = _state(reservation, index, runtime.keeps_checkpoints, grace)
         pod = pods.get(reservation.container_id, "")
         entries.append(ClassifiedReservation(reservation, state, reason, pod))
+
     entries = _protect_sandboxes(entries)
     for store in index.snapshot.reservations:
         for entry in store.unrecognized:
@@ -66,6 +68,7 @@ def classify(
 def _state(
     reservation: Reservation, index: SnapshotIndex, keeps_checkpoints: bool, grace: timedelta
 ) -> StateAndReason:
+    """Return the state of a reservation. Records come first, then whoever uses the address."""
     try:
         return (
             _recorded(reservation, index, keeps_checkpoints)
@@ -86,10 +89,12 @@ def _recorded(
     if container := index.containers.get(reservation.container_id):
         state = State.IN_USE if container.running else State.NOT_READY
         return state, f"its container is {container.state}"
+
     if keeps_checkpoints:
         index.snapshot.checkpoints.known()
     if reservation.container_id not in index.checkpoints:
         return None
+
     # If a process has the address and no other network's pod explains it, the runtime has lost
     # this container: `_in_use` finds the process.
     if reservation.ip in index.holders and not index.explaining_networks(reservation.ip):
@@ -103,6 +108,7 @@ def _in_use(reservation: Reservation, index: SnapshotIndex) -> StateAndReason | 
     snapshot = index.snapshot
     if user := _user_of_namespace(reservation, index):
         return State.UNMANAGED, f"the runtime does not know its container, but {user}"
+
     # Pod status can only prove use. If it is not requested (no credentials), the other evidence
     # decides; if it is unavailable, nothing does.
     require_available(snapshot.pods)
@@ -112,14 +118,16 @@ def _in_use(reservation: Reservation, index: SnapshotIndex) -> StateAndReason | 
     if reservation.container_id:
         # A sandbox is classified whole, and it may be in use in a network that could not be read.
         require_available(*(store.reading for store in snapshot.reservations))
+
     # Whether a sandbox without a record may yet get one depends on the runtime's version.
     require_available(snapshot.runtimes)
     if may_be_of_podman(reservation, index):
         return State.UNKNOWN, _PODMANS
+
     if reservation.network == KUBENET:
         return None  # which gives libcni no names of pods
-    for result in index.results.get(reservation.container_id, ()):
-        if result.network == reservation.network and result.pod == "":
+    for result in index.results_of(reservation):
+        if result.pod == "":
             reason = "libcni's cache names no pod of its sandbox, which may be another program's"
             return State.UNKNOWN, reason
     return None
@@ -137,6 +145,7 @@ def _user_of_namespace(reservation: Reservation, index: SnapshotIndex) -> str | 
             owner = " and ".join(networks)
             user += f", which {owner} reserves for a container that the runtime has"
         return user
+
     if not container_id:
         return None
     snapshot.cni_results.known()
@@ -144,6 +153,7 @@ def _user_of_namespace(reservation: Reservation, index: SnapshotIndex) -> str | 
         raise InsufficientData(
             f"cni_results: {file} is too large: its network namespace may still be mounted"
         )
+
     if any(result.namespace for result in index.results.get(container_id, ())):
         snapshot.mounted_namespaces.known()
     if path := index.mounted_namespaces.get(container_id):
@@ -152,6 +162,7 @@ def _user_of_namespace(reservation: Reservation, index: SnapshotIndex) -> str | 
 
 
 def _without_owner(reservation: Reservation, now: datetime, grace: timedelta) -> StateAndReason:
+    """Return the state of what no record, process or pod explains."""
     age = now - reservation.mtime
     if age < -FILE_AHEAD:
         reason = f"its file is {format_age(-age)} newer than this snapshot: the clock was changed"

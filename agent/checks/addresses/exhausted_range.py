@@ -62,6 +62,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
                 yield finding
         except InsufficientData as missing:
             gap = missing
+
     # After the findings: a network that cannot be assessed must not hide that another one is full.
     if gap is not None:
         raise gap
@@ -77,8 +78,10 @@ def low_watermark(size: int) -> float:
 
 
 def _in_network(assessment: Assessment, network: str) -> Finding | None:
+    """Return what is wrong with the range of a network; raises InsufficientData."""
     if not assessment.entries(network) and not _may_have_range(assessment, network):
         return None  # whatever the range is, all of it is free
+
     size = usable(assessment.ranges(network))
     free = assessment.free(network)
     unknown = assessment.taken(network, State.UNKNOWN)
@@ -92,8 +95,10 @@ def _in_network(assessment: Assessment, network: str) -> Finding | None:
     demand = _demand(assessment, network)
     if demand is None:
         return None
+
     is_small = size < demand.max_pods
     limit = min(demand.more, low_watermark(size)) if is_small else demand.more
+
     if free < limit:
         message = f"{free} free addresses for {demand.more} more pods; {reserved}"
         return _finding(network, message, Severity.WARNING)
@@ -131,12 +136,14 @@ def _full(assessment: Assessment, network: str, reserved: str) -> Finding:
     doubtful = (State.LEAKED, State.UNKNOWN, State.CANDIDATE)
     if any(assessment.taken(network, state) for state in doubtful):
         return critical
+
     ranges = assessment.ranges(network)
     if any(is_about(failure, ranges) for failure in recent_exhaustion(assessment.snapshot)):
         return critical
     if is_secondary(assessment, network):
         return _full_secondary(assessment, network, reserved) or critical
-    demand = or_none(lambda network: _demand(assessment, network), network)
+
+    demand = or_none(_demand, assessment, network)
     if demand is None or demand.more or any(_pods_without_sandbox(assessment)):
         return critical
     message = f"full, and no more pods can be assigned; {reserved}"
@@ -165,8 +172,8 @@ def is_secondary(assessment: Assessment, network: str) -> bool:
     The runtime attaches every pod to its own networks. Others, such as those of Multus, give an
     `eth0` if they stand in for one of these, and otherwise a secondary interface.
     """
-    networks = assessment.snapshot.networks
-    if not isinstance(networks, Known) or network in {each.name for each in networks.value}:
+    snapshot = assessment.snapshot
+    if not isinstance(snapshot.networks, Known) or network in snapshot.network_names:
         return False
     interfaces = {entry.ifname for entry in assessment.entries(network) if entry.container_id}
     return bool(interfaces) and interfaces.isdisjoint(PRIMARY)
@@ -174,7 +181,7 @@ def is_secondary(assessment: Assessment, network: str) -> bool:
 
 def _pods_without_sandbox(assessment: Assessment) -> Iterator[Pod]:
     """Yield the pods that need a sandbox, if only for a moment; raises InsufficientData."""
-    running = frozenset(assessment.index.running_sandboxes.values())
+    running = {sandbox.pod for sandbox in assessment.index.running_sandboxes.values()}
     for pod in assessment.snapshot.pods.known():
         if pod.networked and not pod.deleting and (not pod.ips or pod.name not in running):
             yield pod
@@ -203,6 +210,7 @@ def _demand(assessment: Assessment, network: str) -> _Demand | None:
         return None
     if node.max_pods is None:
         raise InsufficientData("node: it has no allocatable.pods")
+
     pods = [pod for pod in snapshot.pods.known() if pod.live]
     on_host = sum(pod.host_network for pod in pods)
     more = 0 if node.unschedulable else max(0, node.max_pods - len(pods))
@@ -216,8 +224,10 @@ def _serves_pods(assessment: Assessment, network: str) -> bool:
     has_cidrs = node is not None and bool(node.pod_cidrs)
     if has_cidrs and begin_within(assessment.ranges(network), assessment.pod_ranges):
         return True
+
     holders = {entry.container_id for entry in assessment.entries(network)}
-    if network not in {each.name for each in known_or(snapshot.networks, ())} or not holders:
+    if network not in snapshot.network_names or not holders:
         return False
+
     snapshot.containers.known()
     return not holders.isdisjoint(assessment.index.running_sandboxes)

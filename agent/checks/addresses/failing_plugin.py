@@ -78,6 +78,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         if failure := _failure(assessment.snapshot, network):
             operation = _OPERATIONS[failure.operation]
             problem = f"plugin {failure.plugin} fails in {operation}: {failure.message}"
+
         free = or_none(assessment.free, network)
         ends_soon = free is not None and free <= leak.per_minute * (_SOON / _MINUTE)
         yield Finding(
@@ -89,6 +90,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             since=leak.since,
             identity=("treadmill",),
         )
+
     assessment.snapshot.processes.known()
     assessment.snapshot.containers.known()
     assessment.require_reservations()
@@ -102,6 +104,7 @@ def retry_leaks(assessment: Assessment) -> Mapping[str, RetryLeak]:
         return {}
     if assessment.runtime.without_record_order:
         return {}
+
     leaks = {}
     for store in assessment.snapshot.reservations:
         if leak := _retry_leak(assessment, store.network, started):
@@ -110,6 +113,7 @@ def retry_leaks(assessment: Assessment) -> Mapping[str, RetryLeak]:
 
 
 def _retry_leak(assessment: Assessment, network: str, started: datetime) -> RetryLeak | None:
+    """Return what a network loses; None: too few addresses to say so."""
     end = _last_try(assessment, network)
     lost = [
         reservation
@@ -121,6 +125,7 @@ def _retry_leak(assessment: Assessment, network: str, started: datetime) -> Retr
     ]
     if len(lost) < MIN_LOST:
         return None
+
     assessment.snapshot.cni_results.known()
     completed = assessment.index.cached_networks
     failed = [
@@ -130,8 +135,10 @@ def _retry_leak(assessment: Assessment, network: str, started: datetime) -> Retr
     ]
     if len(failed) < MIN_LOST:
         return None
+
     since = min(failed)
-    return RetryLeak(len(failed), len(failed) / (max(end - since, _MINUTE) / _MINUTE), since)
+    minutes = max(end - since, _MINUTE) / _MINUTE
+    return RetryLeak(len(failed), len(failed) / minutes, since)
 
 
 def _last_try(assessment: Assessment, network: str) -> datetime:
@@ -152,6 +159,7 @@ def _last_start(assessment: Assessment) -> datetime | None:
     processes = known_or(assessment.snapshot.processes, None)
     if processes is None:
         return None
+
     starts: list[datetime] = []
     for name in assessment.runtime.names:
         start = processes.start_of(name)

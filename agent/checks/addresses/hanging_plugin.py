@@ -78,14 +78,14 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
     fifos = tuple(_fifos(snapshot))
     yield from fifos
+
     processes = snapshot.processes.known()
     latest = snapshot.taken_at - PLUGIN_TIMEOUT
-    hanging = sorted(
-        (plugin for plugin in processes.plugins if plugin.started <= latest),
-        key=lambda plugin: (plugin.started, plugin.pid),
-    )
+    hanging = [plugin for plugin in processes.plugins if plugin.started <= latest]
     if not hanging:
         return
+    hanging.sort(key=lambda plugin: (plugin.started, plugin.pid))
+
     oldest = hanging[0]
     lock = "" if fifos else _lock(hanging, snapshot)
     yield Finding(
@@ -129,6 +129,7 @@ def _processes(hanging: Sequence[PluginProcess], snapshot: Snapshot) -> str:
         f"CNI plugin {oldest.command} (process {oldest.pid}) has been running for {age}, since "
         f"{format_time(oldest.started)}"
     )
+
     # A plugin runs until those end that it has started, such as host-local.
     pids = {plugin.pid for plugin in hanging}
     others = Counter(plugin.command for plugin in hanging[1:] if plugin.parent not in pids)
@@ -150,6 +151,7 @@ def _lock(hanging: Sequence[PluginProcess], snapshot: Snapshot) -> str:
     ]
     if oldest is None or not directories:
         return ""
+
     paths = " ".join(f"{directory}/lock {directory}" for directory in directories)
     names = join_names([f"{directory}/lock" for directory in directories])
     return (
@@ -166,6 +168,7 @@ def _no_pod_starts(oldest: PluginProcess, assessment: Assessment) -> bool:
     longest = max((wait.age for wait in waits), default=None)
     if lasted < _NO_POD_STARTS or longest is None:
         return False
+
     # The first pod that waits was to start then.
     since = max(oldest.started, snapshot.taken_at - longest + WAITS_AFTER)
     return not any(created > since for created in _with_network(assessment))
@@ -173,11 +176,9 @@ def _no_pod_starts(oldest: PluginProcess, assessment: Assessment) -> bool:
 
 def _with_network(assessment: Assessment) -> Iterator[datetime]:
     """Yield when each running sandbox of a pod with an address of its own was created."""
-    index = assessment.index
     with_address = {
         pod.uid for pod in known_or(assessment.snapshot.pods, ()) if pod.networked and pod.ips
     }
-    for container_id in index.running_sandboxes:
-        container = index.containers[container_id]
-        if container.pod_uid in with_address:
-            yield datetime.fromtimestamp(container.created, UTC)
+    for sandbox in assessment.index.running_sandboxes.values():
+        if sandbox.pod_uid in with_address:
+            yield datetime.fromtimestamp(sandbox.created, UTC)

@@ -39,8 +39,10 @@ def forwarded(
         if rebooted or not reservation.container_id:
             ports[reservation] = ()
             continue
+
         may_lack = by_runtime or reservation.network in incomplete
         cached = _cached(reservation, assessment.index, may_lack=may_lack)
+
         in_spec = assessment.memory.get(reservation).host_ports
         if in_spec is None and reservation.network in silent:
             in_spec = ()
@@ -56,10 +58,9 @@ def _cached(reservation: Reservation, index: SnapshotIndex, *, may_lack: bool) -
     """
     ports: list[PortMapping] = []
     tells = False
-    for result in index.results.get(reservation.container_id, ()):
-        if result.network == reservation.network:
-            tells = tells or bool(result.port_mappings or (result.pod and not may_lack))
-            ports += result.port_mappings
+    for result in index.results_of(reservation):
+        tells = tells or bool(result.port_mappings or (result.pod and not may_lack))
+        ports += result.port_mappings
     return tuple(dict.fromkeys(ports)) if tells else None
 
 
@@ -78,6 +79,7 @@ def describe_rules(ports: Mapping[str, Sequence[PortMapping] | None]) -> str:
     if not known:
         addresses = count_of(len(ports), "address", "addresses")
         return f"rules that forward host ports to {addresses} are not known; {show}"
+
     more = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
     return f"{_MAY_FORWARD} {', '.join(known[:_NAMED])}{more}; {show}"
 

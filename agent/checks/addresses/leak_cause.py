@@ -56,6 +56,7 @@ class Cause(NamedTuple):
     """The last start that can have been it, or the pod's next sandbox; else the reservation."""
 
     def describe(self, network: str, assessment: Assessment, remark: str = "") -> str:
+        """Return the cause in words. `remark`: said after its time."""
         types = ", ".join(assessment.plugins.get(network, ()))
         return _CAUSES[self.kind].format(
             time=f"{format_time(self.at)}{remark}",
@@ -70,6 +71,7 @@ class Cause(NamedTuple):
         pods = sorted({sandbox.pod for sandbox in sandboxes if sandbox.pod})
         if self.kind is not LeakCause.NETWORK_RENAMED or not pods:
             return ""
+
         names = join_few(pods)
         return f"; delete the pods that still have an address of {network}, too: {names}"
 
@@ -81,6 +83,7 @@ def _failing_plugin(network: str, assessment: Assessment) -> str:
         is_of_network = failure.network == network
         if not failure.network:
             is_of_network = failure.plugin in types
+
         if failure.operation == "delete" and is_of_network:
             return f"; plugin {failure.plugin} fails in it: {failure.message}"
     return ""
@@ -96,7 +99,6 @@ class Evidence(NamedTuple):
     """Leaked sandboxes with a result of ADD that the runtime's start may have lost."""
     newer: Mapping[Reservation, datetime]
     """When the pod of a leak got its next sandbox, if the node still has that reservation."""
-
     generations: Sequence[datetime]
     """When pods began to get these next sandboxes: those of one generation come together."""
 
@@ -115,21 +117,25 @@ def gather_evidence(assessment: Assessment) -> Evidence:
     processes = known_or(assessment.snapshot.processes, None)
     started = processes.start_of(assessment.runtime.name) if processes else None
     newer = _newer_sandboxes(assessment)
-    older: set[str] = set()
+    has_older = False
     lost: set[str] = set()
     if started is not None:
-        older = {
-            container.id
-            for container in index.containers.values()
-            if container.created < started.timestamp()
-        }
+        has_older = any(
+            container.created < started.timestamp() for container in index.containers.values()
+        )
         lost = {
             leak.container_id
             for leak in assessment.leaked
             if leak.container_id in index.cached_networks
             and leak.mtime < started <= newer.get(leak, started)
         }
-    return Evidence(started, bool(older), len(lost), newer, _generations(newer.values()))
+    return Evidence(
+        runtime_started=started,
+        has_older_record=has_older,
+        lost_sandboxes=len(lost),
+        newer=newer,
+        generations=_generations(newer.values()),
+    )
 
 
 def _newer_sandboxes(assessment: Assessment) -> dict[Reservation, datetime]:
@@ -138,6 +144,7 @@ def _newer_sandboxes(assessment: Assessment) -> dict[Reservation, datetime]:
     for reservation, entry in assessment.classified.items():
         if entry.pod:
             of_pod[reservation.network, reservation.ifname, entry.pod].append(reservation)
+
     newer: dict[Reservation, datetime] = {}
     for reservations in of_pod.values():
         sandbox_id = ""
@@ -155,6 +162,7 @@ def _newer_sandboxes(assessment: Assessment) -> dict[Reservation, datetime]:
 
 
 def _generations(times: Iterable[datetime]) -> list[datetime]:
+    """Return the first of each series of times without a gap of more than `_GENERATION`."""
     starts: list[datetime] = []
     before: datetime | None = None
     for at in sorted(set(times)):
@@ -165,10 +173,12 @@ def _generations(times: Iterable[datetime]) -> list[datetime]:
 
 
 def likely_cause(leak: Reservation, assessment: Assessment, evidence: Evidence) -> Cause:
+    """Return what the records show, unless its time contradicts what snapshots saw."""
     cause = _cause_by_records(leak, assessment, evidence)
     newer = evidence.newer.get(leak)
     if cause.kind in RESTARTS and newer is not None and newer < cause.at:
         return Cause(LeakCause.SANDBOX_REPLACED, newer)  # that start was too late
+
     owned_at = assessment.memory.get(leak).owned_at
     if owned_at and cause.at != leak.mtime and cause.at < owned_at - _AFTER_START:
         return Cause(LeakCause.UNKNOWN, leak.mtime)  # that start is too early to be the cause
@@ -179,6 +189,7 @@ def began_at(leak: Reservation, cause: Cause, assessment: Assessment) -> datetim
     """Return when the leak began at the earliest; None: it may have begun before any record."""
     if owned_at := assessment.memory.get(leak).owned_at:
         return max(cause.at, owned_at)
+
     # Only the last start is known; an earlier one may be the cause.
     is_latest = cause.kind in RESTARTS or cause.kind is LeakCause.SANDBOX_REPLACED
     dated = not is_latest or cause.at - leak.mtime <= _DURING_ADD
@@ -186,6 +197,7 @@ def began_at(leak: Reservation, cause: Cause, assessment: Assessment) -> datetim
 
 
 def _cause_by_records(leak: Reservation, assessment: Assessment, evidence: Evidence) -> Cause:
+    """Return what the records of the node show. Of restarts, they have only the last one."""
     processes = known_or(assessment.snapshot.processes, None)
     if not leak.container_id:
         return Cause(LeakCause.EMPTY_FILE, leak.mtime)
@@ -195,6 +207,7 @@ def _cause_by_records(leak: Reservation, assessment: Assessment, evidence: Evide
         return Cause(LeakCause.NODE_REBOOT, processes.booted)
     if assessment.runtime.keeps_checkpoints:
         return _restart(leak, processes.kubelet, evidence.runtime_started)
+
     # Without checkpoints, the runtime alone knows what is left to tear down: a kubelet that
     # restarts forgets nothing.
     networks = assessment.index.cached_networks.get(leak.container_id, ())
@@ -207,6 +220,7 @@ def _cause_by_records(leak: Reservation, assessment: Assessment, evidence: Evide
 
 
 def _restart(leak: Reservation, kubelet: datetime | None, runtime: datetime | None) -> Cause:
+    """Return the restart since the file was made; unknown: there was none."""
     # The kubelet first: when only the runtime restarts, the kubelet keeps its checkpoints and
     # retries the teardown.
     if kubelet is not None and kubelet > leak.mtime:
@@ -224,6 +238,7 @@ def _cause_without_result(leak: Reservation, assessment: Assessment, evidence: E
         started = None
     if started is not None and timedelta(0) < started - leak.mtime <= _DURING_ADD:
         return Cause(LeakCause.RUNTIME_RESTART, started)
+
     # A cache without a single result of this network is not that of the runtime.
     if leak.network in assessment.primary_sandboxes:
         return Cause(LeakCause.SETUP_FAILED, leak.mtime)
@@ -235,6 +250,7 @@ def _cause_with_result(leak: Reservation, assessment: Assessment, evidence: Evid
     started = evidence.runtime_started
     if started is None or len(assessment.runtime.asked) != 1:  # not all records are its own
         return Cause(LeakCause.TEARDOWN_SKIPPED, leak.mtime)
+
     survived = started <= leak.mtime or evidence.has_older_record
     replaced = leak.ifname in PRIMARY and _is_replaced(leak.network, assessment)
     if replaced and survived:
@@ -255,7 +271,9 @@ def _is_replaced(network: str, assessment: Assessment) -> bool:
     for name, sandboxes in assessment.primary_sandboxes.items():
         created = remaining if name == network else others
         created += [sandbox.created for sandbox in sandboxes]
+
     if not others or not remaining:
         return bool(others)
-    configured = {one.name for one in known_or(assessment.snapshot.networks, ())}
+
+    configured = assessment.snapshot.network_names
     return bool(configured) and network not in configured and max(remaining) < min(others)

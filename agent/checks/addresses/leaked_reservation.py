@@ -76,9 +76,11 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             owner = "no container (the file is empty)"
             if leak.container_id:
                 owner = f"container {entry.container}, which no longer exists"
+
             cause = likely_cause(leak, assessment, evidence)
             reason = cause.describe(leak.network, assessment)
             remaining = cause.describe_remaining(leak.network, assessment)
+
             yield Finding(
                 NAME,
                 str(leak.key),
@@ -101,6 +103,7 @@ def _check_sources(assessment: Assessment) -> None:
     index = assessment.index
     assessment.require_reservations()
     snapshot.containers.known()
+
     for reservation in index.reservations:
         newer = reservation.mtime > snapshot.taken_at + FILE_AHEAD  # so its age says nothing
         if newer and reservation.container_id not in index.containers:
@@ -108,6 +111,7 @@ def _check_sources(assessment: Assessment) -> None:
                 f"reservations: file {reservation.key} is newer than the node's clock, which was "
                 "set: check it with `timedatectl`"
             )
+
     undecided = [
         entry
         for reservation, entry in assessment.classified.items()
@@ -116,6 +120,7 @@ def _check_sources(assessment: Assessment) -> None:
     if undecided:
         addresses = count_of(len(undecided), "address", "addresses")
         raise InsufficientData(f"reservations: {addresses} {undecided[0].why}")
+
     require_available(
         snapshot.networks,
         snapshot.runtimes,
@@ -129,6 +134,7 @@ def _check_sources(assessment: Assessment) -> None:
 
 
 def known_causes(leaks: Iterable[TrackedFinding]) -> dict[ReservationKey, LeakCause]:
+    """Return the causes that are known. `leaks`: findings of this detector."""
     causes: dict[ReservationKey, LeakCause] = {}
     for leak in leaks:
         network, _, ip = leak.finding.subject.rpartition("/")
@@ -150,9 +156,11 @@ def summarized(leaks: Sequence[TrackedFinding], assessment: Assessment) -> list[
     listed = {leak.finding.key for leak in by_age[:MAX_LISTED]}
     networks = {leak.finding.network for leak in by_age[:MAX_LISTED]}
     findings = [leak for leak in leaks if leak.finding.key in listed]
+
     unlisted: defaultdict[tuple[str, LeakCause], list[TrackedFinding]] = defaultdict(list)
     for leak in by_age[MAX_LISTED:]:
         unlisted[leak.finding.network, LeakCause(str(leak.finding.cause))].append(leak)
+
     for (network, cause), group in unlisted.items():
         noun = "more address" if network in networks else "address"
         count = count_of(len(group), noun, f"{noun}es")
@@ -163,6 +171,7 @@ def summarized(leaks: Sequence[TrackedFinding], assessment: Assessment) -> list[
 
 
 def _age(leak: TrackedFinding) -> tuple[object, ...]:
+    """Sort key: those first that were seen first, then by address."""
     network, _, ip = leak.finding.subject.rpartition("/")
     return leak.first_seen, numbered(ip), network
 
@@ -170,6 +179,7 @@ def _age(leak: TrackedFinding) -> tuple[object, ...]:
 def _summary(
     leaks: Sequence[Finding], kind: LeakCause, count: str, assessment: Assessment
 ) -> Finding:
+    """Return one finding for leaks of one network and cause. `count`: how many, in words."""
     network = leaks[0].network
     cause = Cause(kind, min(leak.cause_at for leak in leaks if leak.cause_at))
     began = [leak.since for leak in leaks if leak.since]

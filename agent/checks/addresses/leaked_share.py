@@ -8,9 +8,9 @@ it lacks nothing that anybody knows of.
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from agent.model.assessment import Assessment, ClassifiedReservation, State
+from agent.model.assessment import Assessment, ClassifiedReservation, State, or_none
 from agent.model.ranges import usable
-from agent.model.snapshot import InsufficientData, Known, NotRequested, Pod, Snapshot
+from agent.model.snapshot import Known, NotRequested, Pod, Snapshot
 
 MIN_SUSPECTS: Final = 8
 """With fewer suspected sandboxes the share is not checked: half of a small range leaks quickly."""
@@ -28,15 +28,15 @@ def share(assessment: Assessment, network: str) -> float:
     leaked = _sandboxes(entries, {State.LEAKED, State.CANDIDATE})
     if leaked < MIN_SUSPECTS:
         return 0.0
+
     reserved = _sandboxes(entries, set(State) - {State.UNRECOGNIZED})
     only_runtime = isinstance(assessment.snapshot.pods, NotRequested)
     if only_runtime and leaked >= MANY_SUSPECTS and leaked >= reserved * NEARLY_ALL:
         # The range may be far larger than what was ever allocated from it.
         return leaked / reserved
-    try:
-        size = usable(assessment.ranges(network))
-    except InsufficientData:
-        size = len(entries)
+
+    ranges = or_none(assessment.ranges, network)
+    size = len(entries) if ranges is None else usable(ranges)
     return min(1.0, leaked / max(1, size))
 
 
@@ -58,14 +58,17 @@ def doubt(assessment: Assessment, network: str) -> str | None:
         return f"the API server is not asked ({snapshot.pods.why})"
     if not isinstance(snapshot.pods, Known) or not isinstance(snapshot.containers, Known):
         return "the pods or the containers of this node are unavailable"
+
     sandboxes = _running_sandboxes(snapshot)
     if missing := unlisted(snapshot.pods.value, sandboxes, _owners(assessment)):
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         name = assessment.runtime.name
         return f"{name} lists no running sandbox with the address of pod {missing[0]}{others}"
+
     witnesses = witnesses_of(assessment, network, sandboxes)
     if witnesses >= MIN_WITNESSES:
         return None
+
     count = "1 running pod" if witnesses == 1 else f"{witnesses or 'no'} running pods"
     confirm = "confirms" if witnesses == 1 else "confirm"
     only = "only " if witnesses else ""

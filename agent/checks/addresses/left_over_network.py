@@ -56,7 +56,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 
 def _describe(left: LeftOver) -> str:
-    files = count_of(left.files, "reservation", "reservations")
+    files = count_of(left.files, "reservation")
     oldest = format_time(from_mtime(left.oldest_ns))
     newest = format_time(from_mtime(left.newest_ns))
     origin = "" if left.copy_of else " of an earlier setup"

@@ -56,8 +56,10 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         )
         if shared:
             yield _finding(assessment, first, second, shared)
+
     yield from _with_other_ipam(assessment, ranges)
     yield from _with_other_programs(assessment, ranges)
+
     assessment.require_reservations()  # after the findings
     snapshot = assessment.snapshot
     if len(ranges) > 1:
@@ -71,11 +73,11 @@ def _with_other_ipam(assessment: Assessment, ranges: Mapping[str, RangeSets]) ->
     examples: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for pod, ip in _addresses_of_other_ipam(assessment):
         for network, own in ranges.items():
-            is_reserved = any(
-                entry.name == ip for entry in or_none(assessment.entries, network) or ()
-            )
+            entries = or_none(assessment.entries, network) or ()
+            is_reserved = any(entry.name == ip for entry in entries)
             if covers(own, ip) and not is_reserved:
                 examples[network, pod.network].append(f"{ip} of pod {pod.name}")
+
     for (network, other), addresses in sorted(examples.items()):
         text = (
             f"{other} gives pods addresses in the range of {network}, which its IPAM does not know "
@@ -102,40 +104,45 @@ def _addresses_of_other_ipam(assessment: Assessment) -> Iterator[tuple[_PodOfNet
         pods = assessment.networked_pods
     except InsufficientData:
         return
+
     networks: defaultdict[str, set[str]] = defaultdict(set)
-    for container_id, pod_name in assessment.index.running_sandboxes.items():
-        for result in assessment.index.results.get(container_id, ()):
-            if result.ifname == "eth0":
-                networks[pod_name].add(result.network)
+    for sandbox in assessment.index.running_sandboxes.values():
+        networks[sandbox.pod] |= assessment.index.primary_networks(sandbox.id)
+
     for pod, ip in pods:
-        if len(networks[pod.name]) == 1 and networks[pod.name].isdisjoint(assessment.networks):
-            yield _PodOfNetwork(pod.name, *networks[pod.name]), ip
+        others = networks[pod.name]
+        if len(others) == 1 and others.isdisjoint(assessment.networks):
+            yield _PodOfNetwork(pod.name, *others), ip
 
 
 def _may_have_other_ipam(assessment: Assessment, ranges: Mapping[str, RangeSets]) -> bool:
     """Return whether pods may have addresses of these ranges from another IPAM."""
-    snapshot = assessment.snapshot
-    if isinstance(snapshot.pods, Known):
-        reserved = {(entry.network, entry.name) for entry in assessment.reservations}
-        return any(
-            (network, ip) not in reserved and (not own or covers(own, ip))
-            for pod in snapshot.pods.value
-            for ip in (pod.ips if pod.networked else ())
-            for network, own in ranges.items()
-        )
-    return not assessment.primary_sandboxes.keys() <= {*assessment.networks}
+    pods = assessment.snapshot.pods
+    if not isinstance(pods, Known):
+        return not assessment.primary_sandboxes.keys() <= {*assessment.networks}
+
+    ips = [ip for pod in pods.value if pod.networked for ip in pod.ips]
+    reserved = {(entry.network, entry.name) for entry in assessment.reservations}
+    return any(
+        (network, ip) not in reserved and (not own or covers(own, ip))
+        for network, own in ranges.items()
+        for ip in ips
+    )
 
 
 def _left_pods(assessment: Assessment, network: str) -> str:
     """Name the pods that still have addresses of a network that is configured no more."""
-    configured = {each.name for each in known_or(assessment.snapshot.networks, ())}
+    configured = assessment.snapshot.network_names
     if not configured or network in configured:
         return ""
+
     entries = or_none(assessment.entries, network) or ()
     names = [entry.pod for entry in entries if entry.state is State.IN_USE and entry.pod]
     left = f"; {network} is no longer in the CNI configuration"
-    pods = f"{join_few(names)} still {'has' if len(names) == 1 else 'have'} addresses from it"
-    return f"{left}, and {pods}" if names else left
+    if not names:
+        return left
+    have = "has" if len(names) == 1 else "have"
+    return f"{left}, and {join_few(names)} still {have} addresses from it"
 
 
 def _with_other_programs(
@@ -145,7 +152,8 @@ def _with_other_programs(
     files = known_or(assessment.snapshot.cni_files, None)
     if files is None:
         return
-    judged = {*ranges, *(each.name for each in known_or(assessment.snapshot.networks, ()))}
+
+    judged = {*ranges, *assessment.snapshot.network_names}
     for file in files.files:
         for other in file.networks:
             if other.ipam != "host-local" or other.name in judged:
@@ -154,16 +162,13 @@ def _with_other_programs(
                 shared = overlap(own, written_ranges(other))
                 severity = _severity_of_file(assessment, other, network)
                 if shared and severity:
-                    where = f"{files.directory}/{file.name}"
-                    yield Finding(
-                        NAME,
-                        f"{network} and {other.name}",
-                        f"{network} and {other.name} (see {where}) can both give out {shared}, and "
-                        f"pods do not use {other.name}: it is another program's, or of another "
-                        "setup",
-                        severity=severity,
-                        network=network,
+                    both = f"{network} and {other.name}"
+                    message = (
+                        f"{both} (see {files.directory}/{file.name}) can both give out {shared}, "
+                        f"and pods do not use {other.name}: it is another program's, or of another "
+                        "setup"
                     )
+                    yield Finding(NAME, both, message, severity=severity, network=network)
 
 
 def _severity_of_file(
@@ -177,15 +182,17 @@ def _severity_of_file(
         if store.network == other.name and not store.absent:
             in_doubt = store.left_over is None and _is_primary(assessment, network)
             return Severity.WARNING if in_doubt else Severity.INFO
+
     node = known_or(assessment.snapshot.node, None)
     if node is None or not node.pod_cidrs:
         return Severity.INFO
-    pod_ranges = or_none(lambda _: assessment.pod_ranges, network) or ()
+    pod_ranges = or_none(lambda: assessment.pod_ranges) or ()
     return None if begin_within(written_ranges(other), pod_ranges) else Severity.INFO
 
 
 def _finding(assessment: Assessment, first: str, second: str, shared: str) -> Finding:
-    configured = {network.name for network in known_or(assessment.snapshot.networks, ())}
+    """Return the finding about two networks of pods. `shared`: an address of both."""
+    configured = assessment.snapshot.network_names
     earlier = [name for name in (first, second) if configured and name not in configured]
     primary = all(_is_primary(assessment, name) for name in (first, second))
     message = f"{first} and {second} can both give out {shared}: two pods can get the same address"
@@ -194,6 +201,7 @@ def _finding(assessment: Assessment, first: str, second: str, shared: str) -> Fi
             f"; {earlier[0]} is no longer in the CNI configuration, and pods still have addresses "
             "from it"
         )
+
     return Finding(
         NAME,
         f"{first} and {second}",
@@ -212,5 +220,6 @@ def _address_in_use(assessment: Assessment, network: str, ranges: RangeSets) -> 
 
 
 def _is_primary(assessment: Assessment, network: str) -> bool:
+    """Whether its addresses are those of an `eth0`, as far as any are known."""
     entries = or_none(assessment.entries, network)
     return not entries or any(entry.ifname in PRIMARY for entry in entries)

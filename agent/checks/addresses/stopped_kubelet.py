@@ -48,17 +48,20 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     ending = sorted(_overdue_pods(snapshot))
     if not waiting and not ending:
         return
+
     node = known_or(snapshot.node, None)
     is_down = node is not None and not node.ready
     problem = "no kubelet runs on this node"
     if not is_down:
         problem = "no process of this node is a kubelet that nodeleak knows"
+
     pods = []
     if waiting:
         pods.append(f"{count_of(len(waiting), 'pod waits', 'pods wait')} ({join_few(waiting)})")
     if ending:
-        count = count_of(len(ending), "pod", "pods")
+        count = count_of(len(ending), "pod")
         pods.append(f"{count} should have been gone ({join_few(ending)})")
+
     why = f"; its Node is not Ready: {node.not_ready}" if node and node.not_ready else ""
     yield Finding(
         NAME,

@@ -32,6 +32,7 @@ from agent.model.assessment import Assessment, ClassifiedReservation, State
 from agent.model.finding import WAITING_PODS, Finding, Severity
 from agent.model.ranges import runs
 from agent.model.snapshot import (
+    EARLIEST,
     ENDED,
     FAILED_KILL,
     SANDBOX_OF_ANOTHER_CLIENT,
@@ -121,25 +122,28 @@ _STUCK: Final = timedelta(minutes=15)
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
-    told: set[str] = set()
+    reported: set[str] = set()
     gap: InsufficientData | None = None
     try:
         for finding in _of_addresses(assessment):
-            told.add(finding.pod)
+            reported.add(finding.pod)
             yield finding
     except InsufficientData as missing:
         gap = missing
-    yield from _of_pods(assessment, told)
+
+    yield from _of_pods(assessment, reported)
     if gap is not None:
         raise gap
-    _require_events(assessment, told)
+    _require_events(assessment, reported)
 
 
 def _of_addresses(assessment: Assessment) -> Iterator[Finding]:
+    """Yield a finding for each address whose teardown is late. Raises InsufficientData."""
     assessment.require_reservations()
     assessment.snapshot.containers.known()
     if assessment.runtime.keeps_checkpoints:
         assessment.snapshot.checkpoints.known()
+
     for reservation, entry in assessment.classified.items():
         if entry.state in {State.TEARDOWN_PENDING, State.NOT_READY, State.IN_USE}:
             due = teardown_due(reservation, entry, assessment)
@@ -147,22 +151,22 @@ def _of_addresses(assessment: Assessment) -> Iterator[Finding]:
                 yield from _late(reservation, entry, due, assessment)
 
 
-def _of_pods(assessment: Assessment, told: Collection[str]) -> Iterator[Finding]:
-    """Yield a finding for each reason that keeps pods. `told`: pods of which all is said."""
+def _of_pods(assessment: Assessment, reported: Collection[str]) -> Iterator[Finding]:
+    """Yield a finding for each reason that keeps pods. `reported`: pods that have a finding."""
     snapshot = assessment.snapshot
-    others = unlisted(snapshot, told)
-    for number, kills in enumerate(failed_kills(snapshot, told)):
+    others = unlisted(snapshot, reported)
+    for number, kills in enumerate(failed_kills(snapshot, reported)):
         lasted = min(_overdue(kills.pods[0], snapshot), trying_for(assessment))
         if lasted >= _LATE:
             severity = Severity.WARNING if lasted >= _STUCK else Severity.INFO
             yield _pods(kills, number, severity, snapshot, others=0 if number else others)
 
 
-def _require_events(assessment: Assessment, told: Collection[str]) -> None:
+def _require_events(assessment: Assessment, reported: Collection[str]) -> None:
     """Raise InsufficientData if pods, or their Events, might say that a pod cannot be removed."""
     snapshot = assessment.snapshot
     require_available(snapshot.pods)
-    late = any(_overdue(pod, snapshot) >= _LATE for pod in removable(snapshot, told))
+    late = any(_overdue(pod, snapshot) >= _LATE for pod in removable(snapshot, reported))
     if late and trying_for(assessment) >= _LATE:
         snapshot.sandbox_failures.known()
 
@@ -174,18 +178,25 @@ def _overdue(pod: Pod, snapshot: Snapshot) -> timedelta:
 def _pods(
     kills: FailedKills, number: int, severity: Severity, snapshot: Snapshot, *, others: int
 ) -> Finding:
+    """Return the finding about pods that the same cause keeps.
+
+    `number`: its place among the causes. `others`: pods whose Events were not listed.
+    """
     failure = kills.failure
     names = [pod.name for pod in kills.pods]
     since = snapshot.taken_at - _overdue(kills.pods[0], snapshot)
     who = f"pod {names[0]} should have been gone"
     if len(names) > 1:
         who = f"{len(names)} pods should have been gone, the first"
+
     headline = f"{who} since {format_time(since)}: {_words(failure)}"
+
     details = []
     if len(names) > 1:
         details.append(f"pods: {join_few(names)}")
     if others:
         details.append(f"the Events of {count_of(others, 'other')} were not listed")
+
     return Finding(
         NAME,
         "pods that cannot be removed",
@@ -215,15 +226,18 @@ def _told_by(failure: SandboxFailure, snapshot: Snapshot) -> str:
 def _late(
     reservation: Reservation, entry: ClassifiedReservation, due: Due, assessment: Assessment
 ) -> Iterator[Finding]:
+    """Yield a finding if a teardown has been due for too long, or cannot succeed."""
     is_impossible = bool(_damage(entry, assessment)) and _forgives(assessment) is False
     if due.lasted < _LATE and not (is_impossible and _is_old(entry, assessment)):
         return
+
     is_stuck = due.lasted >= _STUCK or is_impossible
     foreign = _state(entry, assessment) == SANDBOX_OF_ANOTHER_CLIENT
     severity = Severity.WARNING if is_stuck and not foreign else Severity.INFO
     reasons = (_owner(entry, due, assessment), *_reasons([entry], assessment))
     kinds = tuple(_kinds(entry, due, assessment))
     failure = _last_failure({entry.pod}, assessment)
+
     yield Finding(
         NAME,
         str(reservation.key),
@@ -248,8 +262,10 @@ def _state(entry: ClassifiedReservation, assessment: Assessment) -> str:
 def _is_old(entry: ClassifiedReservation, assessment: Assessment) -> bool:
     """Return whether its creation is over: until then, its cached result may be half written."""
     container = assessment.index.containers.get(entry.container_id)
-    age = assessment.snapshot.taken_at.timestamp() - (container.created if container else 0)
-    return container is not None and not container.running and age >= _LATE.total_seconds()
+    if container is None or container.running:
+        return False
+    age = assessment.snapshot.taken_at.timestamp() - container.created
+    return age >= _LATE.total_seconds()
 
 
 def _damage(entry: ClassifiedReservation, assessment: Assessment) -> list[DamagedResult]:
@@ -298,11 +314,13 @@ def _owner(entry: ClassifiedReservation, due: Due, assessment: Assessment) -> st
             f"/var/lib/cri-dockerd/sandbox/{entry.container_id} to another directory, then run "
             "nodeleak clean"
         )
+
     if entry.state is State.TEARDOWN_PENDING:
         return (
             f"container {entry.container}, which no longer exists; the kubelet has not completed "
             f"its teardown since {since}"
         )
+
     state = _state(entry, assessment)
     if state == SANDBOX_OF_ANOTHER_CLIENT:
         return (
@@ -320,6 +338,7 @@ def _delay(entry: ClassifiedReservation, due: Due, state: str) -> str:
         called = "which still runs"
     elif state not in ENDED:
         called = f"which the runtime calls `{state or 'unnamed'}`"
+
     if due.evidence is Evidence.POD_DELETED:
         return f"{called}, although its pod should have been gone since {since}"
     if due.evidence is Evidence.REPLACED:
@@ -327,6 +346,7 @@ def _delay(entry: ClassifiedReservation, due: Due, state: str) -> str:
             f"{called}, and its pod has had a newer sandbox since {since}: nothing tears the old "
             "one down before the pod is deleted"
         )
+
     if state in ENDED:
         return f"which has not been ready since {since} and is not torn down"
     return (
@@ -339,22 +359,26 @@ def _reasons(entries: Sequence[ClassifiedReservation], assessment: Assessment) -
     """Yield why the teardown of these entries fails, as far as the node shows it."""
     damaged = {result.file: result for entry in entries for result in _damage(entry, assessment)}
     if damaged:
+        is_one = len(damaged) == 1
         first = next(iter(damaged.values()))
         file = f"libcni's cached result {first.file} is damaged ({first.damage})"
-        if len(damaged) > 1:
+        if not is_one:
             file = (
                 f"{len(damaged)} of libcni's cached results are damaged, such as {first.file} "
                 "(`nodeleak scan --output=wide` names all)"
             )
+
         runtimes = " or ".join(map(str, assessment.runtime.used)) or "the runtime"
-        object_ = "it" if len(damaged) == 1 else "them"
+        object_ = "it" if is_one else "them"
         cannot = f"{runtimes} cannot tear {object_} down"
         if _forgives(assessment) is None:
             cannot = f"possible cause: {runtimes} may be too old to tear {object_} down"
-        remove = "remove this file" if len(damaged) == 1 else "remove these files"
+
+        remove = "remove this file" if is_one else "remove these files"
         yield (
             f"{cannot}, because {file}; {remove} below /var/lib/cni/results or /var/lib/cni/cache"
         )
+
     if failure := _last_failure({entry.pod for entry in entries}, assessment):
         yield _words(failure)
 
@@ -373,9 +397,7 @@ def _last_failure(pods: set[str], assessment: Assessment) -> SandboxFailure | No
         for failure in known_or(assessment.snapshot.sandbox_failures, ())
         if failure.pod in pods and failure.reason == FAILED_KILL
     ]
-    return max(
-        failures, key=lambda failure: failure.at.timestamp() if failure.at else 0.0, default=None
-    )
+    return max(failures, key=lambda failure: failure.at or EARLIEST, default=None)
 
 
 def describe_group(findings: Sequence[Finding], assessment: Assessment) -> str:
@@ -386,12 +408,14 @@ def describe_group(findings: Sequence[Finding], assessment: Assessment) -> str:
         for reservation, entry in assessment.classified.items()
         if str(reservation.key) in subjects
     ]
+
     ips = [entry.name for entry in entries]
     consecutive = runs(ips)
     shown = join_names(consecutive if len(consecutive) <= LONGEST_LIST else ips)
     sandboxes = count_of(len({entry.container_id for entry in entries}), "sandbox", "sandboxes")
     oldest = min(finding.since for finding in findings if finding.since)
     reasons = "".join(f"; {reason}" for reason in _reasons(entries, assessment))
+
     return (
         f"{count_of(len(ips), 'address', 'addresses')} of {sandboxes} of pod {findings[0].pod} "
         f"should have been released since {format_time(oldest)}: {shown}{reasons}"

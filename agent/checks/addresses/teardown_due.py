@@ -58,11 +58,13 @@ def teardown_due(
 def _evidence(
     reservation: Reservation, entry: ClassifiedReservation, assessment: Assessment
 ) -> Iterator[Due]:
+    """Yield all evidence. None of it counts for longer than teardowns have been tried."""
     snapshot = assessment.snapshot
     trying = trying_for(assessment)
     if (pending := assessment.memory.get(reservation).pending_since) is not None:
         lasted = min(snapshot.uptime - pending.uptime, trying)
         yield Due(Evidence.SEEN, pending.wall, lasted)
+
     dated = {
         Evidence.POD_DELETED: _should_be_gone(reservation, entry, assessment.index),
         Evidence.REPLACED: _replaced_at(reservation, entry, assessment.index),
@@ -93,6 +95,7 @@ def running_for(assessment: Assessment) -> timedelta:
     processes = known_or(snapshot.processes, None)
     if processes is None:
         return snapshot.uptime
+
     starts = [processes.start_of(name) for name in assessment.runtime.names]
     known = [start for start in (processes.booted, processes.kubelet, *starts) if start]
     return snapshot.taken_at - max(known)
@@ -126,9 +129,10 @@ def _replaced_at(
     reservation: Reservation, entry: ClassifiedReservation, index: SnapshotIndex
 ) -> datetime | None:
     """Return since when the kubelet has run with a newer sandbox of the pod; None: without one."""
-    processes = known_or(index.snapshot.processes, None)
-    if entry.state is State.IN_USE or processes is None or processes.kubelet is None:
+    started = index.snapshot.kubelet_started
+    if started is None or entry.state is State.IN_USE:
         return None
+
     old = index.containers.get(entry.container_id)
     created = old.created if old else reservation.mtime.timestamp()
     newer = [
@@ -137,9 +141,10 @@ def _replaced_at(
         if _is_of_the_pod(container, old, entry, index)
         and created < container.created <= index.snapshot.taken_at.timestamp()
     ]
+
     if not newer:
         return None
-    return max(processes.kubelet, datetime.fromtimestamp(min(newer), UTC))
+    return max(started, datetime.fromtimestamp(min(newer), UTC))
 
 
 def _is_of_the_pod(
@@ -158,10 +163,12 @@ def _is_of_the_pod(
 
 
 def _power_cut(entry: ClassifiedReservation, index: SnapshotIndex) -> datetime | None:
+    """Return when the node booted if the sandbox is older, and its cached result damaged."""
     processes = known_or(index.snapshot.processes, None)
     container = index.containers.get(entry.container_id)
     if processes is None or container is None or container.running:
         return None
+
     damaged = any(sandbox == container.id for _, sandbox in index.damaged_results)
     is_older = container.created < int(processes.booted.timestamp())
     return processes.booted if damaged and is_older else None
@@ -171,12 +178,10 @@ def _forgotten_at(
     reservation: Reservation, entry: ClassifiedReservation, snapshot: Snapshot
 ) -> datetime | None:
     """Return since when the kubelet has run with a checkpoint that it leaves alone."""
-    processes = known_or(snapshot.processes, None)
+    started = snapshot.kubelet_started
     if entry.state is not State.TEARDOWN_PENDING or not forgets_checkpoints(snapshot):
         return None
-    if processes is None or processes.kubelet is None:
-        return None
-    return max(processes.kubelet, reservation.mtime)
+    return None if started is None else max(started, reservation.mtime)
 
 
 def forgets_checkpoints(snapshot: Snapshot) -> bool:
@@ -184,5 +189,4 @@ def forgets_checkpoints(snapshot: Snapshot) -> bool:
 
     From 1.36 it lists sandboxes with an empty filter, and cri-dockerd then omits these (0.4.3).
     """
-    node = known_or(snapshot.node, None)
-    return node is not None and (version_numbers(node.kubelet) or ()) >= (1, 36)
+    return (version_numbers(snapshot.kubelet_version) or ()) >= (1, 36)

@@ -72,14 +72,17 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     if isinstance(snapshot.addresses, NotRequested):
         return  # the containers are not known, or an old recording did not need them
     snapshot.addresses.known()
+
     for classified in assessment.reservations:
         if classified.state is State.UNMANAGED:
             yield from _unmanaged(classified, assessment.index)
     if not assessment.runtime.names:
         require_available(snapshot.runtimes)  # which one has to have run for some time?
+
     is_settled = isinstance(snapshot.processes, Known) and running_for(assessment) >= _SETTLED
     if is_settled and not isinstance(snapshot.pods, Unavailable):
         yield from _unreserved(assessment)
+
     # After the findings. Without the processes it is unknown for how long the runtime has run,
     # without the pods whose an address is, and without the checkpoints which containers are gone
     # for good.
@@ -99,6 +102,7 @@ def _unmanaged(entry: ClassifiedReservation, index: SnapshotIndex) -> Iterator[F
     container = "no container"
     if entry.container_id:
         container = f"container {entry.container}, which the runtime does not know"
+
     severity = Severity.WARNING
     if holders and not index.explaining_networks(ip):
         uses = "uses" if len(holders) == 1 else "use"
@@ -118,6 +122,7 @@ def _unmanaged(entry: ClassifiedReservation, index: SnapshotIndex) -> Iterator[F
         )
     else:
         return
+
     yield Finding(
         NAME,
         f"{entry.network}/{ip}",
@@ -154,6 +159,7 @@ def _unreserved(assessment: Assessment) -> Iterator[Finding]:
                 identity=(address.pid,),
                 kinds=(_UNRESERVED,),
             )
+
     stores = assessment.snapshot.reservations
     has_all = all(or_none(assessment.ranges, store.network) is not None for store in stores)
     if is_unexplained and not has_all:

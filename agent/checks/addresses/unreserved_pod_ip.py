@@ -17,9 +17,8 @@ from typing import Final
 from agent.checks.detector import Advice, Noun, Step
 from agent.model.assessment import LONGEST_ADD, PRIMARY, Assessment
 from agent.model.finding import Finding, Severity
-from agent.model.index import SnapshotIndex
 from agent.model.ranges import covers
-from agent.model.snapshot import Container, InsufficientData, Known, known_or, require_available
+from agent.model.snapshot import Container, InsufficientData, Known, require_available
 
 NAME = "unreserved_pod_ip"
 SEVERITIES: Final = (Severity.CRITICAL,)
@@ -43,6 +42,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     snapshot = assessment.snapshot
     if not isinstance(snapshot.pods, Known):
         yield from _without_pods(assessment)
+
     networks = assessment.networks
     pods = assessment.networked_pods
     reserved = {
@@ -50,6 +50,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         for network in networks
     }
     elsewhere = _pods_of_other_networks(assessment)
+
     for pod, ip in pods:
         if pod.deleting or pod.name in elsewhere:
             continue
@@ -69,6 +70,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             pod=pod.name,
             identity=(pod.uid,),
         )
+
     if len(networks) > 1:
         require_available(snapshot.networks)  # which of them gives out addresses now?
 
@@ -80,10 +82,10 @@ def _without_pods(assessment: Assessment) -> Iterator[Finding]:
     starts them again: then nothing is certain.
     """
     ended = assessment.index.ended
-    unreserved = list(_unreserved(assessment))
-    for container, network in sorted(
-        unreserved, key=lambda pair: ended.get(pair[0].pod_uid, False)
-    ):
+    running_first = sorted(
+        _unreserved(assessment), key=lambda pair: ended.get(pair[0].pod_uid, False)
+    )
+    for container, network in running_first:
         sandbox = f"sandbox {container.id[:12]}"
         if ended.get(container.pod_uid):
             raise InsufficientData(
@@ -112,34 +114,29 @@ def _unreserved(assessment: Assessment) -> Iterator[tuple[Container, str]]:
     index = assessment.index
     snapshot.containers.known()
     snapshot.cni_results.known()
+
     reserved = {
         entry.container_id
         for network in assessment.networks
         for entry in assessment.entries(network)
         if entry.ifname in PRIMARY
     }
+
     created_before = snapshot.taken_at.timestamp() - LONGEST_ADD.total_seconds()
-    for container_id in index.running_sandboxes:
-        container = index.containers[container_id]
-        if container_id in reserved or container.created > created_before:
+    for sandbox in index.running_sandboxes.values():
+        if sandbox.id in reserved or sandbox.created > created_before:
             continue
-        networks = _primary_networks(index, container_id)
+        networks = index.primary_networks(sandbox.id)
         if networks and networks.issubset(assessment.networks):
-            yield container, min(networks)
-
-
-def _primary_networks(index: SnapshotIndex, container_id: str) -> set[str]:
-    """Return the networks of a sandbox's `eth0`, according to libcni's cache."""
-    results = index.results.get(container_id, ())
-    return {result.network for result in results if result.ifname == "eth0"}
+            yield sandbox, min(networks)
 
 
 def _network_that_can_give_out(
     ip: str, holders: Sequence[str], assessment: Assessment
 ) -> str | None:
     """Return the network that can give out an address again. `holders`: those that reserve it."""
-    configured = {network.name for network in known_or(assessment.snapshot.networks, ())}
-    if configured.intersection(holders):
+    configured = assessment.snapshot.network_names
+    if not set(holders).isdisjoint(configured):
         return None
     for network in assessment.networks:
         allocates = network in configured or not holders
@@ -152,7 +149,7 @@ def _pods_of_other_networks(assessment: Assessment) -> set[str]:
     """Return the pods with an address of a network that is not checked, by libcni's cache."""
     checked: set[str] = set()
     unchecked: set[str] = set()
-    for container_id, pod in assessment.index.running_sandboxes.items():
-        for network in _primary_networks(assessment.index, container_id):
-            (checked if network in assessment.networks else unchecked).add(pod)
+    for sandbox in assessment.index.running_sandboxes.values():
+        for network in assessment.index.primary_networks(sandbox.id):
+            (checked if network in assessment.networks else unchecked).add(sandbox.pod)
     return unchecked - checked

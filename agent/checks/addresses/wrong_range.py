@@ -70,7 +70,6 @@ _SAMPLES: Final = {
 }
 """The ranges of the configurations that come with runtimes."""
 
-
 _EXCEPTION: Final = (
     "If this is the cluster's only node, or routes for the range are written by hand, nothing is "
     "wrong. Otherwise:"
@@ -105,9 +104,11 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             yield from _refused(network.name, reason, assessment)
         elif not runtimes and refusal(network, may_be_docker=False):
             undecided.add(network.name)
+
     for pod_network in _pod_networks(assessment):
         if pod_network.name not in refused | undecided:
             yield from _compared(pod_network, assessment)
+
     require_available(snapshot.networks, snapshot.node, snapshot.pods, snapshot.cni_files)
     if undecided:
         require_available(snapshot.runtimes)
@@ -129,19 +130,13 @@ def _refused(name: str, reason: str, assessment: Assessment) -> Iterator[Finding
             return
         if states is None or State.UNKNOWN in states:
             raise InsufficientData(f"it is unknown whether pods run with addresses of {name}")
+
     severity = Severity.CRITICAL if waiting_pods else Severity.WARNING
     file = _file_of(name, assessment)
     text = f"{name}: host-local refuses its configuration, because {reason}"
     step = Remedy(f"Correct the range in {file or 'the CNI configuration'}.")
-    yield Finding(
-        NAME,
-        name,
-        "; ".join(filter(None, [text, f"see {file}" if file else "", waiting_pods])),
-        severity=severity,
-        network=name,
-        identity=("refused",),
-        steps=(step,),
-    )
+    where = f"see {file}" if file else ""
+    yield _finding(name, "refused", [text, where, waiting_pods], severity, (step,))
 
 
 def _pod_networks(assessment: Assessment) -> Iterator[_PodNetwork]:
@@ -149,12 +144,15 @@ def _pod_networks(assessment: Assessment) -> Iterator[_PodNetwork]:
     configured: dict[str, RuntimeNetwork] = {}
     for network in known_or(assessment.snapshot.networks, ()):
         configured.setdefault(network.name, network)
+
     first = next(iter(configured), None)
-    for name in dict.fromkeys([*configured, *_networks_in_use(assessment)]):
+    in_use = or_none(lambda: assessment.networks) or ()
+    for name in dict.fromkeys([*configured, *in_use]):
         entries = or_none(assessment.entries, name) or ()
         users = tuple(
             entry for entry in entries if entry.state is State.IN_USE and entry.ifname in PRIMARY
         )
+
         own = configured.get(name)
         plugin = own.plugins[0] if own and own.plugins else _plugin_in_cache(users, assessment)
         allocates = own is None or own.ipam == "host-local" or plugin == _FLANNEL
@@ -181,13 +179,6 @@ def _may_have_strangers(assessment: Assessment) -> bool:
     )
 
 
-def _networks_in_use(assessment: Assessment) -> tuple[str, ...]:
-    try:
-        return assessment.networks
-    except InsufficientData:
-        return ()
-
-
 def _plugin_in_cache(users: Sequence[ClassifiedReservation], assessment: Assessment) -> str:
     """Return the plugin that made the interfaces of a network that is configured no more."""
     for user in users:
@@ -202,8 +193,7 @@ def _subnets(
 ) -> tuple[IPNetwork, ...]:
     """Return the subnets of a network's ranges; none if they are not known."""
     if own and own.ranges:
-        written = [subnet_of(range_) for ranges in own.ranges for range_ in ranges]
-        return tuple(filter(None, written))
+        return tuple(_written_subnets(own))
     sets = or_none(assessment.ranges, name) or ()
     return tuple(_enclosing(range_) for ranges in sets for range_ in ranges)
 
@@ -220,6 +210,7 @@ def _compared(network: _PodNetwork, assessment: Assessment) -> Iterator[Finding]
     strangers = tuple(user for user in network.users if not _is_within(user.name, cidrs))
     outside = [subnet for subnet in network.subnets if _relation(subnet, cidrs) == "outside"]
     wider = [subnet for subnet in network.subnets if _relation(subnet, cidrs) == "wider"]
+
     if not network.is_current:
         yield from _earlier_network(network, strangers, assessment)
     elif outside:
@@ -229,7 +220,7 @@ def _compared(network: _PodNetwork, assessment: Assessment) -> Iterator[Finding]
     elif wider:
         yield _wider(network, wider, strangers, assessment)
     elif cidrs or network.is_written:
-        yield from _earlier_range(network, strangers, assessment)
+        yield from _earlier_range(network, assessment)
 
 
 def _outside(
@@ -238,15 +229,17 @@ def _outside(
     strangers: Sequence[ClassifiedReservation],
     assessment: Assessment,
 ) -> Finding:
+    """`strangers`: addresses of running pods that are outside of the pod CIDRs, too."""
     shadowed = _shadowed(network, assessment)
+    sample = _sample(outside)
     text = (
-        f"{network.name} gives pods addresses of {_list(outside)}{_sample(outside)}, which is "
+        f"{network.name} gives pods addresses of {_list(outside)}{sample}, which is "
         f"outside of the node's pod CIDR {_list(_pod_cidrs(assessment))}"
     )
     severity = Severity.CRITICAL if shadowed and strangers else Severity.WARNING
-    steps = _steps(network, assessment, shadowed=bool(shadowed), sample=bool(_sample(outside)))
+    steps = _steps(network, assessment, shadowed=bool(shadowed), sample=bool(sample))
     parts = [text, shadowed or _source(network, assessment), _pods(strangers)]
-    return _finding(network, "outside", parts, severity, steps)
+    return _finding(network.name, "outside", parts, severity, steps)
 
 
 def _shadowing_sample(network: _PodNetwork, assessment: Assessment) -> Iterator[Finding]:
@@ -257,7 +250,7 @@ def _shadowing_sample(network: _PodNetwork, assessment: Assessment) -> Iterator[
         severity = Severity.CRITICAL if network.users else Severity.WARNING
         steps = _steps(network, assessment, shadowed=True, sample=True)
         parts = [text, shadowed, _pods(network.users)]
-        yield _finding(network, "outside", parts, severity, steps)
+        yield _finding(network.name, "outside", parts, severity, steps)
 
 
 def _steps(
@@ -269,28 +262,32 @@ def _steps(
         yield Remedy(_EXCEPTION)
     elif not shadowed and not within_k3s:
         yield Remedy(_FLANNEL_EXCEPTION)
+
     node = quote(assessment.snapshot.node_name)
     yield Remedy("Keep new pods away:", f"kubectl cordon {node}")
+
     if shadowed:
         file = quote(_file_of(network.name, assessment) or "FILE")
+
         which = ["are named"] if network.users else []
         which += ["wait"] if waiting(assessment.snapshot) else []
         if which:
             pods = " and those that ".join(which)
             yield Remedy(f"Delete the pods that {pods}: their teardown needs that file.")
         yield Remedy("Move that one file away then, and keep the others:", f"mv {file} /root/")
-    elif network.plugin == _FLANNEL:
-        text = "Delete flannel's pod on this node: its successor writes subnet.env again."
-        k3s = "Restart k3s, which runs flannel itself: it writes subnet.env again:"
-        restart = restart_command(assessment.snapshot)
-        yield Remedy(k3s, restart) if within_k3s else Remedy(text)
-        yield _DELETE
-    elif sample:
-        yield Remedy("Install the cluster's CNI, or see why its pod does not run on this node.")
-        yield _DELETE
     else:
-        yield Remedy("Correct the range in the file.")
+        if network.plugin == _FLANNEL and within_k3s:
+            text = "Restart k3s, which runs flannel itself: it writes subnet.env again:"
+            yield Remedy(text, restart_command(assessment.snapshot))
+        elif network.plugin == _FLANNEL:
+            text = "Delete flannel's pod on this node: its successor writes subnet.env again."
+            yield Remedy(text)
+        elif sample:
+            yield Remedy("Install the cluster's CNI, or see why its pod does not run on this node.")
+        else:
+            yield Remedy("Correct the range in the file.")
         yield _DELETE
+
     yield Remedy("When nothing is found any more:", f"kubectl uncordon {node}")
 
 
@@ -309,33 +306,31 @@ def _wider(
     severity = Severity.WARNING if certain else Severity.INFO
     parts = [text, _source(network, assessment), _pods(strangers)]
     step = Remedy("Give each node a range of its own, unless this is the only one.")
-    return _finding(network, "wider", parts, severity, (step,))
+    return _finding(network.name, "wider", parts, severity, (step,))
 
 
 def _earlier_network(
     network: _PodNetwork, strangers: Sequence[ClassifiedReservation], assessment: Assessment
 ) -> Iterator[Finding]:
     """Yield a finding for pods with addresses of a network that new pods do not get."""
-    current = ", ".join(each.name for each in known_or(assessment.snapshot.networks, ()))
+    current = ", ".join(assessment.snapshot.network_names)
     cidrs = _pod_cidrs(assessment)
     if not cidrs and current and any(subnet in _SAMPLES for subnet in network.subnets):
         strangers = network.users
+
     if strangers:
         which = f", which is outside of the node's pod CIDR {_list(cidrs)}" if cidrs else ""
         text = f"{count_of(len(strangers), 'pod')} got an address from {network.name}{which}"
         new = f"new pods get theirs from {current}" if current else ""
         parts = [text, new, _pods(strangers)]
-        yield _finding(network, "earlier", parts, Severity.WARNING, (_DELETE,))
+        yield _finding(network.name, "earlier", parts, Severity.WARNING, (_DELETE,))
 
 
-def _earlier_range(
-    network: _PodNetwork, strangers: Sequence[ClassifiedReservation], assessment: Assessment
-) -> Iterator[Finding]:
+def _earlier_range(network: _PodNetwork, assessment: Assessment) -> Iterator[Finding]:
     """Yield a finding for pods with addresses of a range that a network no longer has."""
     cidrs = _pod_cidrs(assessment)
     bounds = cidrs or network.subnets
-    if not cidrs:
-        strangers = tuple(user for user in network.users if not _is_within(user.name, bounds))
+    strangers = [user for user in network.users if not _is_within(user.name, bounds)]
     if strangers:
         what = f"the node's pod CIDR {_list(cidrs)}" if cidrs else f"its range {_list(bounds)}"
         text = (
@@ -343,22 +338,24 @@ def _earlier_range(
             f"earlier range, outside of {what}: no route leads to it"
         )
         parts = [text, _pods(strangers)]
-        yield _finding(network, "earlier", parts, Severity.WARNING, (_DELETE,))
+        yield _finding(network.name, "earlier", parts, Severity.WARNING, (_DELETE,))
 
 
 def _finding(
-    network: _PodNetwork,
+    network: str,
     kind: str,
-    parts: Sequence[str],
+    parts: Iterable[str],
     severity: Severity,
     steps: Iterable[Remedy],
 ) -> Finding:
+    """Return a finding that says all parts that are not empty."""
+    message = "; ".join(filter(None, parts))
     return Finding(
         NAME,
-        network.name,
-        "; ".join(filter(None, parts)),
+        network,
+        message,
         severity=severity,
-        network=network.name,
+        network=network,
         identity=(kind,),
         steps=tuple(steps),
     )
@@ -367,8 +364,10 @@ def _finding(
 def _pod_cidrs(assessment: Assessment) -> tuple[IPNetwork, ...]:
     """Return the Node's; none if they are not known, or no networks."""
     node = known_or(assessment.snapshot.node, None)
+    if node is None:
+        return ()
     try:
-        return tuple(ip_network(cidr, strict=False) for cidr in (node.pod_cidrs if node else ()))
+        return tuple(ip_network(cidr, strict=False) for cidr in node.pod_cidrs)
     except ValueError:
         return ()
 
@@ -393,16 +392,17 @@ def _shadowed(network: _PodNetwork, assessment: Assessment) -> str:
     files = known_or(assessment.snapshot.cni_files, None)
     if files is None:
         return ""
+
     used = _position(network.name, files)
     parts: list[str] = []
     for position, file in enumerate(files.files):
         if file.problem is None and position != used and _is_clusters(file, assessment):
             subnets = [subnet for each in file.networks for subnet in _written_subnets(each)]
-            named = f"{file.name} (network {', '.join([file.network, *map(str, subnets)])})"
+            names = ", ".join([file.network, *map(str, subnets)])
             later = ""
             if used is not None and used < position:
                 later = f", because {_path(files, used)} comes first"
-            parts.append(f"{named} is not used{later}")
+            parts.append(f"{file.name} (network {names}) is not used{later}")
     return "; ".join(parts)
 
 
@@ -412,6 +412,7 @@ def _is_clusters(file: CniFile, assessment: Assessment) -> bool:
     for network in file.networks:
         if network.plugins and network.plugins[0] not in _GENERIC:
             return True
+
         fits = [
             subnet
             for subnet in _written_subnets(network)
@@ -423,6 +424,7 @@ def _is_clusters(file: CniFile, assessment: Assessment) -> bool:
 
 
 def _written_subnets(network: RuntimeNetwork) -> list[IPNetwork]:
+    """Return the subnets of its configuration, without those that are none."""
     written = [subnet_of(range_) for ranges in network.ranges for range_ in ranges]
     return [subnet for subnet in written if subnet is not None]
 
@@ -430,10 +432,8 @@ def _written_subnets(network: RuntimeNetwork) -> list[IPNetwork]:
 def _position(network: str, files: CniFiles) -> int | None:
     """Return where the file of a network is in the order of the runtimes; None: not known."""
     for position, file in enumerate(files.files):
-        if file.problem is None and network in {
-            file.network,
-            *(each.name for each in file.networks),
-        }:
+        names = {file.network, *(each.name for each in file.networks)}
+        if file.problem is None and network in names:
             return position
     return None
 
@@ -441,8 +441,10 @@ def _position(network: str, files: CniFiles) -> int | None:
 def _file_of(network: str, assessment: Assessment) -> str:
     """Return the path of a network's file; empty: not known."""
     files = known_or(assessment.snapshot.cni_files, None)
-    position = _position(network, files) if files else None
-    return _path(files, position) if files and position is not None else ""
+    if files is None:
+        return ""
+    position = _position(network, files)
+    return "" if position is None else _path(files, position)
 
 
 def _path(files: CniFiles, position: int) -> str:

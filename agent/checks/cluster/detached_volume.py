@@ -99,11 +99,9 @@ _PROBLEMS: Final = {
     Confidence.MOUNTED: "{volume} is mounted{users} but missing from the node's volumesAttached, "
     "so it may be detached",
     Confidence.CONFIRMED: "{volume} is attached according to its VolumeAttachment but missing from "
-    "the node's volumesAttached{users}",
+    "the node's volumesAttached",
 }
-_NOT_LISTED: Final = (
-    "{volume} is in the node's volumesInUse but missing from volumesAttached{users}"
-)
+_NOT_LISTED: Final = "{volume} is in the node's volumesInUse but missing from volumesAttached"
 
 SETTLED: Final = timedelta(minutes=2)
 """A kubelet that started more recently has not reported all volumes in use yet."""
@@ -139,6 +137,7 @@ def _not_listed(node: Node) -> dict[str, list[str]]:
     """
     if not (node.ready and node.controller_attach):
         return {}
+
     in_use = set(node.volumes_in_use)
     attached = set(node.volumes_attached)
     not_listed = {}
@@ -156,6 +155,7 @@ def request(snapshot: Snapshot) -> Request | None:
     waiting = _waiting_times(snapshot, known_or(snapshot.pods, ()))
     late = tuple(pod for pod, time in waiting.items() if time >= _LATE)
     is_late = any(time >= LOST for time in waiting.values())
+
     return Request(volumes, late, is_late) if volumes and late else None
 
 
@@ -169,6 +169,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     not_listed = _not_listed(node) if node else {}
     if not not_listed or not _is_settled(snapshot):
         return
+
     lost = [volume for volume, candidates in not_listed.items() if not candidates]
     if lost:
         mounted = {mount.volume for mount in known_or(snapshot.mounts, ())}
@@ -178,6 +179,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         yield from _find_awaited(snapshot, [volume for volume in lost if volume not in mounted])
         # Last, so that unavailable mounts do not hide what was found without them.
         snapshot.mounts.known()
+
     # Last, so that it hides nothing that is certain.
     for volume, candidates in not_listed.items():
         if candidates:
@@ -186,6 +188,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
 
 
 def _is_settled(snapshot: Snapshot) -> bool:
+    """Whether the kubelet has had time to report its volumes. Raises InsufficientData."""
     started = snapshot.processes.known().kubelet
     if started is None:
         reason = "no kubelet found: it is not running, or is part of another process"
@@ -199,6 +202,7 @@ def _users(snapshot: Snapshot, volume: str) -> list[Pod]:
     attachments = known_or(snapshot.attachments, Attachments()).volumes
     by_volume = {attachment.volume: attachment for attachment in attachments}
     attachment = by_volume.get(volume, Attachment(volume))
+
     pods = known_or(snapshot.pods, ())
     return [pod for pod in pods if pod.live and (pod.uid in uids or _needs(pod, attachment))]
 
@@ -208,14 +212,17 @@ def _find_awaited(snapshot: Snapshot, lost: Iterable[str]) -> Iterator[Finding]:
     pods = snapshot.pods.known()
     if not lost or request(snapshot) is None:
         return
+
     listed = snapshot.attachments.known().volumes
     attachments = {attachment.volume: attachment for attachment in listed}
     resolved = {attachment.claim for attachment in listed if attachment.claim}
+
     # A sandbox is created only after the volumes of its pod are mounted.
     with_sandbox = {
         container.pod_uid for container in snapshot.containers.known() if container.sandbox
     }
     times = _waiting_times(snapshot, (pod for pod in pods if pod.uid not in with_sandbox))
+
     for volume in lost:
         attachment = attachments.get(volume, Attachment(volume))
         exact = bool(attachment.claim) or any(_needs(pod, attachment) for pod in pods)
@@ -238,6 +245,7 @@ def _may_need(pod: Pod, attachment: Attachment, resolved: Collection[str], *, ex
 def _find_late(
     snapshot: Snapshot, attachment: Attachment, waiting: Mapping[Pod, timedelta], *, exact: bool
 ) -> Iterator[Finding]:
+    """Yield the finding if pods have waited for too long. `waiting`: for how long each has."""
     # If any of several pods may need it, it may be the one that has waited for the shortest time.
     decisive = max if exact else min
     waited = decisive(waiting.values(), default=timedelta(0))
@@ -257,42 +265,48 @@ def _unconfirmed(
     users = sorted(late, key=lambda pod: (pod.name, pod.uid))
     uids = {pod.uid for pod in users}
     explanation = explain(attachment, [event for event in answers.events if event.pod_uid in uids])
+
     confidence = Confidence.PROBABLE
     severity = Severity.WARNING
     if explanation is not None:
         confidence = explanation.confidence
         severity = Severity.INFO
         reason = _Reason.of(explanation)
-    elif not (attachment.attached or uids.isdisjoint(answers.failed_pods)):
-        confidence = Confidence.FAILING
-        severity = Severity.INFO
-        causes = [Cause.ELSEWHERE, Cause.FAILING]
-        reason = _one_of(causes, attachment, users, snapshot, exact=exact)
     else:
-        oldest = max(_waiting_times(snapshot, users).values())
-        were_read = answers.events_read
-        if were_read is None:
-            were_read = not answers.not_requested
-        causes = possible_causes(attachment, events_known=were_read and oldest < EVENTS_LIVE)
-        if causes == [Cause.LOST] and is_since(snapshot.server_version, FIXED):
-            causes = [Cause.FAILING, Cause.LOST]  # this version should not lose it
-        if exact and causes == [Cause.LOST]:
-            severity = Severity.CRITICAL
+        if attachment.attached or uids.isdisjoint(answers.failed_pods):
+            causes = _remaining_causes(snapshot, attachment, answers, users)
+            if exact and causes == [Cause.LOST]:
+                severity = Severity.CRITICAL
+        else:
+            confidence = Confidence.FAILING
+            severity = Severity.INFO
+            causes = [Cause.ELSEWHERE, Cause.FAILING]
         reason = _one_of(causes, attachment, users, snapshot, exact=exact)
-    problem = _NOT_LISTED.format(
-        volume=attachment.volume, users=_describe_users(users, mounted=False, exact=exact)
-    )
-    found = _finding(snapshot, attachment.volume, confidence, users, exact=exact)
-    lead, *pods = f"{confidence.value}: {problem}".split("; ")
-    less_certain = _not_requested(snapshot)
-    return replace(
-        found,
-        message="; ".join([lead, *pods, reason.text, *less_certain]),
+
+    return _finding(
+        snapshot,
+        attachment.volume,
+        confidence,
+        users,
+        reason=reason,
         severity=severity,
-        lead=lead,
-        details=(*pods, *reason.details, *less_certain),
-        steps=reason.steps,
+        exact=exact,
     )
+
+
+def _remaining_causes(
+    snapshot: Snapshot, attachment: Attachment, answers: Attachments, users: Iterable[Pod]
+) -> list[Cause]:
+    """Return what the reasons may be if the API server's answers show none."""
+    oldest = max(_waiting_times(snapshot, users).values())
+    were_read = answers.events_read
+    if were_read is None:
+        were_read = not answers.not_requested
+
+    causes = possible_causes(attachment, events_known=were_read and oldest < EVENTS_LIVE)
+    if causes == [Cause.LOST] and is_since(snapshot.server_version, FIXED):
+        return [Cause.FAILING, Cause.LOST]  # this version should not lose it
+    return causes
 
 
 class _Reason(NamedTuple):
@@ -301,6 +315,7 @@ class _Reason(NamedTuple):
     text: str
     """All of it in one sentence."""
     details: tuple[str, ...]
+    """The same without what to do."""
     steps: tuple[Remedy, ...]
 
     @classmethod
@@ -328,26 +343,25 @@ def _one_of(
     """Name the reasons that are possible, and how to tell them apart."""
     recreate = partial(_recreate, attachment.volume, snapshot.node_name, users, exact=exact)
     version = describe_version(snapshot.server_version)
-    names = {cause: cause.value for cause in causes}
-    if Cause.LOST in names:
-        names[Cause.LOST] = f"{Cause.LOST.value} ({version})"
-    if list(names) == [Cause.LOST]:
-        lost = names[Cause.LOST]
-        return _Reason(f"{lost}; {_RECREATE_POD}", (lost,), recreate())
+    names = [
+        f"{cause.value} ({version})" if cause is Cause.LOST else cause.value for cause in causes
+    ]
+    if list(causes) == [Cause.LOST]:
+        return _Reason(f"{names[0]}; {_RECREATE_POD}", (names[0],), recreate())
 
-    namespace, _, name = users[0].name.partition("/")
-    which = commands(attachment, snapshot.node_name, namespace, name)
+    which = commands(attachment, snapshot.node_name, users[0])
     decide = f"{'; '.join(which)} (Events live for an hour)"
     if len(names) > 1:
-        text = f"one of: {'; '.join(names.values())}; to tell them apart: {decide}"
-        details = tuple(f"possible: {name}" for name in names.values())
+        text = f"one of: {'; '.join(names)}; to tell them apart: {decide}"
+        details = tuple(f"possible: {name}" for name in names)
     else:
-        (name,) = names.values()
-        text = f"nothing else is possible but: {name}; see {decide}"
-        details = (f"nothing else is possible but: {name}",)
+        only = f"nothing else is possible but: {names[0]}"
+        text = f"{only}; see {decide}"
+        details = (only,)
+
     see = f"See why {attachment.volume} is not attached (Events of pods live for an hour):"
     steps = [Remedy(see, command) for command in which]
-    if Cause.LOST in names and is_since(snapshot.server_version, FIXED) is False:
+    if Cause.LOST in causes and is_since(snapshot.server_version, FIXED) is False:
         text += f"; if its entry was lost, {_RECREATE_POD}"
         steps += recreate("if its entry was lost, ")
     return _Reason(text, details, tuple(steps))
@@ -405,11 +419,11 @@ def _waiting_times(snapshot: Snapshot, pods: Iterable[Pod]) -> dict[Pod, timedel
 
 def _claims(pod: Pod) -> set[str]:
     """Return the claims of a pod, each as `namespace/name`."""
-    namespace = pod.name.partition("/")[0]
-    return {f"{namespace}/{claim}" for claim in pod.claims}
+    return {f"{pod.namespace}/{claim}" for claim in pod.claims}
 
 
 def _needs(pod: Pod, attachment: Attachment) -> bool:
+    """Whether a live pod needs a volume, by its name or by its claim."""
     by_name = any(same(volume, attachment.volume) for volume in pod.volumes)
     return pod.live and (by_name or attachment.claim in _claims(pod))
 
@@ -431,6 +445,7 @@ def _migrated(volume: str, other: str) -> bool:
 
 
 def _plugin(volume: str) -> str:
+    """Return what names the plugin in a volume, with its CSI driver; empty: nothing does."""
     matched = re.match(r"kubernetes\.io/csi/[^^]*|[^/]*/[^/]*", volume)
     return matched[0] if matched else ""
 
@@ -441,31 +456,40 @@ def _finding(
     confidence: Confidence,
     pods: Iterable[Pod],
     *,
+    reason: _Reason | None = None,
+    severity: Severity = Severity.CRITICAL,
     exact: bool = True,
 ) -> Finding:
-    """`pods`: those that wait for the volume, or have it mounted.
+    """`pods`: those that wait for the volume, or have it mounted. `reason`: None: it was lost.
 
     Not `exact`: some of them, and it is unknown which.
     """
     users = sorted(pods, key=lambda pod: (pod.name, pod.uid))
+    names = join_few([_describe_user(pod) for pod in users])
+    by_users = f" (by {names})" if names else ""
+    problem = _PROBLEMS.get(confidence, _NOT_LISTED).format(volume=volume, users=by_users)
+    lead = f"{confidence.value}: {problem}"
     is_mounted = confidence is Confidence.MOUNTED
-    scheduled = [pod.scheduled for pod in users if pod.scheduled is not None and not is_mounted]
-    problem = _PROBLEMS.get(confidence, _NOT_LISTED).format(
-        volume=volume, users=_describe_users(users, mounted=is_mounted, exact=exact)
-    )
-    lead, *described = f"{confidence.value}: {problem}".split("; ")
-    version = describe_version(snapshot.server_version)
+    details = [] if is_mounted else [f"waiting pods: {names}"]
+    if not exact:
+        details = ["it is unknown which pod needs it", f"waiting pods with a claim: {names}"]
+
+    if reason is None:
+        version = describe_version(snapshot.server_version)
+        remedy = _REATTACH if is_mounted else _RECREATE_POD
+        steps = _reattach(volume) if is_mounted else _recreate(volume, snapshot.node_name, users)
+        reason = _Reason(f"{version}; {remedy}", (version,), steps)
     less_certain = _not_requested(snapshot)
-    remedy = _REATTACH if is_mounted else _RECREATE_POD
+    scheduled = [pod.scheduled for pod in users if pod.scheduled is not None and not is_mounted]
     return Finding(
         NAME,
         f"volume {volume}",
-        "; ".join([lead, *described, version, remedy, *less_certain]),
+        "; ".join([lead, *details, reason.text, *less_certain]),
         lead=lead,
-        details=(*described, version, *less_certain),
-        steps=_reattach(volume) if is_mounted else _recreate(volume, snapshot.node_name, users),
+        details=(*details, *reason.details, *less_certain),
+        steps=reason.steps,
         pods=tuple(pod.name for pod in users),
-        severity=Severity.CRITICAL,
+        severity=severity,
         pod=users[0].name if exact and len(users) == 1 else "",
         since=min(scheduled, default=None),
         confidence=confidence,
@@ -473,19 +497,10 @@ def _finding(
     )
 
 
-def _describe_users(pods: Sequence[Pod], *, mounted: bool, exact: bool) -> str:
-    described = []
-    for pod in pods:
-        since = ""
-        if pod.scheduled and pod.started is None:
-            since = f" since {format_time(pod.scheduled)}"
-        described.append(f"{pod.name}{since}")
-    names = join_few(described)
-    if mounted:
-        return f" (by {names})" if names else ""
-    if exact:
-        return f"; waiting pods: {names}"
-    return f"; it is unknown which pod needs it; waiting pods with a claim: {names}"
+def _describe_user(pod: Pod) -> str:
+    if pod.scheduled and pod.started is None:
+        return f"{pod.name} since {format_time(pod.scheduled)}"
+    return pod.name
 
 
 def _not_requested(snapshot: Snapshot) -> list[str]:

@@ -59,9 +59,11 @@ def doubt_of_id(node: Node, deadlines: Deadlines, snapshot: Snapshot) -> Doubt |
     age = snapshot.api_time - node.created
     if _counts_none(status, node.created, age, deadlines):
         return None
+
     own = scheme(node.provider_id)
     is_missed = bool(status.unregistered or status.long_unregistered)
     others = {name for name in status.schemes if name not in BESIDE_A_CLOUD}
+
     if own in EMBEDDED_CONTROLLERS:
         uses_cloud = bool(others - EMBEDDED_CONTROLLERS.keys())
         if status.exists is False and not (status.marked or uses_cloud):
@@ -81,6 +83,7 @@ def doubt_of_id(node: Node, deadlines: Deadlines, snapshot: Snapshot) -> Doubt |
         reason = "and the autoscaler misses the Node of an instance, which may be this one"
     else:
         return None
+
     effect = (
         "if it is not exactly the ID of the instance, the cluster-autoscaler may delete the "
         f"instance from {due(node.created, deadlines)}"
@@ -125,6 +128,7 @@ def autoscaler_status(snapshot: Snapshot) -> Iterator[str]:
     if status.why:
         yield f"the autoscaler's status is unknown: {status.why}"
         return
+
     counts = []
     if status.unregistered is not None:
         counts.append(f"{count_of(status.unregistered, 'node')} unregistered")

@@ -58,10 +58,12 @@ def advance(before: LastSeen | None, node: Node, pods: Pods | None, now: datetim
     is_same = before is not None and (before.name, before.uid) == (node.name, node.uid)
     seen = LastSeen(node.name, node.uid, node.provider_id, now)
     seen = _with_removal(seen, before if is_same else None, node, pods)
+
     if before is None or before.name != node.name:
         return seen
     if node.provider_id == before.provider_id:
         return replace(seen, earlier_id=before.earlier_id, changed=before.changed)
+
     earlier_id = before.provider_id or before.earlier_id
     if earlier_id is None or earlier_id == node.provider_id:
         return seen
@@ -92,14 +94,17 @@ def _with_removal(
         removal = Removal.SCALE_DOWN
     elif node.unschedulable:
         removal = Removal.CORDONED if in_use or pods is None else Removal.DRAINED
+
     last_used = None
     if before is not None:
         last_used = before.at if before.removal is Removal.NONE else before.in_use
+
     was_drained = before is not None and before.removal is Removal.DRAINED
     if was_drained and removal is Removal.CORDONED:
         removal = Removal.DRAINED  # the pods that tolerate a cordon may return
     elif in_use:
         last_used = seen.at
+
     if removal is Removal.DRAINED and not _drain_was_seen(last_used, seen.at):
         removal = Removal.CORDONED
     return replace(seen, removal=removal, in_use=None if removal is Removal.NONE else last_used)

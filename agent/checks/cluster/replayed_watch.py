@@ -22,7 +22,7 @@ from agent.checks.detector import Advice, Noun, Step
 from agent.checks.kubelet_service import RESTARTS, Distribution, distribution
 from agent.model.assessment import Assessment
 from agent.model.finding import Finding, Severity
-from agent.model.snapshot import Snapshot, known_or, require_available
+from agent.model.snapshot import Snapshot, require_available
 from agent.model.text import format_time, join_names
 from agent.model.versions import is_since
 from agent.model.watches import LASTS, Evidence, Watch
@@ -105,11 +105,13 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     for watch in watches:
         if watch.evidence not in _SHOWN or snapshot.uptime - watch.last_uptime > LASTS:
             continue
+
         shown = _SHOWN[watch.evidence].format(watch.version, watch.before)
         server = f" ({watch.server_version})" if watch.server_version else ""
         times = f"at {format_time(watch.last)}"
         if watch.count != 1:
             times = f"{watch.count} times since {format_time(watch.first)}, last {times}"
+
         effect = "clients that adopt this version process old events again and delete live objects"
         if is_since(watch.server_version, _FIXED):
             effect += _ALTHOUGH_FIXED
@@ -121,6 +123,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             since=watch.first,
             kinds=(_REPLAYED,),
         )
+
     # Without events there is no evidence, so the absence of a finding means nothing.
     require_available(snapshot.pods, snapshot.node)
 
@@ -135,10 +138,12 @@ def _find_restore(snapshot: Snapshot, watches: Iterable[Watch]) -> Iterator[Find
     ]
     if not resets:
         return
+
     noticed = max(watch.last for watch in resets)
-    processes = known_or(snapshot.processes, None)
-    if processes is not None and processes.kubelet is not None and processes.kubelet > noticed:
+    started = snapshot.kubelet_started
+    if started is not None and started > noticed:
         return
+
     went = join_names([f"{one.resource} from {one.before} to {one.version}" for one in resets])
     yield Finding(
         NAME,

@@ -183,6 +183,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     if node is None:
         yield from _find_deleted(snapshot, registration)
         return
+
     for taint in node.taints:
         if taint.key in _MARKED:
             since = "" if taint.at is None else f", since {format_time(taint.at)}"
@@ -194,12 +195,17 @@ def find(assessment: Assessment) -> Iterator[Finding]:
                 since=taint.at,
                 kinds=(_SCALE_DOWN,),
             )
+
     yield from _find_changed_id(node, registration, snapshot.taken_at)
     yield from _find_missing_id(node, registration, snapshot)
     yield from _find_wrong_id(node, registration, snapshot)
 
 
 def _find_deleted(snapshot: Snapshot, registration: Registration) -> Iterator[Finding]:
+    """Yield that the Node is gone, and a kubelet runs here.
+
+    Raises InsufficientData if the name of the node may be wrong.
+    """
     name = snapshot.node_name
     evidence = evidence_of_node(registration, name)
     if not evidence:
@@ -252,8 +258,7 @@ class _Deletion(NamedTuple):
 
     @property
     def message(self) -> str:
-        first, *others = self.details
-        joined = "; ".join([first, *others, self.remedy])
+        joined = "; ".join([*self.details, self.remedy])
         return f"{self.lead}{'; ' if self.severity is Severity.INFO else ': '}{joined}"
 
 
@@ -324,6 +329,7 @@ def _find_missing_id(
     deadlines = Deadlines(registration.provision_time)
     if age < deadlines.warning:
         return
+
     reason = _reason_to_need_id(node, registration, snapshot)
     if reason is None:
         return
@@ -384,6 +390,7 @@ def _reason_to_need_id(node: Node, registration: Registration, snapshot: Snapsho
         return "--provider-id=required"
     if evidence := evidence_of_cloud(registration, node.taints):
         return evidence
+
     nodes = snapshot.autoscaler.known()
     if not nodes.others_with_id:
         return None
@@ -391,12 +398,14 @@ def _reason_to_need_id(node: Node, registration: Registration, snapshot: Snapsho
 
 
 def _find_wrong_id(node: Node, registration: Registration, snapshot: Snapshot) -> Iterator[Finding]:
+    """Yield a doubt about the ID while an autoscaler may act on it. Raises InsufficientData."""
     deadlines = Deadlines(registration.provision_time)
     if not node.provider_id or node.created is None or registration.expected is Expected.IGNORED:
         return
     age = snapshot.api_time - node.created
     if not deadlines.concern(age):
         return
+
     doubt = doubt_of_id(node, deadlines, snapshot)
     if doubt is not None:
         yield Finding(
@@ -410,6 +419,7 @@ def _find_wrong_id(node: Node, registration: Registration, snapshot: Snapshot) -
             since=node.created,
             identity=(doubt.severity.value,),
         )
+
     reading = snapshot.autoscaler
     if doubt is not None and isinstance(reading, NotRequested):
         reason = f"whether a cluster-autoscaler knows {node.provider_id}: {reading.why}"
@@ -419,11 +429,13 @@ def _find_wrong_id(node: Node, registration: Registration, snapshot: Snapshot) -
 
 
 def _find_changed_id(node: Node, registration: Registration, now: datetime) -> Iterator[Finding]:
+    """Yield that the ID was changed, for as long as that is news."""
     last = registration.last
     if last is None or last.name != node.name or last.uid != node.uid or last.changed is None:
         return
     if not last.earlier_id or not node.provider_id or now - last.changed >= REPORTED_FOR:
         return
+
     effect = (
         "with a wrong ID, the cloud's controllers may delete the Node, and a cluster-autoscaler "
         "the instance"

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from agent.model.remedy import Remedy
+from agent.model.snapshot import Pod
 from agent.model.text import join_names
 from agent.model.versions import is_since
 from agent.model.volumes import Attachment, Confidence, VolumeEvent
@@ -55,6 +56,7 @@ def explain(attachment: Attachment, events: Collection[VolumeEvent]) -> Explanat
     """
     if attachment.attached:
         return None  # whatever an Event says is over
+
     about = [event for event in events if _is_about(event, attachment)]
     messages = {event.entry: event.message for event in about}
     registered = attachment.driver_registered
@@ -62,6 +64,7 @@ def explain(attachment: Attachment, events: Collection[VolumeEvent]) -> Explanat
         return _no_driver(attachment)
     if attachment.holders and not attachment.shared:
         return _elsewhere(attachment)
+
     if words := attachment.detach_error or attachment.attach_error:
         return _failing("VolumeAttachment", words)
     if USED_ELSEWHERE in messages:
@@ -70,6 +73,7 @@ def explain(attachment: Attachment, events: Collection[VolumeEvent]) -> Explanat
             f"{Cause.ELSEWHERE.value}, as an Event says: {messages[USED_ELSEWHERE]}",
             (Remedy("`kubectl get volumeattachments` shows that node: end the pod there"),),
         )
+
     if ATTACH_FAILED in messages:
         return _failing("Event", messages[ATTACH_FAILED])
     if attachment.failed:
@@ -80,6 +84,7 @@ def explain(attachment: Attachment, events: Collection[VolumeEvent]) -> Explanat
 
 
 def _is_about(event: VolumeEvent, attachment: Attachment) -> bool:
+    """Whether an Event may be about a volume: their PersistentVolumes do not differ."""
     names = {event.persistent_volume, attachment.persistent_volume} - {""}
     return len(names) < 2  # noqa: PLR2004 (both are known and differ)
 
@@ -103,6 +108,7 @@ def _elsewhere(attachment: Attachment) -> Explanation:
         taint = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
         command = f"kubectl taint node {first} {taint}"
         remedies.append(Remedy("if that machine is certainly off", command))
+
     text = f"{Cause.ELSEWHERE.value}: {join_names(names)}"
     if attachment.shared is None:
         text += " (unverified: its access mode may allow several nodes)"
@@ -145,8 +151,7 @@ def possible_causes(attachment: Attachment, *, events_known: bool) -> list[Cause
     """
     if attachment.attached:
         return [Cause.LOST]
-    causes = list(_possible(attachment, events_known=events_known))
-    return causes or list(Cause)
+    return list(_possible(attachment, events_known=events_known)) or list(Cause)
 
 
 def _possible(attachment: Attachment, *, events_known: bool) -> Iterator[Cause]:
@@ -176,12 +181,13 @@ def list_holders(volume: str) -> str:
     return f"kubectl get nodes -o custom-columns='{columns}'"
 
 
-def commands(attachment: Attachment, node: str, namespace: str, pod: str) -> list[str]:
+def commands(attachment: Attachment, node: str, pod: Pod) -> list[str]:
     """Return what tells the reasons apart. `pod`: one that waits; its Events live for an hour."""
     where = [list_holders(attachment.volume)]
     if _CSI.fullmatch(attachment.volume):
         where.append(f"kubectl get csinode {node} -o yaml")
-    return [*where, f"kubectl describe pod -n {namespace} {pod}"]
+    name = pod.name.partition("/")[2]
+    return [*where, f"kubectl describe pod -n {pod.namespace} {name}"]
 
 
 def vendor_build(version: str) -> str | None:

@@ -77,6 +77,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     view = DeviceView.of(assessment.snapshot)
     pods = assessment.snapshot.pods.known()
     live = view.live_pods
+
     held = _held(view)
     lost = [
         finding
@@ -88,6 +89,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     yield from _shared(held, live)
     for pod in live.values():
         yield from _unrecorded(pod, held, view)
+
     listed = {pod.uid for pod in pods}
     unlisted = {key: devices for key, devices in held.items() if key[0] not in listed}
     if unlisted:
@@ -95,6 +97,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     for (uid, resource), devices in unlisted.items():
         if uid in view.running_unlisted:
             yield _unlisted(uid, resource, devices, view)
+
     # Last: the Node decides how severe a loss is, and whether DRA serves what a pod requests.
     if lost or any(pod.has_resource_claims and pod.wants for pod in live.values()):
         require_available(assessment.snapshot.node)
@@ -114,14 +117,17 @@ def _lost(pod: Pod, resource: str, devices: set[str], view: DeviceView) -> Itera
     missing = devices.difference(offered)
     if not missing or not offered or not view.written_since_start or pod.deleting:
         return
+
     node = view.node_devices.get(resource)
     if view.is_connected(resource) is False or (node and not node.allocatable):
         return  # the plugin is away, and late_device_plugin says so
+
     is_current = node is not None and node.allocatable == len(offered)
     is_gone = is_current and node is not None and node.capacity == len(offered)
     problem = "which its plugin does not offer any more"
     if not is_gone:
         problem = "which its plugin reports as unhealthy or does not offer any more"
+
     yield Finding(
         NAME,
         f"{resource} of pod {pod.name}",
@@ -141,10 +147,13 @@ def _shared(held: Mapping[tuple[str, str], set[str]], live: Mapping[str, Pod]) -
         if uid in live:
             for device in devices:
                 holders[resource, device].append(live[uid])
+
     shared: defaultdict[tuple[str, tuple[Pod, ...]], set[str]] = defaultdict(set)
     for (resource, device), pods in holders.items():
         if len(pods) > 1:
-            shared[resource, tuple(sorted(pods, key=_name))].add(device)
+            ordered = sorted(pods, key=lambda pod: (pod.name, pod.uid))
+            shared[resource, tuple(ordered)].add(device)
+
     for (resource, group), devices in sorted(shared.items(), key=lambda item: item[0][0]):
         names = [pod.name for pod in group]
         yield Finding(
@@ -171,6 +180,7 @@ def _unrecorded(
         return
     if started.year == MAXYEAR or started + WHOLE_SECOND >= start.at:
         return
+
     wanted = set(pod.wants).difference(pod.wants_in_init, dra_resources_of(pod, view))
     run = view.run_before(started + WHOLE_SECOND)
     for resource in sorted(wanted):
@@ -178,6 +188,7 @@ def _unrecorded(
         is_early = run is not None and (first is None or first.at > started)
         if is_early or (pod.uid, resource) in held or not view.healthy.get(resource):
             continue
+
         yield Finding(
             NAME,
             f"record of {resource} of pod {pod.name}",
@@ -208,10 +219,6 @@ def _unlisted(uid: str, resource: str, devices: set[str], view: DeviceView) -> F
         resource=resource,
         kinds=(_UNLISTED,),
     )
-
-
-def _name(pod: Pod) -> tuple[str, str]:
-    return pod.name, pod.uid
 
 
 def _named(devices: set[str]) -> str:

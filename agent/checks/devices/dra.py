@@ -16,6 +16,7 @@ def dra_resources(view: DeviceView) -> frozenset[str]:
     """
     if isinstance(view.snapshot.pods, Unavailable):
         return frozenset()
+
     by_dra = {resource for resource in view.dropped if _has_driver(resource, view)}
     by_plugins = set[str]()
     for pod in known_or(view.snapshot.pods, ()):
@@ -65,6 +66,7 @@ def _has_driver(resource: str, view: DeviceView) -> bool:
 
 
 def _has_plugin(resource: str, view: DeviceView) -> bool:
+    """Whether a device plugin serves a resource on this node now."""
     if resource in view.node_devices:
         return view.node_devices[resource].allocatable > 0
     return bool(view.healthy.get(resource)) and view.is_connected(resource) is not False

@@ -25,6 +25,7 @@ def with_history(snapshot: Snapshot) -> Snapshot:
     """Add the transitions of a snapshot to those of earlier ones. Doing it again adds nothing."""
     if not isinstance(snapshot.device_plugins, Known):
         return snapshot
+
     plugins = snapshot.device_plugins.value
     try:
         history = advance(plugins.history, snapshot)
@@ -41,8 +42,11 @@ def advance(before: Sequence[DeviceTransition], now: Snapshot) -> tuple[DeviceTr
     `before`: those up to the snapshot before.
     """
     view = DeviceView(now, now.device_plugins.known(), tuple(before))
+
     by_files = [*_kubelet_changes(view), *_socket_changes(view)]
+
     with_files = replace(view, history=(*before, *_in_order(by_files, view)))
+
     changes = [*by_files, *_resource_changes(with_files)]
     return _bounded((*before, *_in_order(changes, view)), view)
 
@@ -63,29 +67,35 @@ def _seen_now(
 
 
 def _kubelet_changes(view: DeviceView) -> Iterator[DeviceTransition]:
+    """Yield a new start of the kubelet, or that its socket is gone."""
     bound = view.plugins.kubelet_socket
     start = view.start
-    if bound is not None and (start is None or start.at != bound):
+    if bound is None:
+        if start is not None and view.kubelet_socket_gone is None:
+            yield _seen_now(view, TransitionKind.SOCKET_GONE, socket=KUBELET_SOCKET)
+    elif start is None or start.at != bound:
         # A socket that is older than this boot is of an unknown boot.
         boot_id = view.boot_id if view.in_this_boot(bound) else ""
         uptime = view.snapshot.uptime
         yield DeviceTransition(TransitionKind.KUBELET_STARTED, bound, uptime, boot_id)
-    if bound is None and start is not None and view.kubelet_socket_gone is None:
-        yield _seen_now(view, TransitionKind.SOCKET_GONE, socket=KUBELET_SOCKET)
 
 
 def _socket_changes(view: DeviceView) -> Iterator[DeviceTransition]:
+    """Yield the sockets of plugins that were bound, or bound anew, or are gone."""
     last = {change.socket: change for change in view.history if change.socket}
     last.pop(KUBELET_SOCKET, None)
+
     bound_at = {
         name: change.at
         for name, change in last.items()
         if change.what is not TransitionKind.SOCKET_GONE
     }
+
     for socket in view.plugins.sockets:
         if bound_at.get(socket.name) != socket.made:
             appeared = _seen_now(view, TransitionKind.SOCKET_APPEARED, socket=socket.name)
             yield replace(appeared, at=socket.made, exact=True)
+
     for name in bound_at:
         if name not in view.connected:
             yield _seen_now(view, TransitionKind.SOCKET_GONE, socket=name)
@@ -100,13 +110,17 @@ def _resource_changes(view: DeviceView) -> list[DeviceTransition]:
     """
     if view.plugins.kubelet_socket is None and view.is_of_running_kubelet:
         return [*_losses(view, view.last_in_run)]
+
     if not view.kubelet_of_this_boot:
         return []
+
     registered = [*_registrations(view)]
     dropped = [*_drops(view)]
+
     last = {**view.last_in_run, **last_by_resource(registered)}
     for change in dropped:
         last.pop(change.resource, None)
+
     return [*registered, *_losses(view, last), *dropped]
 
 
@@ -119,13 +133,14 @@ def _registrations(view: DeviceView) -> Iterator[DeviceTransition]:
 
         registered = _seen_now(view, TransitionKind.REGISTERED, resource=resource)
         before = view.last_in_run.get(resource)
-        is_newer = written is not None and (before is None or written > before.at)
-        # The plugin's stream shows a registration that the file need not have.
-        by_stream = before is not None or view.written_since_start is None
-        if written is not None and is_newer and view.written_since_start:
+        if written and view.written_since_start and (before is None or written > before.at):
             at, exact = _registration_time(view, resource, written)
             yield replace(registered, at=at, exact=exact)
-        elif by_stream and view.is_connected(resource) is True:
+            continue
+
+        # The plugin's stream shows a registration that the file need not have.
+        may_be_unwritten = before is not None or view.written_since_start is None
+        if may_be_unwritten and view.is_connected(resource) is True:
             yield registered
 
 
@@ -144,15 +159,18 @@ def _registration_time(view: DeviceView, resource: str, written: datetime) -> tu
 def _bound_for_registration(view: DeviceView, resource: str, written: datetime) -> datetime | None:
     """Return when the plugin bound its socket for a registration; None: no snapshot tells."""
     socket = view.sockets.get(resource)
-    lost = view.last_in_run.get(resource)
-    since = view.plugins.kubelet_socket if lost is None else lost.at
+    if socket is None:
+        return None
     appeared = None
     for change in view.history:
-        is_own = socket is not None and stem(change.socket) == stem(socket)
-        if change.what is TransitionKind.SOCKET_APPEARED and is_own:
+        if change.what is TransitionKind.SOCKET_APPEARED and stem(change.socket) == stem(socket):
             appeared = change
+
+    lost = view.last_in_run.get(resource)
+    since = view.plugins.kubelet_socket if lost is None else lost.at
     if appeared is None or since is None or not since < appeared.at <= written:
         return None
+
     # An earlier snapshot may have seen the socket, and that the resource did not register promptly.
     seen_for = view.snapshot.uptime - appeared.uptime
     first_seen_after = view.snapshot.taken_at - appeared.at - seen_for
@@ -179,6 +197,7 @@ def _drops(view: DeviceView) -> Iterator[DeviceTransition]:
         return
     if view.snapshot.taken_at - bound < ENDPOINT_GRACE:
         return
+
     for resource, before in view.last_changes.items():
         if resource not in view.healthy and before.what is not TransitionKind.DROPPED:
             yield _in_checkpoint(view, TransitionKind.DROPPED, before)
@@ -192,15 +211,17 @@ def _in_checkpoint(
     written = view.plugins.checkpoint_written
     if written is None or written <= before.at:
         return change
+
     return replace(change, at=written, exact=abs(change.at - written) <= _FRESH)
 
 
 def _in_order(changes: Sequence[DeviceTransition], view: DeviceView) -> list[DeviceTransition]:
     """Sort by time, or by kind if the clock was set in between.
 
-    When the kubelet starts, it removes every socket.
+    Of changes at one time the kind decides: when the kubelet starts, it removes every socket.
     """
     kinds = list(TransitionKind)
+
     comparable = all(view.in_this_boot(change.at) for change in changes)
 
     def sort_key(change: DeviceTransition) -> tuple[object, ...]:
@@ -214,10 +235,15 @@ def _in_order(changes: Sequence[DeviceTransition], view: DeviceView) -> list[Dev
 def _bounded(
     history: tuple[DeviceTransition, ...], view: DeviceView
 ) -> tuple[DeviceTransition, ...]:
-    """Drop the oldest transitions, but keep the last of each subject: else it would be new."""
+    """Drop the oldest transitions, but keep the last of each subject: else it would be new.
+
+    Returns at most twice `MAX_TRANSITIONS`.
+    """
     # A transition without resource and socket is a start of the kubelet.
     last = {change.resource or change.socket: change for change in history}
+
     current = {*view.connected, "", KUBELET_SOCKET}
     needed = {change for change in last.values() if change.socket in current}
+
     kept = [change for change in history[:-MAX_TRANSITIONS] if change in needed]
     return (*kept[-MAX_TRANSITIONS:], *history[-MAX_TRANSITIONS:])

@@ -95,6 +95,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         for state in resource_states(view):
             if state.registered is False and state.resource not in unclear:
                 yield from _late(state, start, up, view)
+
     # Last: the node's status may name a resource that no file here has.
     require_available(snapshot.node)
     if not all(view.healthy.values()):
@@ -110,6 +111,7 @@ def _late(
     # When the kubelet drops a resource, it has been gone for long.
     changes = (change for change in view.since_start if change.what is not TransitionKind.DROPPED)
     lost = last_by_resource(changes).get(resource)
+
     missing_for = up
     since: datetime | None = start.at
     what = f"the kubelet started {format_age(up)} ago, at {format_time(start.at)}"
@@ -121,15 +123,18 @@ def _late(
     elif view.written_since_start and not is_empty and resource in view.healthy:
         since = None
         what = "the kubelet had it, and no snapshot saw when it lost it"
+
     if missing_for < GRACE:
         return
     if is_empty and _is_present(state, missing_for):
         yield from _unhealthy(state, lost, view)
         return
+
     effect = "the kubelet stops offering it after 5 minutes"
     denied = view.node_denies(resource)
     if denied or resource not in view.healthy or missing_for >= ENDPOINT_GRACE:
         effect = f"the kubelet no longer offers it{_node_status(resource, view.snapshot)}"
+
     problem = "is not registered"
     if is_empty and lost is not None and state.connected is None:
         problem = "has no healthy device (its plugin is away, or reports none as healthy)"
@@ -150,6 +155,7 @@ def _unhealthy(
     capacity = device.capacity if device else 0
     if not capacity and lost is None and not is_requested(resource, view.snapshot):
         return
+
     reports = "reports no healthy device"
     if capacity == 1:
         reports = "reports its only device as unhealthy"
@@ -157,12 +163,15 @@ def _unhealthy(
         reports = f"reports none of its {format_number(capacity)} devices as healthy"
     elif device:
         reports = "reports no device"
+
     plugin = "its plugin is there"
     if state.socket:
         plugin += f" (socket {state.socket})"
+
     since = lost.at if lost else None
     when = f" since {format_time(since)}" if since else ""
     message = f"{resource} has no healthy device{when}: {plugin} and {reports}"
+
     severity = Severity.WARNING
     kind = _UNHEALTHY
     if _is_unused(resource, view):
@@ -186,6 +195,7 @@ def _is_unused(resource: str, view: DeviceView) -> bool:
     pods = view.snapshot.pods
     if not resource.startswith(_KUBEVIRT) or not isinstance(pods, Known):
         return False
+
     is_known = any(entry.resource == resource for entry in view.plugins.allocations)
     was_healthy = resource in view.last_changes
     is_wanted = any(resource in pod.wants for pod in pods.value)

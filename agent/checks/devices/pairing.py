@@ -9,8 +9,8 @@ import binascii
 import re
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import timedelta
 from functools import lru_cache
 from typing import Final, TypeAlias
 
@@ -46,22 +46,26 @@ def pair(
     `expected`: the resources that need a plugin now, so that nothing else is left for a socket.
     """
     current = {stem(change.socket): change.socket for change in history if change.socket}
-    current.update((stem(each.name), each.name) for each in sorted(sockets, key=_made))
+    for socket in sorted(sockets, key=lambda each: (each.made, each.name)):
+        current[stem(socket.name)] = socket.name
     current.pop(KUBELET_SOCKET, None)
+
     paired: dict[str, str] = {}
-    seen = Counter(_coincidences(history))
+    coincidences = Counter(_coincidences(history))
     # Once may be chance.
-    _add_unambiguous((known for known, times in seen.items() if times > 1), paired)
+    repeated = [known for known, times in coincidences.items() if times > 1]
+    _add_unambiguous(repeated, paired)
     for rank in (3, 2, 1):
-        named = (
+        by_name = (
             (resource, name)
             for resource in resources
             for name in current
             if _agreement(resource, name) == rank
         )
-        _add_unambiguous(named, paired)
-    _add_unambiguous(seen, paired)
+        _add_unambiguous(by_name, paired)
+    _add_unambiguous(coincidences, paired)
     _add_last(expected, sockets, history, paired)
+
     return {
         resource: current[name]
         for resource, name in paired.items()
@@ -69,14 +73,11 @@ def pair(
     }
 
 
-def _made(socket: PluginSocket) -> tuple[datetime, str]:
-    return socket.made, socket.name
-
-
 def _add_unambiguous(candidates: Iterable[Pair], paired: dict[str, str]) -> None:
     """Add the pairs of which neither side has another candidate or a pair already."""
     taken = set(paired.values())
     left = {known for known in candidates if known[0] not in paired and known[1] not in taken}
+
     resources = Counter(resource for resource, _ in left)
     names = Counter(name for _, name in left)
     paired.update(known for known in left if resources[known[0]] == names[known[1]] == 1)
@@ -91,16 +92,23 @@ def _coincidences(history: Sequence[DeviceTransition]) -> Iterator[Pair]:
 def _together(
     history: Sequence[DeviceTransition], of_socket: TransitionKind, of_resource: TransitionKind
 ) -> Iterator[Pair]:
-    starts = [c for c in history if c.what is TransitionKind.KUBELET_STARTED]
-    sockets = [c for c in history if c.what is of_socket and c.socket != KUBELET_SOCKET]
-    resources = [c for c in history if c.what is of_resource]
-    for change in resources:
-        # A start of the kubelet ends all plugins at once, and they all come back.
-        if any(abs(change.at - start.at) <= _TOGETHER for start in starts):
+    """Yield each resource that changed together with one socket, and with no other resource."""
+    for change in history:
+        if change.what is not of_resource:
             continue
-        names = {stem(c.socket) for c in sockets if abs(c.at - change.at) <= _TOGETHER}
-        others = {c.resource for c in resources if abs(c.at - change.at) <= _TOGETHER}
-        if len(names) == len(others) == 1:
+
+        around = [other for other in history if abs(other.at - change.at) <= _TOGETHER]
+        # A start of the kubelet ends all plugins at once, and they all come back.
+        if any(other.what is TransitionKind.KUBELET_STARTED for other in around):
+            continue
+
+        resources = {other.resource for other in around if other.what is of_resource}
+        names = {
+            stem(other.socket)
+            for other in around
+            if other.what is of_socket and other.socket != KUBELET_SOCKET
+        }
+        if len(names) == len(resources) == 1:
             yield change.resource, names.pop()
 
 
@@ -110,13 +118,16 @@ def _agreement(resource: str, name: str) -> int:
     bare = _SUFFIX.sub("", name)
     if generic := _GENERIC.fullmatch(bare):
         return 3 if _decoded(generic[1]) == resource else 0
+
     prefix, _, short = resource.partition("/")
     words = [word for word in prefix.split(".") if len(word) > 1]
+
     squeezed = _squeezed(bare)
     if squeezed in {_squeezed(prefix + short), _squeezed(f"kubevirt{prefix}{short}")}:
         return 3
     if squeezed in {_squeezed(word + short) for word in (*words, *_ANY_PREFIX)}:
         return 2
+
     is_name = squeezed == _squeezed(short)
     return int(is_name or any(bare.startswith(f"{short}_{word}") for word in words))
 
@@ -141,15 +152,17 @@ def _add_last(
     paired: dict[str, str],
 ) -> None:
     """Pair what is left, if that is one resource and one socket."""
-    connected: Mapping[str, bool | None] = {stem(each.name): each.connected for each in sockets}
+    connected = {stem(each.name): each.connected for each in sockets}
     # In the registry there are drivers too. The kubelet stays connected to device plugins only.
     of_others = {stem(each.name) for each in sockets if each.registry and not each.connected}
     gone = {stem(change.socket) for change in history if change.socket} - {KUBELET_SOCKET}
     taken = of_others.union(paired.values())
+
     names = connected.keys() - taken or gone - taken
     resources = set(expected).difference(paired)
     if len(names) != 1 or len(resources) != 1:
         return
+
     (name,) = names
     if paired and connected.get(name, True) is False:
         return  # the kubelet may have the resource from elsewhere

@@ -50,7 +50,7 @@ from agent.model.rejections import (
     RejectionKind,
 )
 from agent.model.remedy import Remedy
-from agent.model.snapshot import Known, Pod, Snapshot, known_or
+from agent.model.snapshot import Known, Pod, Snapshot
 from agent.model.text import count_of, join_few, join_names
 
 NAME = "rejected_pod"
@@ -121,13 +121,11 @@ class _Context(NamedTuple):
     states: Mapping[str, ResourceState]
 
     @property
-    def registered(self) -> frozenset[str]:
-        return frozenset(name for name, state in self.states.items() if state.registered)
-
-    @property
     def lasting(self) -> frozenset[str]:
         """The registered resources, unless a kubelet that starts over and over soon loses them."""
-        return frozenset() if self.restarts else self.registered
+        if self.restarts:
+            return frozenset()
+        return frozenset(name for name, state in self.states.items() if state.registered)
 
     @property
     def restarts(self) -> int:
@@ -154,6 +152,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             # Each pod that cannot end has its own advice.
             own = one.pod.uid if one.pod.pod_outcome is PodOutcome.TERMINATING_STUCK else ""
             groups[(*one.alike, own)].append(one)
+
     for group in sorted(groups.values(), key=lambda group: group[0].course.is_over):
         steps = _steps(group, context)
         for one in group:
@@ -167,21 +166,25 @@ def _context(snapshot: Snapshot) -> _Context:
     if not isinstance(snapshot.device_plugins, Known):
         return _Context(snapshot, None, {})
     view = DeviceView.of(snapshot)
-    return _Context(snapshot, view, {state.resource: state for state in resource_states(view)})
+    states = {state.resource: state for state in resource_states(view)}
+    return _Context(snapshot, view, states)
 
 
 def _judge(context: _Context) -> Iterator[Judged]:
+    """Yield the rejected pods in the order of the API server, each with what becomes of it."""
     cases = list(_cases(context))
     by_owner: defaultdict[str, list[Case]] = defaultdict(list)
     for case in cases:
         by_owner[case.owner or case.pod.uid].append(case)
+
     running: defaultdict[str, list[Pod]] = defaultdict(list)
     for pod in filter(runs, context.snapshot.pods.known()):
         running[owner_of(pod)].append(pod)
     courses = {
-        owner: course_of(those, running.get(owner, ()), context.lasting)
-        for owner, those in by_owner.items()
+        owner: course_of(own, running.get(owner, ()), context.lasting)
+        for owner, own in by_owner.items()
     }
+
     for case in cases:
         course = courses[case.owner or case.pod.uid]
         outcome, consequence = outcome_of(case, course, context.snapshot)
@@ -190,6 +193,7 @@ def _judge(context: _Context) -> Iterator[Judged]:
                 f"; the kubelet has started {context.restarts} times within 10 minutes, and each "
                 "start may reject pods: its log says why it ends"
             )
+
         rejected = RejectedPod(
             pod=case.pod.name,
             uid=case.pod.uid,
@@ -215,6 +219,7 @@ def _cases(context: _Context) -> Iterator[Case]:
             continue
         if pod.deleting and not overdue_since(pod, snapshot):
             continue
+
         # If the message names a socket and no resource, the resource is a guess from the spec.
         resource = by_socket.get(rejection.socket, rejection.resource)
         if rejection.refused is RejectionKind.NOT_FOR_A_DEVICE:
@@ -226,6 +231,7 @@ def _cases(context: _Context) -> Iterator[Case]:
 
 
 def _age(rejection: Rejection, snapshot: Snapshot) -> timedelta | None:
+    """Return how long ago a pod was rejected, by the clock of who says so; None: unknown."""
     if rejection.at is None:
         return None
     now = snapshot.api_time if rejection.by_api else snapshot.taken_at
@@ -239,6 +245,7 @@ def _words(pod: Pod, rejection: Rejection, context: _Context) -> str:
         return words + _port_holders(pod, context.snapshot)
     if rejection.reason != TOPOLOGY:
         return words
+
     for resource in pod.wants:
         state = context.states.get(resource)
         if state and state.devices is not None and state.allocated is not None:
@@ -270,6 +277,7 @@ def _finding_about_pod(one: Judged, steps: tuple[Remedy, ...], context: _Context
     subject = f"pod {pod.pod}"
     is_stuck = pod.pod_outcome is PodOutcome.TERMINATING_STUCK
     is_over = pod.pod_outcome is PodOutcome.REPLACED_BY_CONTROLLER
+
     return Finding(
         NAME,
         subject,
@@ -294,19 +302,23 @@ def _finding_about_storm(storm: Sequence[Judged], context: _Context) -> Finding:
     commonest, _ = Counter(one.alike for one in storm).most_common(1)[0]
     typical = next(one for one in storm if one.alike == commonest)
     pod, course = typical.pod, typical.course
+
     subject = f"pods of {typical.case.owner}"
     names = join_few([one.pod.pod for one in storm])
     headline = f"{len(storm)} {subject} were {_rejected(pod)}"
     details = [f"pods: {names}", f"the first of them: {pod.why}", pod.consequence]
+
     severity = Severity.WARNING
     if not course.is_over:
         if course.is_storm:
             headline += ", and it may go on"
-            severity = Severity.CRITICAL if course.lasted >= _LASTING else Severity.WARNING
+            if course.lasted >= _LASTING:
+                severity = Severity.CRITICAL
         if pod.pod_outcome is not PodOutcome.REJECTED_AGAIN:
             details.append(course.evidence)
     elif pod.pod_outcome is PodOutcome.REPLACED_BY_CONTROLLER:
         severity = Severity.INFO
+
     return Finding(
         NAME,
         subject,
@@ -337,9 +349,9 @@ def _kinds(case: Case, snapshot: Snapshot) -> tuple[str, ...]:
     if case.cause is RejectionCause.NODE_REBOOT:
         is_drained = not case.pod.static and case.kind != "DaemonSet"
         return (_AT_BOOT, _EVICTABLE) if is_drained else (_AT_BOOT,)
-    node = known_or(snapshot.node, None)
+
     is_restart = case.cause is RejectionCause.KUBELET_RESTART
-    if is_restart and node is not None and rejects_running_pods(node.kubelet):
+    if is_restart and rejects_running_pods(snapshot.kubelet_version):
         return (_AT_RESTART,)
     return ()
 
@@ -356,9 +368,10 @@ def _steps(
     course = typical.course
     if not course.is_storm:
         course = course_of(cases, (), context.lasting)
-    first = [typical.case, *(case for case in cases if case is not typical.case)]
+
+    ordered = [typical.case, *(case for case in cases if case is not typical.case)]
     outcome = typical.pod.pod_outcome
-    steps = steps_about(first, outcome, context.snapshot, context.lasting)
+    steps = steps_about(ordered, outcome, context.snapshot, context.lasting)
     if course.is_storm and not course.is_over:
         return tuple(keep_away(cases, context.snapshot, meanwhile=steps))
     return tuple(steps)

@@ -76,11 +76,13 @@ def explain(view: DeviceView | None, pod: Pod, rejection: Rejection, resource: s
 def _by_records(
     view: DeviceView | None, pod: Pod, rejection: Rejection, resource: str
 ) -> Explanation:
+    """Return the cause by the times of both, or why they prove none."""
     at = rejection.at
     if view is None:
         return unverified("the node's device plugins are unavailable")
     if at is None or at.year not in _YEARS:
         return unverified("no record says when")
+
     if not resource:
         return unverified("no record names the device")
     if resource in pod.dra_resources:
@@ -91,9 +93,11 @@ def _by_records(
         )
     if rejection.refused is RejectionKind.OTHER:
         return unverified("its message proves no cause")
+
     window = _window_of(view, rejection, at)
     if window is None:
         return unverified("the clocks of the node and of the API server cannot be compared")
+
     by_predicate = _NODE_FULL in rejection.message
     has_some = bool(rejection.available)
     if rejection.refused is RejectionKind.INSUFFICIENT and (by_predicate or has_some):
@@ -121,13 +125,16 @@ def _by_time(
     at: datetime,
     window: Window,
 ) -> Explanation:
+    """Explain a rejection by the run of the kubelet that it was in."""
     # A kubelet needs more than a second to start: in that second, no earlier kubelet rejected pods.
     run = view.run_before(window.latest)
     if run is None:
         return unverified(f"at {format_time(at)}, before the oldest known start of the kubelet")
+
     is_insufficient = rejection.refused is RejectionKind.INSUFFICIENT
     if rejection.by_api and is_insufficient and window.earliest < run.start.at:
         return unverified(f"it is not known whether the kubelet had started at {format_time(at)}")
+
     earliest = max(window.earliest, run.start.at)
     latest = min(window.latest, run.end or window.latest)
     return _Case(view, run, pod, rejection, resource, at, Window(earliest, latest)).explain()
@@ -139,10 +146,12 @@ class _Case(Evidence):
     __slots__ = ()
 
     def explain(self) -> Explanation:
+        """Return the cause by what happened before, during and after the rejection."""
         start = self.run.start
-        is_of_this_boot = start.boot_id != "" and start.boot_id == self.view.boot_id
+        is_of_this_boot = start.boot_id == self.view.boot_id != ""
         if is_of_this_boot and not self.view.in_this_boot(start.at):
             return unverified("the node's clock was set since: times cannot be compared")
+
         before: list[DeviceTransition] = []
         during: list[DeviceTransition] = []
         after: list[DeviceTransition] = []
@@ -154,9 +163,11 @@ class _Case(Evidence):
                 after.append(change)
             else:
                 during.append(change)
+
         registration = self.run.first_registration(self.resource)
         if registration not in before:
             return self._explain_unregistered(registration, certain=registration not in during)
+
         losses: list[DeviceTransition] = []
         for change in before:
             losses = [] if change.what is TransitionKind.REGISTERED else [*losses, change]
@@ -191,12 +202,14 @@ class _Case(Evidence):
         """
         if self.implies_device:
             return f"the kubelet had healthy devices of {self.resource} {self.when}"
+
         kept = self.rejection.refused in {RejectionKind.NO_HEALTHY, RejectionKind.PLUGIN_GONE}
         if kept and self.window.earliest - self.run.start.at >= SURELY_DROPPED_AFTER:
             return (
                 f"{self.resource} had been registered before, or the kubelet would have dropped it "
                 "5 minutes after its start"
             )
+
         holder = self.holder_before(self.window.earliest)
         if holder is not None and holder.started is not None:
             started = format_time(holder.started)
@@ -209,6 +222,7 @@ class _Case(Evidence):
             return self._explain_while_registered()
         if idle := self._explain_idle_plugin():
             return idle
+
         until = self.window.latest + ENDPOINT_GRACE
         bound = self.socket_bound(self.window.earliest, until)
         if bound is not None and self.rejection.refused is not RejectionKind.UNREGISTERED:
@@ -229,6 +243,7 @@ class _Case(Evidence):
             return None
         if self.rejection.refused is RejectionKind.UNREGISTERED:
             return None
+
         evidence = (
             f"the plugin of {self.resource} bound its socket at {format_time(bound)}, is connected "
             f"and reports no healthy device{self.node_status()}; the pod was rejected {self.when}"
@@ -240,6 +255,7 @@ class _Case(Evidence):
         return Explanation(RejectionCause.UNHEALTHY, evidence)
 
     def _explain_race(self, registration: DeviceTransition | None) -> Explanation:
+        """Explain a rejection before the first registration since the kubelet's start."""
         start = self.run.start
         if not self._was_ever_offered():
             return unverified(
@@ -247,11 +263,13 @@ class _Case(Evidence):
                 f"{format_time(start.at)}, and nothing here shows one that ever did"
                 f"{self.node_status()}: a controller may set it in the node's status instead"
             )
+
         kubelet = (
             f"kubelet started at {format_time(start.at)} and "
             f"{self.resource} {self._registered_later(registration)}"
         )
         rejected = f"the pod was rejected before that, {self.when}"
+
         if self.started_by_boot():
             evidence = f"the node booted, its {kubelet}; {rejected}"
             return Explanation(RejectionCause.NODE_REBOOT, evidence)
@@ -273,6 +291,7 @@ class _Case(Evidence):
             return f"was registered {delay:.1f} s later"
         if registration is not None:
             return f"was registered later, at {format_time(registration.at)} or before"
+
         if self.run.end:
             return "was not registered before the kubelet started again"
         if bound := self.idle_since():
@@ -292,6 +311,7 @@ class _Case(Evidence):
         if precedes and not self.implies_no_device and since_start >= SURELY_DROPPED_AFTER:
             # A kubelet drops a resource that never registered, and its message would say so.
             return _NOT_SEEN
+
         if registration is None:
             return None
         if self.implies_no_device and (registration.exact or since_start <= ENDPOINT_GRACE):
@@ -309,6 +329,7 @@ class _Case(Evidence):
         first = self.admitted_before()
         if first is None or rejects_running_pods(version):
             return None
+
         admitted = f"an earlier kubelet had admitted it at {format_time(first)}"
         if self.pod.controller.startswith("Job/") and readmits_completed_pods(version):
             evidence = (
@@ -331,35 +352,42 @@ class _Case(Evidence):
         """Explain a rejection after a resource that had been registered was lost."""
         if not certain and not self.implies_no_device:
             return unverified(f"it is unknown whether all devices were in use {self.when}")
+
         lost = losses[0].at
         none = f"the kubelet had no healthy device of {self.resource} since {format_time(lost)}"
         if self.implies_device:
             return unverified(f"{none}, by the known history")
+
         said_so = self.rejection.refused in {RejectionKind.PLUGIN_GONE, RejectionKind.UNREGISTERED}
         dropped = any(loss.what is TransitionKind.DROPPED for loss in losses)
         came_back = any(change.what is TransitionKind.REGISTERED for change in later)
         if not (said_so or dropped or came_back) and (idle := self._explain_idle_plugin()):
             return idle
+
         gone = said_so or dropped or self.plugin_gone(lost, later)
         if gone is None:
             sockets = self.other_sockets_bound(lost)
             return unverified(f"{none}; it is unknown whether its plugin was there{sockets}")
+
         cause = RejectionCause.PLUGIN_RESTART if gone else RejectionCause.UNHEALTHY
         plugin = "gone" if gone else "connected"
         evidence = f"{none}: its plugin was {plugin} when the pod was rejected, {self.when}"
         return Explanation(cause, evidence)
 
     def _explain_while_registered(self) -> Explanation:
+        """Explain a rejection while the resource was registered, as far as is known."""
         refused = self.rejection.refused
         registered = f"{self.resource} was registered"
         if refused is RejectionKind.POD_DEVICES_UNHEALTHY:
             return self._explain_unhealthy_devices_of_pod()
+
         if not self.implies_no_device:
             if self.rejection.available is None:
                 return unverified(f"it is unknown whether all devices were in use {self.when}")
             return explain_shortage(
                 self.view, self.rejection, self.resource, self.window, by_predicate=False
             )
+
         bound = self.socket_bound(self.window.earliest, self.window.latest + ENDPOINT_GRACE)
         if bound is not None or refused is RejectionKind.PLUGIN_GONE:
             evidence = f"the plugin of {self.resource} was restarting {self.when}"
@@ -367,6 +395,7 @@ class _Case(Evidence):
         if refused is RejectionKind.NO_HEALTHY and self.is_same_plugin():
             evidence = f"{registered}, but none of its devices was healthy {self.when}"
             return Explanation(RejectionCause.UNHEALTHY, evidence)
+
         sockets = self.other_sockets_bound(self.window.earliest)
         return unverified(f"{registered} {self.when}, according to the known history{sockets}")
 
@@ -374,11 +403,13 @@ class _Case(Evidence):
         healthy = self.view.healthy.get(self.resource, ())
         had = [
             device
-            for entry in self.view.plugins.allocations
-            if entry.resource == self.resource and entry.pod_uid == self.pod.uid
+            for entry in self.view.allocations(self.resource)
+            if entry.pod_uid == self.pod.uid
             for device in entry.devices
         ]
+
         missing = sorted(set(had).difference(healthy))
+
         evidence = (
             f"{self.resource} had healthy devices {self.when}, but not all that the pod had before"
         )

@@ -43,25 +43,20 @@ class Evidence:
     @property
     def version(self) -> str:
         """The version of the kubelet that rejected the pod; empty: unknown."""
-        node = known_or(self.view.snapshot.node, None)
-        return node.kubelet if node and self.run.end is None else ""
+        return "" if self.run.end else self.view.snapshot.kubelet_version
 
     @property
-    def may_have_device(self) -> bool:
-        return self.rejection.refused in {
+    def implies_no_device(self) -> bool:
+        """Whether a kubelet says this only if it knows no healthy device of the resource."""
+        return self.rejection.refused not in {
             RejectionKind.INSUFFICIENT,
             RejectionKind.POD_DEVICES_UNHEALTHY,
         }
 
     @property
-    def implies_no_device(self) -> bool:
-        """Whether a kubelet says this only if it knows no healthy device of the resource."""
-        return not self.may_have_device
-
-    @property
     def implies_device(self) -> bool:
         """Whether this kubelet says this only if it knows a healthy device of the resource."""
-        by_version = self.may_have_device and checks_health(self.version) is True
+        by_version = not self.implies_no_device and checks_health(self.version) is True
         return by_version or self.rejection.refused is RejectionKind.POD_DEVICES_UNHEALTHY
 
     def window_of(self, change: DeviceTransition, previous: DeviceTransition) -> Window:
@@ -71,6 +66,7 @@ class Evidence:
             if change.exact and (bound is None or change.at - bound > REGISTERS_WITHIN):
                 bound = change.at
             return Window(bound or min(change.at, previous.at), change.at)
+
         earliest = change.at
         if not change.exact:
             seen_together = change.uptime == previous.uptime
@@ -82,15 +78,15 @@ class Evidence:
         since = self.run.start.at
         if self.started_by_boot():  # pods may have been created before this, but not have run
             since = self._booted
-        for entry in self.view.plugins.allocations:
+
+        for entry in self.view.allocations(self.resource):
             pod = self.view.live_pods.get(entry.pod_uid)
-            if entry.resource != self.resource or pod is None:
-                continue
-            if pod.created is None or pod.started is None:
+            if pod is None or pod.created is None or pod.started is None:
                 continue
             is_of_this_run = pod.created - since > STATUS_DELAY and pod.started > self.run.start.at
             if is_of_this_run and at - pod.started > WHOLE_SECOND:
                 return pod
+
         return None
 
     def idle_since(self) -> datetime | None:
@@ -101,10 +97,12 @@ class Evidence:
             return None
         if view.is_connected(self.resource) is not True:
             return None
+
         name = view.sockets.get(self.resource)
         return next((socket.made for socket in view.plugins.sockets if socket.name == name), None)
 
     def node_status(self) -> str:
+        """Return what the node's status has of the resource, in parentheses; empty: nothing."""
         node = known_or(self.view.snapshot.node, None)
         for device in node.devices if node else ():
             if device.resource == self.resource:
@@ -125,6 +123,7 @@ class Evidence:
             is_earlier = run.start.at < start.at and run.start.boot_id == start.boot_id != ""
             if is_earlier and run.first_registration(self.resource):
                 return False
+
         if start.boot_id and start.uptime <= BOOTING:
             return True
         return self.view.in_this_boot(start.at) and start.at - self._booted <= BOOTING
@@ -138,6 +137,7 @@ class Evidence:
         processes = known_or(self.view.snapshot.processes, None)
         if processes is None:
             return None
+
         runtimes = (processes.docker, processes.containerd, processes.crio)
         began = max([self._booted, *(start for start in runtimes if start is not None)])
         for at in (self.rejection.start_time, self.pod.started):
@@ -159,11 +159,14 @@ class Evidence:
         socket = self.view.sockets.get(self.resource)
         if socket is None:
             return None
+
         for change in later:
             if change.what is TransitionKind.REGISTERED:
                 return self.socket_bound(lost, change.at) is not None
+
         if self.run.end:
             return None
+
         connected = self.view.connected.get(socket, False)
         if connected is not True:
             return None if connected is None else True
@@ -179,13 +182,14 @@ class Evidence:
     def other_sockets_bound(self, since: datetime) -> str:
         """Return what plugins of unknown resources did around the rejection, in words."""
         until = self.window.latest + ENDPOINT_GRACE
-        bound = [*self._unassigned_sockets(since, until)]
+        bound = list(self._unassigned_sockets(since, until))
         if self.resource in self.view.sockets or not bound:
             return ""
         sockets = [f"{change.socket} at {format_time(change.at)}" for change in bound]
         return f"; plugins bound their sockets again: {join_names(sockets)}"
 
     def _unassigned_sockets(self, since: datetime, until: datetime) -> Iterator[DeviceTransition]:
+        """Yield the sockets of unknown resources that were bound in that time."""
         assigned = self.view.assigned_sockets
         for change in self.run.history:
             is_bound = change.what is TransitionKind.SOCKET_APPEARED

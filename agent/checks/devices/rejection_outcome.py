@@ -56,10 +56,6 @@ class Case(NamedTuple):
     def kind(self) -> str:
         return self.pod.controller.partition("/")[0]
 
-    @property
-    def namespace(self) -> str:
-        return self.pod.name.partition("/")[0]
-
 
 class Course(NamedTuple):
     """How the rejections of a controller's pods go on."""
@@ -81,6 +77,7 @@ def course_of(cases: Sequence[Case], running: Iterable[Pod], registered: Collect
     dated = sorted((case.age, number) for number, case in enumerate(cases) if case.age is not None)
     if not dated:
         return Course(is_over=False, evidence="no record says when it was rejected")
+
     age, number = dated[0]
     last = cases[number]
     recent = [(other, cases[number]) for other, number in dated if other - age <= STORM_WITHIN]
@@ -156,6 +153,7 @@ def outcome_of(case: Case, course: Course, snapshot: Snapshot) -> tuple[PodOutco
     if case.kind not in REPLACED_WITHIN:
         reason = f"{controller} need not replace it" if controller else "it has no controller"
         return PodOutcome.STUCK, f"{reason}, so it stays Failed"
+
     limit = REPLACED_WITHIN[case.kind]
     if limit and case.age is not None and case.age > limit:
         return PodOutcome.STUCK, f"{controller} should have replaced it by now"
@@ -172,5 +170,4 @@ def runs(pod: Pod) -> bool:
 
 def owner_of(pod: Pod) -> str:
     """Return its controller and namespace; without a controller, empty."""
-    namespace = pod.name.partition("/")[0]
-    return f"{pod.controller} in {namespace}" if pod.controller else ""
+    return f"{pod.controller} in {pod.namespace}" if pod.controller else ""

@@ -55,6 +55,7 @@ def keep_away(
         yield from _about_template(cases[0])
         yield from meanwhile
         return
+
     if any(case.kind == "DaemonSet" for case in cases):
         text = (
             "Keep the pods away with a taint, or their DaemonSet sends more. A cordon does not "
@@ -65,10 +66,12 @@ def keep_away(
         undo = f"kubectl taint node {name} {_TAINT}-"
         yield Remedy("Remove the taint when the cause is gone:", undo)
         return
+
     if node is None or not node.unschedulable:
         text = "Cordon the node first, or the scheduler sends more pods:"
         yield Remedy(text, f"kubectl cordon {name}")
     yield from meanwhile
+
     yield Remedy("Uncordon the node when the cause is gone:", f"kubectl uncordon {name}")
 
 
@@ -86,7 +89,7 @@ def _about_template(case: Case) -> Iterator[Remedy]:
         "Correct what the pods ask for, or scale their controller to 0. A cordon sends them to "
         "other nodes, and those that are set up alike refuse them as well. The controller, or what "
         "controls it, has the template:",
-        f"kubectl describe {quote(kind.lower())} -n {quote(case.namespace)} {quote(name)}",
+        f"kubectl describe {quote(kind.lower())} -n {quote(case.pod.namespace)} {quote(name)}",
     )
 
 
@@ -107,6 +110,7 @@ def steps_about(
     if first.pod.static:
         yield from _about_static_pods(_when(cases, registered), snapshot)
         return
+
     them = "it" if len(cases) == 1 else "them"
     if outcome is PodOutcome.STUCK:
         if not first.pod.controller:
@@ -116,6 +120,7 @@ def steps_about(
         text = f"When no more pods are rejected, delete {them}, {_NO_FORCE}:"
     else:
         text = f"Delete {them} at your convenience, {_NO_FORCE}:"
+
     commands = _deletions(cases, snapshot)
     if not commands:
         yield Remedy(f"{text.removesuffix(':')}.")
@@ -190,9 +195,8 @@ def _about_deletion(case: Case, snapshot: Snapshot) -> Iterator[Remedy]:
         finalizers = ", ".join(pod.finalizers)
         yield Remedy(f"Let the controller that owns it remove the finalizer: {finalizers}.")
         return
-    node = known_or(snapshot.node, None)
-    version = node.kubelet if node else ""
-    restart = deletes_only_at_restart(version)
+
+    restart = deletes_only_at_restart(snapshot.kubelet_version)
     if restart is None:
         shown = f"kubectl get node {quote(snapshot.node_name)} -o wide"
         yield Remedy("Look up the version of the kubelet:", shown)
@@ -226,7 +230,7 @@ def _save(cases: Sequence[Case]) -> Iterator[Remedy]:
 def _by_namespace(cases: Sequence[Case]) -> dict[str, list[str]]:
     names: defaultdict[str, list[str]] = defaultdict(list)
     for case in cases:
-        names[case.namespace].append(case.pod.name.partition("/")[2])
+        names[case.pod.namespace].append(case.pod.name.partition("/")[2])
     return dict(names)
 
 
@@ -234,7 +238,7 @@ def _deletions(cases: Sequence[Case], snapshot: Snapshot) -> list[str]:
     """Return a command for each namespace that deletes these pods, and no others."""
     commands = []
     for namespace, names in _by_namespace(cases).items():
-        here = [case for case in cases if case.namespace == namespace]
+        here = [case for case in cases if case.pod.namespace == namespace]
         selection = "" if len(names) <= _LISTED else _deletion_of_many(here, snapshot)
         if not selection and len(names) <= LONGEST_LIST:
             pods = " ".join(map(quote, names))
@@ -249,11 +253,13 @@ def _deletion_of_many(cases: Sequence[Case], snapshot: Snapshot) -> str:
     owners = sorted({case.pod.controller.partition("/")[2] for case in cases})
     if len(owners) > 1 or not all(_SAFE.fullmatch(word) for word in (*reasons, *owners)):
         return ""
-    namespace = quote(cases[0].namespace)
+
+    namespace = quote(cases[0].pod.namespace)
     selector = quote(f"spec.nodeName={snapshot.node_name},status.phase=Failed")
     is_reason = " || ".join(f'$2 == "{reason}"' for reason in reasons)
     program = quote(f'$3 == "{owners[0]}" && ({is_reason}) {{print $1}}')
     columns = ":.metadata.name,:.status.reason,:.metadata.ownerReferences[0].name"
+
     return (
         f"kubectl get pods -n {namespace} --field-selector={selector} --no-headers "
         f"-o custom-columns={quote(columns)} | awk {program} | "

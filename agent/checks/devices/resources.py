@@ -24,6 +24,7 @@ def resource_states(view: DeviceView) -> tuple[ResourceState, ...]:
             names.add(resource)
         elif requested is False:
             names.discard(resource)
+
     names -= view.dropped.difference(view.last_in_run)
     names -= dra_resources(view)
     return tuple(_state(resource, view) for resource in sorted(names))
@@ -32,10 +33,10 @@ def resource_states(view: DeviceView) -> tuple[ResourceState, ...]:
 def optional_resources(view: DeviceView) -> dict[str, bool | None]:
     """Return whether each resource that matters only if it is requested is; None: unknown."""
     node = known_or(view.snapshot.node, None)
-    optional = (
-        {device.resource for device in node.devices if not device.capacity} if node else set()
-    )
+    devices = node.devices if node else ()
+    optional = {device.resource for device in devices if not device.capacity}
     optional.difference_update(view.last_changes, view.healthy)
+
     # Without the pods, it is unknown whether DRA serves what the kubelet dropped.
     is_unclear = isinstance(view.snapshot.pods, Unavailable)
     optional.update(name for name in view.dropped if is_unclear or _is_replaced(name, view))
@@ -49,26 +50,28 @@ def _is_replaced(resource: str, view: DeviceView) -> bool:
     That is if each resource that the vendor offers now registered for the first time after the
     loss. Otherwise the vendor has several plugins, and the new resource may be another plugin's.
     """
-    registrations = [
-        (index, change)
+    own = [
+        index
         for index, change in enumerate(view.history)
-        if change.what is TransitionKind.REGISTERED
+        if change.resource == resource and change.what is TransitionKind.REGISTERED
     ]
-    own = [index for index, change in registrations if change.resource == resource]
     if not own:
         return False
+
     lost = own[-1] + 1
     while view.history[lost].resource != resource:
         if view.history[lost].what is TransitionKind.KUBELET_STARTED:
             break
         lost += 1
+
     # The snapshot that saw the loss may have seen the new resource too, as earlier of the two.
     seen_at = view.history[lost].uptime
     older = {
         change.resource
-        for index, change in registrations
-        if index < lost and change.uptime != seen_at
+        for change in view.history[:lost]
+        if change.what is TransitionKind.REGISTERED and change.uptime != seen_at
     }
+
     vendor = resource.partition("/")[0]
     offered = {
         name
@@ -83,27 +86,31 @@ def is_requested(resource: str, snapshot: Snapshot) -> bool | None:
     node = known_or(snapshot.node, None)
     if node and any(device.capacity for device in node.devices if device.resource == resource):
         return True
+
     for pod in known_or(snapshot.pods, ()):
         was_rejected = pod.rejection is not None and pod.rejection.for_device
         if resource in pod.wants and (pod.live or was_rejected):
             return True
+
     failed = isinstance(snapshot.pods, Unavailable) or isinstance(snapshot.node, Unavailable)
     return None if failed else False
 
 
 def _state(resource: str, view: DeviceView) -> ResourceState:
-    healthy = len(view.healthy.get(resource, ()))
     registered = _is_registered(resource, view)
-    last = view.last_in_run.get(resource)
-    since = last.at if last and last.what is TransitionKind.REGISTERED else None
+    devices = len(view.healthy.get(resource, ())) if registered else 0
+    since = None
+    if registered and view.has_registered(resource):
+        since = view.last_in_run[resource].at
+    delay = registration_delay(resource, view.runs[-1], view) if view.runs else None
     socket = view.sockets.get(resource)
     return ResourceState(
         resource=resource,
-        devices=None if registered is None else healthy if registered else 0,
+        devices=None if registered is None else devices,
         allocated=_allocated(resource, view),
         registered=registered,
-        registered_since=since if registered else None,
-        delay=registration_delay(resource, view.runs[-1], view) if view.runs else None,
+        registered_since=since,
+        delay=delay,
         socket=socket,
         socket_present=socket in view.connected if socket else None,
         connected=view.is_connected(resource),
@@ -111,11 +118,14 @@ def _state(resource: str, view: DeviceView) -> ResourceState:
 
 
 def _is_registered(resource: str, view: DeviceView) -> bool | None:
+    """Whether the kubelet knows healthy devices of a resource; None: not known."""
     if view.node_denies(resource):
         return False
+
     healthy = bool(view.healthy.get(resource))
     connected = view.is_connected(resource)
     last = view.last_in_run.get(resource)
+
     if view.plugins.kubelet_socket is None:
         # Nothing can register. A stream that is open stays open; no file says that it has ended.
         without_device = resource in view.healthy and not healthy
@@ -124,6 +134,7 @@ def _is_registered(resource: str, view: DeviceView) -> bool | None:
     if not view.kubelet_of_this_boot:
         # By the current clock. If it was set since, only the open stream proves a registration.
         return healthy and connected is True
+
     if last is not None:
         return view.has_registered(resource) and connected is not False
     if not healthy:
@@ -132,15 +143,17 @@ def _is_registered(resource: str, view: DeviceView) -> bool | None:
 
 
 def _allocated(resource: str, view: DeviceView) -> int | None:
+    """Count the devices of pods that run, listed or not; None: the pods are not known."""
     if not isinstance(view.snapshot.pods, Known):
         return None
+
     live = view.live_pods.keys() | view.running_unlisted.keys()
     # An init container's device may be given to another container of its pod: then it has two
     # entries.
     allocated = set[tuple[str, str]]()
-    for allocation in view.plugins.allocations:
-        if allocation.resource == resource and allocation.pod_uid in live:
-            allocated.update((allocation.pod_uid, device) for device in allocation.devices)
+    for entry in view.allocations(resource):
+        if entry.pod_uid in live:
+            allocated.update((entry.pod_uid, device) for device in entry.devices)
     return len(allocated)
 
 
@@ -153,12 +166,14 @@ def registration_delay(resource: str, run: KubeletRun, view: DeviceView) -> time
     first = run.first_registration(resource)
     if first is None:
         return None
+
     at = first.at
     if not first.exact:  # a plugin binds its socket a moment before it registers
         bound = view.socket_bound(run, resource, run.start.at, first.at)
         if bound is None or resource not in view.sockets:
             return None
         at = bound
+
     if at < run.start.at or not view.covers(run, at) or _had_device(resource, run, at, view):
         return None
     return at - run.start.at
@@ -166,7 +181,7 @@ def registration_delay(resource: str, run: KubeletRun, view: DeviceView) -> time
 
 def _had_device(resource: str, run: KubeletRun, at: datetime, view: DeviceView) -> bool:
     """Return whether a pod that runs was given a device of a resource before a time."""
-    holders = {entry.pod_uid for entry in view.plugins.allocations if entry.resource == resource}
+    holders = {entry.pod_uid for entry in view.allocations(resource)}
     starts = (view.live_pods[uid].started for uid in holders & view.live_pods.keys())
     return any(
         started >= run.start.at and at - started >= CONTAINER_START for started in starts if started

@@ -32,6 +32,7 @@ def explain_shortage(
             f"too few devices of {resource} were free {when} ({needed} wanted, {available} free)"
         )
         too_few = f"the kubelet had {count_of(available, 'device')} of {resource} free {when}"
+
     devices = view.uses.get(resource)
     if devices is None or not devices.healthy:
         if by_predicate or available:
@@ -42,13 +43,16 @@ def explain_shortage(
     free = devices.healthy - devices.of_live_pods
     if len(free) < needed:
         return Explanation(RejectionCause.EXHAUSTED, f"{in_use}; {held}")
+
     unlisted = free & devices.of_unlisted_pods
     if len(free - unlisted) < needed:
         evidence = f"{too_few}: {held}, and {_describe_unlisted(view, resource, unlisted)}"
         return Explanation(RejectionCause.UNLISTED_POD, evidence)
+
     held += _describe_others(view, devices)
     if by_predicate:
         return unverified(f"{too_few}, but {held}: pods that had the others may have ended since")
+
     never_given = len(devices.healthy - devices.given)
     if never_given > available and (written := _unchanged_since(view, resource, window)):
         evidence = (
@@ -65,8 +69,8 @@ def explain_shortage(
 def _describe_unlisted(view: DeviceView, resource: str, unlisted: Collection[str]) -> str:
     holders = {
         view.running_unlisted[entry.pod_uid] or f"a pod with the uid {entry.pod_uid}"
-        for entry in view.plugins.allocations
-        if entry.resource == resource and entry.pod_uid in view.running_unlisted
+        for entry in view.allocations(resource)
+        if entry.pod_uid in view.running_unlisted
     }
     run, them = ("it runs", "it") if len(holders) == 1 else ("they run", "them")
     return (
@@ -97,7 +101,7 @@ def _describe_use(view: DeviceView, resource: str, devices: DeviceUse) -> str:
 
 def _ending_holders(view: DeviceView, resource: str) -> list[str]:
     """Return the pods that are being deleted and that have a device until they have ended."""
-    uids = {entry.pod_uid for entry in view.plugins.allocations if entry.resource == resource}
+    uids = {entry.pod_uid for entry in view.allocations(resource)}
     pods = (view.live_pods[uid] for uid in uids & view.live_pods.keys())
     return sorted(pod.name for pod in pods if pod.deleting)
 

@@ -45,9 +45,8 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     pods = assessment.snapshot.pods.known()
     if view.plugins.checkpoint_written is None:
         return  # no file says which pod has a device
-    allocated = {
-        (allocation.pod_uid, allocation.resource) for allocation in view.plugins.allocations
-    }
+
+    allocated = {(entry.pod_uid, entry.resource) for entry in view.plugins.allocations}
     for pod in pods:
         # The kubelet may have taken back the devices of a pod that is being deleted.
         if pod.live and not pod.deleting and pod.started is not None:
@@ -56,18 +55,22 @@ def find(assessment: Assessment) -> Iterator[Finding]:
             for resource in sorted(wanted):
                 if (pod.uid, resource) not in allocated:
                     yield from _too_early(pod, pod.started, resource, view)
+
     if any(pod.live and pod.has_resource_claims for pod in pods):
         require_available(assessment.snapshot.node)  # does DRA serve what these pods request?
 
 
 def _too_early(pod: Pod, started: datetime, resource: str, view: DeviceView) -> Iterator[Finding]:
+    """Yield a finding if the pod certainly started before the resource was registered."""
     if started.year == MAXYEAR:
         return  # no kubelet says so, and to this time nothing can be added
     # A kubelet starts its first pods within its first second; no earlier one does in that second.
     run = view.run_before(started + WHOLE_SECOND)
     if run is None or not view.in_this_boot(run.start.at):
         return
+
     registration = run.first_registration(resource)
+
     # Until when the kubelet certainly knew no device of it. Without a registration: until the end,
     # since it has not written that it knows one.
     unknown_until: datetime | None = run.end or view.snapshot.taken_at + CONTAINER_START
@@ -78,8 +81,10 @@ def _too_early(pod: Pod, started: datetime, resource: str, view: DeviceView) -> 
             registered = f"was registered {delay.total_seconds():.1f} s later"
         bound = view.socket_bound(run, resource, run.start.at, view.snapshot.taken_at)
         unknown_until = registration.at if registration.exact else bound
+
     if unknown_until is None or started + CONTAINER_START >= unknown_until:
         return
+
     lead = (
         f"pod {pod.name} requests {resource} and was started without it at {format_time(started)}"
     )

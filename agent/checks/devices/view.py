@@ -109,11 +109,13 @@ class DeviceView:
 
     @cached_property
     def runs(self) -> tuple[KubeletRun, ...]:
+        """The known starts of the kubelet with what followed each, oldest first."""
         starts = [
             index
             for index, change in enumerate(self.history)
             if change.what is TransitionKind.KUBELET_STARTED
         ]
+
         runs = []
         for start, end in pairwise([*starts, len(self.history)]):
             next_start = self.history[end].at if end < len(self.history) else None
@@ -147,6 +149,10 @@ class DeviceView:
             for resource, last in self.last_changes.items()
             if last.what is TransitionKind.DROPPED
         )
+
+    def allocations(self, resource: str) -> list[Allocation]:
+        """Return the checkpoint's entries of a resource."""
+        return [entry for entry in self.plugins.allocations if entry.resource == resource]
 
     @cached_property
     def of_plugins(self) -> frozenset[str]:
@@ -188,9 +194,11 @@ class DeviceView:
         device = self.node_devices.get(resource)
         if device is None or device.allocatable:
             return False
+
         changes = [self.plugins.checkpoint_written, self.plugins.kubelet_socket]
         own = self.sockets.get(resource)
         changes += [socket.made for socket in self.plugins.sockets if socket.name == own]
+
         return all(
             change is None or self.snapshot.taken_at - change > NODE_STATUS_DELAY
             for change in changes
@@ -230,6 +238,7 @@ class DeviceView:
         """
         own = self.sockets.get(resource)
         plugin = stem(own) if own else None
+
         times = (
             at
             for name, at in run.bound
@@ -250,6 +259,7 @@ class DeviceView:
         """
         if not isinstance(self.snapshot.pods, Known):
             return {}
+
         listed = {"", *(pod.uid for pod in self.snapshot.pods.value)}
         return {
             container.pod_uid: container.pod
@@ -262,7 +272,7 @@ class DeviceView:
         """The devices of each resource that has healthy ones, and who has them."""
         uses = {}
         for resource, devices in self.healthy.items():
-            entries = [entry for entry in self.plugins.allocations if entry.resource == resource]
+            entries = self.allocations(resource)
             healthy = frozenset(devices)
             uses[resource] = DeviceUse(
                 healthy=healthy,
@@ -282,6 +292,7 @@ class DeviceView:
             return True
         if start.boot_id != self.boot_id:
             return start.boot_id != ""
+
         seen_at = self.snapshot.taken_at - (self.snapshot.uptime - start.uptime)
         return seen_at - start.at <= SURELY_DROPPED_AFTER
 
@@ -299,6 +310,7 @@ class DeviceView:
         bound = self.plugins.kubelet_socket
         if bound is None:
             return False
+
         start = self.start
         seen = start is not None and start.at == bound and start.boot_id == self.boot_id != ""
         return seen or self.in_this_boot(bound)
@@ -309,10 +321,12 @@ class DeviceView:
         start = self.start
         if start is None or not self.kubelet_of_this_boot:
             return None
+
         by_wall = self.snapshot.taken_at - start.at
         seen_for = timedelta(0)
         if start.boot_id == self.boot_id:
             seen_for = self.snapshot.uptime - start.uptime
+
         # The wall clock counts only if the boot clock confirms it.
         confirmed = self.in_this_boot(start.at) and by_wall >= seen_for - CLOCK_STEP
         return by_wall if confirmed else seen_for
@@ -328,12 +342,15 @@ class DeviceView:
         processes = known_or(self.snapshot.processes, None)
         if processes is None or processes.kubelet is None:
             return False
+
         written = self.plugins.checkpoint_written
         if written and processes.kubelet <= written <= self.snapshot.taken_at + CLOCK_STEP:
             return True
+
         is_empty = not self.plugins.sockets and written is None
         if self.plugins.listens_without_file and not is_empty:
             return True
+
         if self.start is None or self.start.boot_id != self.boot_id or not self.boot_id:
             return False
         if self.in_this_boot(self.start.at):
@@ -357,6 +374,7 @@ class DeviceView:
         bound = self.plugins.kubelet_socket
         if written is None or bound is None or not self.in_this_boot(bound):
             return None
+
         is_in_future = written > self.snapshot.taken_at + CLOCK_STEP
         return None if is_in_future else written >= bound
 

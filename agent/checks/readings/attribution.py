@@ -13,11 +13,11 @@ from posixpath import normpath
 from typing import Final, TypeAlias
 
 from agent.checks.readings.copies import configured_networks
-from agent.checks.waiting_pods import EVENT_AGE, may_wait
+from agent.checks.waiting_pods import is_recent, may_wait
 from agent.model.assessment import KUBENET, PRIMARY
 from agent.model.index import SnapshotIndex
-from agent.model.ranges import covers, subnet_range
-from agent.model.runtime import RuntimeNetwork
+from agent.model.ranges import covers
+from agent.model.runtime import RuntimeNetwork, WrittenRange
 from agent.model.snapshot import (
     CniResult,
     Known,
@@ -49,6 +49,7 @@ def pod_networks(index: SnapshotIndex) -> Reading[tuple[RuntimeNetwork, ...]]:
     networks = known_or(snapshot.networks, ())
     if not networks or not networks[0].changed_ns or not isinstance(snapshot.cni_results, Known):
         return snapshot.networks
+
     names = {network.name for network in networks}
     reloaded = networks[0].changed_ns / 10**9 + _RELOADED.total_seconds()
     recent = _networks_in_use(names, index, created_after=reloaded)
@@ -80,6 +81,7 @@ def _why_not_first(
             "configuration: it is unknown which of them new pods get (the next pod that starts "
             "shows it; or set --network)"
         )
+
     # The file may be that of the network that a waiting pod is given.
     remedy = "the Events of a pod that waits name the network that it is given"
     if isinstance(snapshot.pods, Known) and not may_wait(snapshot):
@@ -95,7 +97,7 @@ def _networks_of_failed_adds(snapshot: Snapshot) -> frozenset[str]:
     names: set[str] = set()
     for failure in known_or(snapshot.sandbox_failures, ()):
         is_add = failure.operation == "add" or failure.exhausted
-        if is_add and failure.at and snapshot.api_time - failure.at <= EVENT_AGE:
+        if is_add and is_recent(failure, snapshot):
             names.add(failure.network)
             first_address = failure.exhausted.partition("-")[0]
             names |= {
@@ -107,11 +109,9 @@ def _networks_of_failed_adds(snapshot: Snapshot) -> frozenset[str]:
 
 
 def _gives_out(network: RuntimeNetwork, ip: str) -> bool:
+    """Whether the written ranges of a network have an address; not if one is invalid."""
     try:
-        sets = tuple(
-            tuple(subnet_range(one.subnet, one.first, one.last, one.gateway) for one in ranges)
-            for ranges in network.ranges
-        )
+        sets = tuple(tuple(map(WrittenRange.parse, ranges)) for ranges in network.ranges)
         return covers(sets, ip)
     except ValueError:  # the node's pod CIDR in place of a subnet, or no address
         return False
@@ -125,10 +125,11 @@ def _networks_in_use(
     Reservations show it, and for the networks `names` libcni's results too.
     """
     sandboxes = {
-        container_id
-        for container_id in index.running_sandboxes
-        if index.containers[container_id].created > created_after
+        sandbox.id
+        for sandbox in index.running_sandboxes.values()
+        if sandbox.created > created_after
     }
+
     records: list[CniResult | Reservation] = [*index.reservations]
     results = known_or(index.snapshot.cni_results, ())
     records += [result for result in results if result.network in names]
@@ -151,6 +152,7 @@ def attributed(store: NetworkStore, index: SnapshotIndex) -> NetworkStore:
 
 
 def _believed(store: NetworkStore, index: SnapshotIndex) -> _Reservations:
+    """Return the reservations if they are of pods, else why they are not, or may not be."""
     if not _container_ids(store).isdisjoint(index.running_sandboxes):
         return store.reading
     for network in known_or(index.snapshot.networks, ()):
@@ -170,18 +172,13 @@ def may_be_of_podman(reservation: Reservation, index: SnapshotIndex) -> bool:
     """
     if not _PODMAN.fullmatch(reservation.network):
         return False
-    names = [(result.pod or "").partition("/") for result in _own_results(reservation, index)]
+    names = [(result.pod or "").partition("/") for result in index.results_of(reservation)]
     return not any(namespace != pod for namespace, _, pod in names)
 
 
 def is_of_podman_or_pod(reservation: Reservation, index: SnapshotIndex) -> bool:
     """Return whether nothing says which of both it is of, although no runtime has its container."""
-    return may_be_of_podman(reservation, index) and not _own_results(reservation, index)
-
-
-def _own_results(reservation: Reservation, index: SnapshotIndex) -> list[CniResult]:
-    results = index.results.get(reservation.container_id, ())
-    return [result for result in results if result.network == reservation.network]
+    return may_be_of_podman(reservation, index) and not index.results_of(reservation)
 
 
 def _doubt(store: NetworkStore, reason: str) -> Unavailable:
@@ -196,14 +193,17 @@ def _not_used(reason: str) -> NotRequested:
 def _configured(
     store: NetworkStore, network: RuntimeNetwork, index: SnapshotIndex
 ) -> _Reservations:
+    """Return what to believe of a network that the CNI configuration names."""
     if not network.may_use_host_local:
         return _not_used(f"network {network.name} uses {network.ipam}")
     if not is_missing(store.reading):
         return store.reading
+
     # A plugin without `ipam` gives libcni a result too, whoever allocates: Cilium, Amazon VPC, OVN.
     plugins = "" if network.ipam else ", ".join(network.plugins)
     if plugins and not any(result.plugin for result in _results(store, index)):
         return _not_used(f"network {store.network} ({plugins}) has no directory of host-local")
+
     if isinstance(index.snapshot.containers, Unavailable) or not store.absent:
         return store.reading
     # If no pod has to have an address yet, host-local may not have made its directory.
@@ -211,6 +211,7 @@ def _configured(
 
 
 def _not_configured(store: NetworkStore, index: SnapshotIndex) -> _Reservations:
+    """Return what to believe of a network that the CNI configuration does not name."""
     snapshot = index.snapshot
     kubenet = store.network == KUBENET
     if not isinstance(store.reading, Known):
@@ -224,6 +225,7 @@ def _not_configured(store: NetworkStore, index: SnapshotIndex) -> _Reservations:
                 and not _pod_lacks_address(store, index)
             )
             return _not_used("its directory does not exist") if skipped else store.reading
+
     # Whoever names a network knows it; but kubenet may be named for a fleet, and missing on nodes.
     if _is_in_use(store, index) or (not store.discovered and not kubenet):
         return store.reading
@@ -240,19 +242,22 @@ def _unnamed(store: NetworkStore, index: SnapshotIndex) -> _Reservations:
         if store.network == KUBENET or (results and all(result.pod for result in results)):
             return store.reading
         return _doubt(store, reason)
+
     if isinstance(snapshot.networks, NotRequested):
         return store.reading if store.network == KUBENET else _not_used(snapshot.networks.why)
     if _is_failing(store, index):
         return store.reading
+
     if first := _skipped_network(store, index):
         reason = (
             f"pods wait, and the runtime skips network {first}, which comes first, if a plugin of "
             "it is not installed"
         )
         return _doubt(store, reason)
-    names = ", ".join(network.name for network in known_or(snapshot.networks, ()))
-    reason = f"the pods of this node get their addresses from network {names}"
-    return _not_used(reason if names else "the kubelet uses no CNI network")
+    if not snapshot.network_names:
+        return _not_used("the kubelet uses no CNI network")
+    names = ", ".join(snapshot.network_names)
+    return _not_used(f"the pods of this node get their addresses from network {names}")
 
 
 def _why_unknown(snapshot: Snapshot) -> str | None:
@@ -260,9 +265,8 @@ def _why_unknown(snapshot: Snapshot) -> str | None:
     for reading in (snapshot.networks, snapshot.containers, snapshot.cni_results):
         if isinstance(reading, Unavailable):
             return f"{reading.source}: {reading.why}"
-    status = known_or(snapshot.runtime_status, None)
-    # dockershim has no such status, and may use no network at all.
-    if snapshot.networks == Known(()) and status and status.network_ready is not None:
+    # dockershim does not say whether it is ready, and may use no network at all.
+    if snapshot.networks == Known(()) and snapshot.network_ready is not None:
         return "the container runtime has loaded no CNI configuration"
     return None
 
@@ -271,6 +275,7 @@ def _pod_lacks_address(store: NetworkStore, index: SnapshotIndex) -> bool:
     """Return whether a running sandbox should have an address in a directory that is missing."""
     snapshot = index.snapshot
     host_pods = {pod.name for pod in known_or(snapshot.pods, ()) if pod.host_network}
+
     explained = {reservation.container_id for reservation in index.reservations}
     for result in known_or(snapshot.cni_results, ()):
         if result.network != store.network:
@@ -279,9 +284,10 @@ def _pod_lacks_address(store: NetworkStore, index: SnapshotIndex) -> bool:
     for checkpoint in known_or(snapshot.checkpoints, ()):
         if checkpoint.host_network:
             explained.add(checkpoint.container_id)
+
     return any(
-        pod not in host_pods and container_id not in explained
-        for container_id, pod in index.running_sandboxes.items()
+        sandbox.pod not in host_pods and sandbox.id not in explained
+        for sandbox in index.running_sandboxes.values()
     )
 
 
@@ -293,6 +299,7 @@ def _is_failing(store: NetworkStore, index: SnapshotIndex) -> bool:
         for reservation in known_or(store.reading, ())
         if reservation.container_id not in completed
     ]
+
     setup = _setup_began_ns(index)
     return max(failed, default=0) > setup and may_wait(index.snapshot)
 
@@ -329,6 +336,7 @@ def _is_in_use(store: NetworkStore, index: SnapshotIndex) -> bool:
         return True
     if not _allocated(store, index).isdisjoint(index.running_sandboxes):
         return True
+
     return any(
         result.pod or store.network == KUBENET  # kubenet gives libcni no names of pods
         for result in _results(store, index)
@@ -341,6 +349,7 @@ def _container_ids(store: NetworkStore) -> set[str]:
 
 
 def _results(store: NetworkStore, index: SnapshotIndex) -> list[CniResult]:
+    """Return libcni's cached results of a network, whatever directory they are of."""
     results = known_or(index.snapshot.cni_results, ())
     return [result for result in results if result.network == store.network]
 
@@ -374,12 +383,14 @@ def _left_over(store: NetworkStore, index: SnapshotIndex) -> LeftOver | None:
         return None
     if _PODMAN.fullmatch(store.network) or _program(store) or may_wait(snapshot):
         return None
+
     container_ids = _container_ids(store)
     times = [reservation.mtime_ns for reservation in known_or(store.reading, ())]
     if not times or max(times) >= _setup_began_ns(index):
         return None
     if not container_ids.isdisjoint(index.containers):
         return None
+
     of_pods = {result.container_id for result in _results(store, index) if result.pod}
     return LeftOver(
         directory=f"{store.data_dir}/{store.network}",
@@ -392,7 +403,7 @@ def _left_over(store: NetworkStore, index: SnapshotIndex) -> LeftOver | None:
 
 def _setup_began_ns(index: SnapshotIndex) -> int:
     """Return the time before which nothing of this setup was made, in nanoseconds; 0: unknown."""
-    created = [index.containers[container_id].created for container_id in index.running_sandboxes]
+    created = [sandbox.created for sandbox in index.running_sandboxes.values()]
     processes = known_or(index.snapshot.processes, None)
     booted = int(processes.booted.timestamp()) if processes else 0
     return max(min(created, default=0), booted) * 10**9

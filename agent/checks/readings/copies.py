@@ -6,7 +6,7 @@ nothing in it is in use, leaked, or an address at all.
 
 import re
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import Final
 
 from agent.model.index import SnapshotIndex
 from agent.model.runtime import RuntimeNetwork
@@ -27,14 +27,13 @@ _MARK: Final = re.compile(rf"(?:[\s._~+:-]|{_WORD}|\d|(?<=\d)[tz])+", re.IGNOREC
 _IS_BACKUP: Final = re.compile(rf"{_WORD}|~|(?:\d\D?){{6}}", re.IGNORECASE)
 """A number alone is not a mark: `storage-1` may be a network. A date has six digits or more."""
 
-_Content: TypeAlias = tuple[str, str, str]
-
 
 def set_apart(store: NetworkStore, index: SnapshotIndex) -> NetworkStore:
     """Return the store if it may be a network's, else one that is not requested: a copy."""
-    reservations = known_or(store.reading, ())
-    if not isinstance(store.reading, Known) or _is_named(store, index):
+    if not isinstance(store.reading, Known) or store.network in _named_networks(index.snapshot):
         return store
+    reservations = store.reading.value
+
     original = _same_files(store, index)
     reason = f"it is a copy of the directory of network {original}, and no program reads it"
     if original is None:
@@ -45,7 +44,7 @@ def set_apart(store: NetworkStore, index: SnapshotIndex) -> NetworkStore:
             reason += ": it was moved away while pods ran"
     if original is None:
         return store
-    reading = NotRequested("reservations", reason)
+
     times = [reservation.mtime_ns for reservation in reservations]
     left_over = None
     if times:
@@ -57,13 +56,8 @@ def set_apart(store: NetworkStore, index: SnapshotIndex) -> NetworkStore:
             pods=0,
             copy_of=original,
         )
+    reading = NotRequested("reservations", reason)
     return replace(store, reading=reading, unrecognized=(), left_over=left_over)
-
-
-def _is_named(store: NetworkStore, index: SnapshotIndex) -> bool:
-    """Return whether a configuration or a result in libcni's cache is of this network."""
-    configured = {network.name for network in configured_networks(index.snapshot)}
-    return store.network in configured or store.network in _networks_in_cache(index.snapshot)
 
 
 def _same_files(store: NetworkStore, index: SnapshotIndex) -> str | None:
@@ -79,12 +73,14 @@ def _same_files(store: NetworkStore, index: SnapshotIndex) -> str | None:
         for held in index.reservations
         if held.network != store.network and _content(held) in contents
     }
+
     configured = {network.name for network in configured_networks(snapshot)}
     nothing_names_it = (
         store.discovered
         and isinstance(snapshot.networks, Known)
         and not isinstance(snapshot.cni_results, Unavailable)
     )
+
     for network in sorted(others):
         if is_backup_name(store.network, network) or (nothing_names_it and network in configured):
             return network
@@ -99,13 +95,16 @@ def _similar_name(store: NetworkStore, index: SnapshotIndex) -> str | None:
     snapshot = index.snapshot
     if not store.discovered or isinstance(snapshot.cni_results, Unavailable):
         return None
+    for name in sorted(_named_networks(snapshot)):
+        if is_backup_name(store.network, name):
+            return name
+    return None
+
+
+def _named_networks(snapshot: Snapshot) -> set[str]:
+    """Return the networks of a configuration or of a result in libcni's cache."""
     names = {network.name for network in configured_networks(snapshot)}
-    names |= _networks_in_cache(snapshot)
-    return next((name for name in sorted(names) if is_backup_name(store.network, name)), None)
-
-
-def _networks_in_cache(snapshot: Snapshot) -> frozenset[str]:
-    return frozenset(result.network for result in known_or(snapshot.cni_results, ()))
+    return names.union(result.network for result in known_or(snapshot.cni_results, ()))
 
 
 def configured_networks(snapshot: Snapshot) -> tuple[RuntimeNetwork, ...]:
@@ -115,7 +114,7 @@ def configured_networks(snapshot: Snapshot) -> tuple[RuntimeNetwork, ...]:
     return (*networks, *later)
 
 
-def _content(reservation: Reservation) -> _Content:
+def _content(reservation: Reservation) -> tuple[str, str, str]:
     return reservation.ip, reservation.container_id, reservation.ifname
 
 

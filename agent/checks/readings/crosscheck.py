@@ -49,6 +49,7 @@ def all_sources(snapshot: Snapshot) -> Snapshot:
     """
     bugs: list[Bug] = []
     index = SnapshotIndex(snapshot)
+
     believed = replace(
         snapshot,
         containers=_judged("containers", bugs, _runtime_list, index),
@@ -56,10 +57,12 @@ def all_sources(snapshot: Snapshot) -> Snapshot:
         checkpoints=_judged("checkpoints", bugs, _checkpoints_of_docker, index),
         networks=_judged("networks", bugs, _networks, index),
     )
+
     believed = _judged_stores(copies.set_apart, believed, bugs)
     if not isinstance(believed.networks, Unavailable):
         index = SnapshotIndex(believed)
         believed = replace(believed, networks=_judged("networks", bugs, pod_networks, index))
+
     compared = _judged_stores(attributed, believed, bugs)
     index = SnapshotIndex(compared)
     return replace(
@@ -129,6 +132,7 @@ def _runtime_list(index: SnapshotIndex) -> _Containers:
     reading = list_of_kubelet_runtime(index)
     if not isinstance(reading, Known):
         return reading
+
     running = {pod.name for pod in known_or(index.snapshot.pods, ()) if pod.has_sandbox}
     if not running or running & {container.pod for container in reading.value}:
         return reading
@@ -154,10 +158,12 @@ def list_of_kubelet_runtime(index: SnapshotIndex) -> _Containers:
             return rejected
         remedy = "if it is stopped, start it; if it runs, set --cri-endpoint"
         return Unavailable("containers", f"{rejected.why}: {remedy}")
+
     if not isinstance(reading, Known) or not index.reservations:
         return reading
     if index.running_sandboxes or _is_identified(runtime, snapshot):
         return reading
+
     names = " and ".join(runtime.names) or "the container runtime"
     reason = (
         f"no running pod sandbox is in the list of {names}, and neither the kubelet's flags and "
@@ -193,6 +199,7 @@ def _answer_of_another_runtime(
 
 
 def _networks(index: SnapshotIndex) -> Reading[tuple[RuntimeNetwork, ...]]:
+    """Reject the networks of a runtime that is not the kubelet's."""
     reading = index.snapshot.networks
     if not isinstance(reading, Known):
         return reading
@@ -205,10 +212,12 @@ def _cni_results(index: SnapshotIndex) -> Reading[tuple[CniResult, ...]]:
     stores = index.snapshot.reservations
     if not is_missing(reading):
         return reading
+
     unused = [store.reading for store in stores if isinstance(store.reading, NotRequested)]
     if len(unused) == len(stores):
         reason = unused[0].why if unused else "no network of this node uses host-local"
         return NotRequested("cni_results", reason)
+
     empty = [store for store in stores if store.absent and isinstance(store.reading, Known)]
     # Missing, and no network has anything that it could contain.
     return Known(()) if len(empty) + len(unused) == len(stores) else reading
@@ -234,10 +243,12 @@ def _checkpoints(index: SnapshotIndex) -> _Checkpoints:
         containers = index.snapshot.containers
         if isinstance(containers, NotRequested):
             return NotRequested("checkpoints", containers.why)
+
         sandboxes = any(container.sandbox for container in index.containers.values())
         unused = isinstance(containers, Known) and not sandboxes
         # Missing, and nothing on this node could have one.
         return Known(()) if unused and not index.reservations else reading
+
     running = index.running_sandboxes
     if not isinstance(reading, Known) or not running or not index.checkpoints.isdisjoint(running):
         return reading
@@ -289,6 +300,7 @@ def _device_plugins(index: SnapshotIndex) -> Reading[DevicePlugins]:
         reason = f"{doubt}, but {len(index.running_sandboxes)} sandboxes are running"
     else:
         return reading
+
     if isinstance(snapshot.pods, Unavailable) or isinstance(snapshot.node, Unavailable):
         return Unavailable("device_plugins", reason)
     if user := _user_of_devices(snapshot):
@@ -304,8 +316,8 @@ def _doubt_about_directory(snapshot: Snapshot) -> str | None:
         return None
     if not plugins.sockets and not plugins.checkpoint_written:
         return "the device plugin directory is empty"
-    processes = known_or(snapshot.processes, None)
-    started = processes.kubelet if processes else None
+
+    started = snapshot.kubelet_started
     if started is None or snapshot.taken_at - started < _KUBELET_STARTS_WITHIN:
         return None
     return (

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from agent.checks.waiting_pods import EVENT_AGE, Wait, pods_to_list, unstarted_pods
+from agent.checks.waiting_pods import Wait, is_recent, pods_to_list, unstarted_pods
 from agent.model.finding import WaitCause
 from agent.model.snapshot import (
     CREATION_REASONS,
@@ -27,10 +27,10 @@ NO_CONFIGURATION: Final = frozenset({
 RANGE_FULL: Final = "range_full"
 """The entry by which host-local has no free address."""
 NO_ADDRESS: Final = frozenset({RANGE_FULL, "requested_address_taken"})
-_WITHOUT_EVENT: Final = ("no Event",)
-_WITH_VOLUMES: Final = ("no Event, and volumes",)
-_ON_HOST: Final = ("in the node's network",)
-_NO_SANDBOX_FAILED: Final = frozenset({*_WITHOUT_EVENT, *_WITH_VOLUMES, *VOLUME_REASONS})
+_WITHOUT_EVENT: Final = "no Event"
+_WITH_VOLUMES: Final = "no Event, and volumes"
+_ON_HOST: Final = "in the node's network"
+_NO_SANDBOX_FAILED: Final = frozenset({_WITHOUT_EVENT, _WITH_VOLUMES, *VOLUME_REASONS})
 _AFTER_VOLUMES: Final = CREATION_REASONS.index(VOLUME_REASONS[0])
 _OBSTACLES: Final = (
     *CREATION_REASONS[:_AFTER_VOLUMES],
@@ -70,23 +70,20 @@ def groups(snapshot: Snapshot) -> list[Group]:
     has_list = isinstance(snapshot.containers, Known)
     waits = [wait for wait in unstarted_pods(snapshot) if has_list or wait.pod.name in failures]
     # Where no Events are known, nobody's are missing among them.
-    asked = [wait.pod for wait in waits] if events_unread(snapshot) else pods_to_list(snapshot)
-    listed = {pod.uid for pod in asked}
+    pods = [wait.pod for wait in waits] if events_unread(snapshot) else pods_to_list(snapshot)
+    listed = {pod.uid for pod in pods}
+
     found = []
     for key, members in _by_key(waits, failures, listed).items():
         failure = failures.get(members[0].pod.name)
-        needs_volumes = key[0] in _WITH_VOLUMES
-        on_host = key[-1] in _ON_HOST
-        unlisted = [wait for wait in members if _is_unlisted(wait.pod, failures, listed)]
-        found.append(
-            Group(
-                cause=_cause(failure, snapshot, needs_volumes=needs_volumes, on_host=on_host),
-                failure=failure,
-                waits=tuple(sorted(members, key=lambda wait: -wait.age)),
-                needs_volumes=needs_volumes,
-                unlisted=len(unlisted),
-            )
-        )
+        needs_volumes = key[0] == _WITH_VOLUMES
+        on_host = key[-1] == _ON_HOST
+        cause = _cause(failure, snapshot, needs_volumes=needs_volumes, on_host=on_host)
+        waits = sorted(members, key=lambda wait: -wait.age)
+        unlisted = sum(_is_unlisted(wait.pod, failures, listed) for wait in members)
+        group = Group(cause, failure, tuple(waits), needs_volumes=needs_volumes, unlisted=unlisted)
+        found.append(group)
+
     return sorted(found, key=lambda group: -group.waits[0].age)
 
 
@@ -101,10 +98,12 @@ def _by_key(
             unlisted.append(wait)
         else:
             by_key.setdefault(_key(wait, failures.get(wait.pod.name)), []).append(wait)
+
     of_sandboxes = [key for key in by_key if key[0] not in _NO_SANDBOX_FAILED]
     assumed = of_sandboxes[0] if len(of_sandboxes) == 1 else None
     # What stops pods with a network of their own may be that network.
     stops_hosts = assumed and any(wait.pod.host_network for wait in by_key[assumed])
+
     for wait in unlisted:
         is_other = wait.pod.host_network and not stops_hosts
         key = _key(wait, None) if assumed is None or is_other else assumed
@@ -142,6 +141,7 @@ def _last_failures(snapshot: Snapshot) -> Mapping[str, SandboxFailure]:
     """
     containers = known_or(snapshot.containers, None)
     kept = {container.pod for container in containers or () if container.sandbox}
+
     last: dict[str, SandboxFailure] = {}
     for failure in known_or(snapshot.sandbox_failures, ()):
         is_over = (
@@ -155,19 +155,24 @@ def _last_failures(snapshot: Snapshot) -> Mapping[str, SandboxFailure]:
 
 
 def _precedes(failure: SandboxFailure, other: SandboxFailure, snapshot: Snapshot) -> bool:
+    """Whether a failure tells more of what stops its pod now than another one does."""
     if failure.at is None or other.at is None:
         return failure.at is not None
-    oldest = snapshot.api_time - EVENT_AGE
-    if failure.reason != other.reason and min(failure.at, other.at) >= oldest:
+    are_recent = is_recent(failure, snapshot) and is_recent(other, snapshot)
+    if failure.reason != other.reason and are_recent:
         return _RANK[failure.reason] < _RANK[other.reason]
     return failure.at >= other.at
 
 
 def _key(wait: Wait, failure: SandboxFailure | None) -> tuple[str, ...]:
-    """Return what is equal for pods that the same cause stops."""
+    """Return what is equal for pods that the same cause stops.
+
+    Without an Event, its last part is `_ON_HOST` for pods in the node's network.
+    """
     if failure is None:
         reason = _WITH_VOLUMES if wait.pod.claims or wait.pod.volumes else _WITHOUT_EVENT
-        return (*reason, *_ON_HOST) if wait.pod.host_network else reason
+        return (reason, _ON_HOST) if wait.pod.host_network else (reason,)
+
     words = failure.exhausted or failure.requested_ip or failure.entry or failure.kind
     return failure.reason, failure.network, failure.plugin, words
 
@@ -175,12 +180,13 @@ def _key(wait: Wait, failure: SandboxFailure | None) -> tuple[str, ...]:
 def _cause(
     failure: SandboxFailure | None, snapshot: Snapshot, *, needs_volumes: bool, on_host: bool
 ) -> WaitCause:
+    """Return what stops pods. `failure`: their last Event; None: none says it."""
     if failure is None:
-        status = known_or(snapshot.runtime_status, None)
-        if status is not None and status.network_ready is False and not on_host:
+        if snapshot.network_ready is False and not on_host:
             return WaitCause.NETWORK_NOT_READY
         is_late = needs_volumes and unattached_volumes(snapshot)
         return WaitCause.VOLUME_PENDING if is_late else WaitCause.UNEXPLAINED
+
     if failure.reason in VOLUME_REASONS:
         return WaitCause.VOLUME_PENDING
     if failure.reason == NETWORK_NOT_READY or failure.entry in NO_CONFIGURATION:

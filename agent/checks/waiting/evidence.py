@@ -17,7 +17,7 @@ from agent.checks.node_network import (
     missing_subnet_env,
     why_no_network,
 )
-from agent.checks.waiting_pods import EVENT_AGE, is_about
+from agent.checks.waiting_pods import is_about, is_recent
 from agent.model import catalog
 from agent.model.assessment import Assessment, State, or_none
 from agent.model.catalog import Entry
@@ -25,7 +25,7 @@ from agent.model.finding import WaitCause
 from agent.model.node_network import CniFile, CniFiles, Disk
 from agent.model.remedy import Remedy
 from agent.model.runtime import CONTAINERD
-from agent.model.snapshot import NotRequested, SandboxFailure, known_or
+from agent.model.snapshot import NotRequested, SandboxFailure, Snapshot, known_or
 from agent.model.text import count_of, format_age, join_few, join_names
 
 _FULL: Final = 2**20
@@ -80,6 +80,10 @@ class Situation(NamedTuple):
     """Whether all of them are in the node's network."""
 
     @property
+    def snapshot(self) -> Snapshot:
+        return self.assessment.snapshot
+
+    @property
     def entry(self) -> str:
         return self.failure.entry if self.failure else ""
 
@@ -107,27 +111,24 @@ def exhausted_network(failure: SandboxFailure, assessment: Assessment) -> str | 
     return None
 
 
-def is_recent(failure: SandboxFailure, assessment: Assessment) -> bool:
-    at = failure.at
-    return at is not None and assessment.snapshot.api_time - at <= EVENT_AGE
-
-
 def _range(situation: Situation) -> Iterator[Evidence]:
     """Compare the range that a plugin finds full with what was counted here."""
     failure = situation.failure
     if failure is None:
-        for configured in known_or(situation.assessment.snapshot.networks, ()):
+        for configured in known_or(situation.snapshot.networks, ()):
             if or_none(situation.assessment.free, configured.name) == 0:
                 text = f"network {configured.name} has no free address"
                 yield Evidence(text, detector=_FULL_RANGE)
         return
+
     if not failure.exhausted:
         return
+
     network = exhausted_network(failure, situation.assessment)
     free = or_none(situation.assessment.free, network) if network else None
     if free == 0:
         yield Evidence(f"network {network} has no free address", Weight.PROOF, _FULL_RANGE)
-    elif not is_recent(failure, situation.assessment):
+    elif not is_recent(failure, situation.snapshot):
         return
     elif free is None:
         text = "no network that was checked has this range: its network was not read"
@@ -144,6 +145,7 @@ def _requested_address(situation: Situation) -> Iterator[Evidence]:
         return
     if situation.cause is not WaitCause.NO_ADDRESS:
         return  # no range has that address
+
     ip = failure.requested_ip
     entries = [entry for entry in situation.assessment.reservations if entry.name == ip]
     for entry in entries:
@@ -154,20 +156,22 @@ def _requested_address(situation: Situation) -> Iterator[Evidence]:
             state = entry.state.value.replace("_", " ")
             text = f"{where} (state {state}: {entry.why}), so it is not known to be leaked"
         yield Evidence(text, Weight.PROOF)
+
     if not entries:
         text = f"no directory that was read has a reservation of {ip}"
         yield Evidence(text, Weight.CONTRADICTION)
 
 
 def _subnet_env(situation: Situation) -> Iterator[Evidence]:
-    files = known_or(situation.assessment.snapshot.cni_files, None)
+    files = known_or(situation.snapshot.cni_files, None)
     env = files.subnet_env if files else None
     if env is None or situation.plugin not in {"", "flannel"}:
         return
+
     is_named = situation.entry in SUBNET_ENV
     if env.problem:
         text = f"{env.path} {env.problem} (flanneld writes it when it starts)"
-        missing = missing_subnet_env(situation.assessment.snapshot)
+        missing = missing_subnet_env(situation.snapshot)
         detector = _CONFIGURATION if missing else ""
         yield Evidence(text, Weight.PROOF if is_named else Weight.FITS, detector)
     elif is_named:
@@ -178,17 +182,19 @@ def _refused_range(situation: Situation) -> Iterator[Evidence]:
     """Say which configured range host-local refuses."""
     if situation.entry not in REFUSED:
         return
-    for network in known_or(situation.assessment.snapshot.networks, ()):
+    for network in known_or(situation.snapshot.networks, ()):
         if reason := refusal(network, may_be_docker=False):
             text = f"the configuration of network {network.name} is refused, because {reason}"
             yield Evidence(text, Weight.PROOF, _REFUSED_RANGE)
 
 
 def _bridge(situation: Situation) -> Iterator[Evidence]:
+    """Say which addresses a bridge has, if the message is that they are not the gateway's."""
     if situation.entry != BRIDGE_ADDRESS:
         return
+
     values = _message_values(situation.failure)
-    for link in known_or(situation.assessment.snapshot.links, ()):
+    for link in known_or(situation.snapshot.links, ()):
         if link.name != values.get("bridge"):
             continue
         has = join_names(link.addresses) or "no address"
@@ -199,7 +205,7 @@ def _bridge(situation: Situation) -> Iterator[Evidence]:
 
 
 def _disks(situation: Situation) -> Iterator[Evidence]:
-    for disk in known_or(situation.assessment.snapshot.disks, ()):
+    for disk in known_or(situation.snapshot.disks, ()):
         if text := _disk_problem(disk):
             yield Evidence(text, Weight.PROOF if situation.entry in DISK else Weight.FITS)
 
@@ -216,14 +222,14 @@ def _disk_problem(disk: Disk) -> str:
 
 def _plugins(situation: Situation) -> Iterator[Evidence]:
     """Say which programs are missing. Only those that networks name are looked for."""
-    snapshot = situation.assessment.snapshot
-    files = known_or(snapshot.cni_files, None)
+    files = known_or(situation.snapshot.cni_files, None)
     missing = files.missing_plugins if files else None
     is_named = situation.entry == NO_BINARY
     for plugin in missing or ():
         weight = Weight.PROOF if is_named and plugin == situation.plugin else Weight.FITS
         yield Evidence(f"the program of CNI plugin {plugin} is missing", weight, _CONFIGURATION)
-    networks = known_or(snapshot.networks, ())
+
+    networks = known_or(situation.snapshot.networks, ())
     named = {name for network in networks for name in (*network.plugins, network.ipam)}
     if is_named and missing is not None and situation.plugin in named.difference(missing):
         text = f"the program of {situation.plugin} is there now"
@@ -232,38 +238,42 @@ def _plugins(situation: Situation) -> Iterator[Evidence]:
 
 def _network(situation: Situation) -> Iterator[Evidence]:
     """Say what the runtime and the Node say of the network, and which files explain it."""
-    snapshot = situation.assessment.snapshot
-    status = known_or(snapshot.runtime_status, None)
+    status = known_or(situation.snapshot.runtime_status, None)
+    ready = situation.snapshot.network_ready
     concerns_all = situation.cause is WaitCause.NETWORK_NOT_READY
-    is_down = status is not None and status.network_ready is False
-    if status is not None and is_down:
+    if status and ready is False:
         words = ": ".join(filter(None, (status.reason, status.message)))
         text = f"the runtime says that its network is not ready ({words})"
-        reason = why_no_network(snapshot)
+        reason = why_no_network(situation.snapshot)
         detector = _CONFIGURATION if reason and reason.step else ""
         yield Evidence(text, Weight.PROOF if concerns_all else Weight.FITS, detector)
         if status.load_error:
             yield Evidence(f"it has loaded no network: {status.load_error}", Weight.PROOF)
-    elif status is not None and status.network_ready and concerns_all:
+    elif ready and concerns_all:
         yield Evidence("the runtime says that its network is ready now", Weight.CONTRADICTION)
-    if concerns_all or is_down:
-        yield from _files(situation, known_or(snapshot.cni_files, None), is_down=is_down)
-    node = known_or(snapshot.node, None)
+
+    if concerns_all or ready is False:
+        yield from _files(situation, is_down=ready is False)
+
+    node = known_or(situation.snapshot.node, None)
     if node is not None and node.not_ready:
         yield Evidence(f"the Node is not Ready: {node.not_ready}")
 
 
-def _files(situation: Situation, files: CniFiles | None, *, is_down: bool) -> Iterator[Evidence]:
+def _files(situation: Situation, *, is_down: bool) -> Iterator[Evidence]:
+    """Say what keeps the runtime from loading a CNI configuration."""
+    files = known_or(situation.snapshot.cni_files, None)
     if files is None:
         return
+
     weight = Weight.PROOF if is_down else Weight.FITS
     if not files.exists:
         yield Evidence(f"the directory {files.directory} does not exist", weight)
     elif not files.files:
         text = f"no CNI configuration is in {files.directory}: the network's pod has not written it"
         yield Evidence(text, weight)
-    snapshot = situation.assessment.snapshot
-    for file in blocking_files(snapshot):
+
+    for file in blocking_files(situation.snapshot):
         rest = _rest(file, files) if situation.assessment.runtime.names == (CONTAINERD,) else ""
         yield Evidence(f"{files.directory}/{file.name} {file.problem}{rest}", weight)
 
@@ -276,15 +286,18 @@ def _rest(file: CniFile, files: CniFiles) -> str:
 
 
 def _processes(situation: Situation) -> Iterator[Evidence]:
-    snapshot = situation.assessment.snapshot
+    """Say that a plugin hangs, or that no kubelet runs."""
+    snapshot = situation.snapshot
     processes = known_or(snapshot.processes, None)
     if processes is None:
         return
+
     plugin = None if situation.on_host else hanging_plugin(snapshot)
     if plugin is not None:
         age = format_age(snapshot.taken_at - plugin.started)
         text = f"CNI plugin {plugin.command} (process {plugin.pid}) has been running for {age}"
         yield Evidence(text, detector=HANGING)
+
     if situation.cause is WaitCause.UNEXPLAINED and processes.kubelet is None:
         text = "no kubelet was found: it does not run, or is part of another process (k3s, RKE2)"
         yield Evidence(text, detector=STOPPED)
@@ -296,18 +309,18 @@ def _earlier_sandboxes(situation: Situation) -> Iterator[Evidence]:
     Only its log says that this fails. Once it is torn down, it has no address.
     """
     is_explained = situation.cause is not WaitCause.UNEXPLAINED
-    if is_explained or lacks_kubelet(situation.assessment.snapshot):
+    if is_explained or lacks_kubelet(situation.snapshot):
         return
+
     containers = situation.assessment.index.containers
+    own = {id_ for id_, container in containers.items() if container.pod_uid in situation.pods}
     earlier = {
         entry.container
         for entry in situation.assessment.reservations
-        if entry.state is State.NOT_READY
-        and entry.container_id in containers
-        and containers[entry.container_id].pod_uid in situation.pods
+        if entry.state is State.NOT_READY and entry.container_id in own
     }
     if earlier:
-        those = count_of(len(earlier), "earlier sandbox still has", "earlier sandboxes still have")
+        count = count_of(len(earlier), "earlier sandbox still has", "earlier sandboxes still have")
         which = join_few(sorted(earlier))
         log = Remedy(
             "See why that is not torn down, in the logs of the kubelet and the runtime (k3s and "
@@ -315,7 +328,7 @@ def _earlier_sandboxes(situation: Situation) -> Iterator[Evidence]:
             "journalctl -u kubelet -u containerd -u crio -u 'k3s*' -u 'rke2*' | "
             f"grep {min(earlier)[:12]}",
         )
-        text = f"{those} an address, and must be torn down before a new one: {which}"
+        text = f"{count} an address, and must be torn down before a new one: {which}"
         yield Evidence(text, remedy=log)
 
 

@@ -38,7 +38,7 @@ from agent.checks.waiting.evidence import (
     gather,
     remedies,
 )
-from agent.checks.waiting_pods import EVENT_AGE, WAITS_AFTER, Wait
+from agent.checks.waiting_pods import WAITS_AFTER, Wait, is_recent
 from agent.model.assessment import Assessment
 from agent.model.catalog import Addresses
 from agent.model.finding import WAITING_PODS, Finding, Severity, WaitCause
@@ -83,24 +83,29 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     starting = is_young(snapshot)
     for number, group in enumerate(found):
         yield _finding(assessment, group, number, starting=starting)
+
     # The others have it among their evidence.
     if all(group.on_host or group.cause is WaitCause.VOLUME_PENDING for group in found):
         yield from _not_ready(assessment, starting=starting)
+
     # After the findings: what is unavailable must not hide them. Without Events, they say so.
     snapshot.pods.known()
     require_available(snapshot.containers, snapshot.runtime_status, snapshot.node)
 
 
 def _finding(assessment: Assessment, group: Group, number: int, *, starting: bool) -> Finding:
+    """`number`: its place among the groups, by which it is known from snapshot to snapshot."""
     uids = frozenset(wait.pod.uid for wait in group.waits)
     situation = Situation(group.cause, group.failure, assessment, uids, on_host=group.on_host)
     evidence = gather(situation)
     severity = Severity.INFO if starting else _severity(assessment, group, evidence)
+
     names = tuple(dict.fromkeys(wait.pod.name for wait in group.waits))
     oldest = group.waits[0]
     subject = _subject(group.waits)
     reason = _reason(group, assessment.snapshot)
     headline = f"{subject}: {reason}"
+
     clauses = [*_meaning(group, assessment.snapshot), *_clauses(evidence)]
     if starting:
         clauses.append("the node has just started")
@@ -108,6 +113,7 @@ def _finding(assessment: Assessment, group: Group, number: int, *, starting: boo
         clauses.append(f"pods: {join_few(names)}")
     if group.unlisted and not _no_events_listed(group):
         clauses.append(f"the Events of {count_of(group.unlisted, 'other')} were not listed")
+
     return Finding(
         NAME,
         "pods without a sandbox",
@@ -149,6 +155,7 @@ def _reason(group: Group, snapshot: Snapshot) -> str:
         if not unread and _no_events_listed(group):
             unread = f"{'its' if len(group.waits) == 1 else 'their'} Events were not listed"
         return f"why is not known: {unread}" if unread else "no Event says why"
+
     words = f"{_speaker(group, failure)}: {failure.message}{_times(failure, snapshot)}"
     is_past = _is_past(failure, snapshot)
     return f"no kubelet runs on this node; its last Event: {words}" if is_past else words
@@ -160,11 +167,11 @@ def _no_events_listed(group: Group) -> bool:
 
 def _is_past(failure: SandboxFailure, snapshot: Snapshot) -> bool:
     """Return whether an Event is of a kubelet that no longer runs."""
-    is_old = failure.at is None or snapshot.api_time - failure.at > EVENT_AGE
-    return is_old and lacks_kubelet(snapshot)
+    return not is_recent(failure, snapshot) and lacks_kubelet(snapshot)
 
 
 def _speaker(group: Group, failure: SandboxFailure) -> str:
+    """Return who says the message that follows."""
     if group.cause is WaitCause.VOLUME_PENDING:
         return f"for a volume, not for an address; the kubelet says ({failure.reason})"
     network = f" in network {failure.network}" if failure.network else ""
@@ -177,6 +184,7 @@ def _speaker(group: Group, failure: SandboxFailure) -> str:
 
 
 def _times(failure: SandboxFailure, snapshot: Snapshot) -> str:
+    """Return how often an Event was sent, and when last; empty: not known."""
     if failure.at is None:
         return ""
     ago = format_age(max(snapshot.api_time - failure.at, timedelta(0)))
@@ -196,9 +204,11 @@ def _told_by(
     """
     if failure is not None and _is_past(failure, snapshot):
         return STOPPED
-    named = [one for one in evidence if one.detector]
-    proven = [one.detector for one in named if one.weight is Weight.PROOF]
-    fitting = {one.detector for one in named if one.weight is Weight.FITS}
+
+    faults = [one for one in evidence if one.detector]
+    proven = [one.detector for one in faults if one.weight is Weight.PROOF]
+    fitting = {one.detector for one in faults if one.weight is Weight.FITS}
+
     if proven:
         return proven[0]
     if failure is not None:
@@ -212,8 +222,10 @@ def _meaning(group: Group, snapshot: Snapshot) -> Iterator[str]:
     if may_be_late and group.cause is WaitCause.UNEXPLAINED:
         they = "they need" if len(group.waits) > 1 else "it needs"
         yield f"{they} volumes, and kubelets from 1.28 send no Event about those that are late"
+
     if failure is None or group.cause is WaitCause.VOLUME_PENDING:
         return
+
     entry = entry_of(failure)
     if entry is None:
         yield "nodeleak does not know this message, nor whether it is about addresses"
@@ -229,13 +241,16 @@ def _clauses(evidence: Sequence[Evidence]) -> Iterator[str]:
 def _severity(assessment: Assessment, group: Group, evidence: Sequence[Evidence]) -> Severity:
     if group.cause is WaitCause.VOLUME_PENDING:
         return Severity.INFO
+
     proven = any(one.weight is Weight.PROOF for one in evidence)
     if group.failure and group.failure.exhausted and proven:
         return Severity.INFO  # exhausted_range reports it
+
     is_long = group.waits[0].age >= LONG
     several = len(group.waits) > 1
     if group.failure is None and not is_long and _last_start(assessment) < WAITS_AFTER:
         return Severity.INFO  # many at once, and they start one after the other
+
     concerns_all = several or group.cause is WaitCause.NETWORK_NOT_READY
     if group.needs_volumes and group.cause is WaitCause.UNEXPLAINED:
         concerns_all = False
@@ -248,18 +263,15 @@ def _last_start(assessment: Assessment) -> timedelta:
     """Return how long ago a pod with a network of its own has started, as far as is known."""
     snapshot = assessment.snapshot
     on_host = {pod.uid for pod in known_or(snapshot.pods, ()) if pod.host_network}
-    containers = assessment.index.containers
     created = [
-        containers[container_id].created
-        for container_id in assessment.index.running_sandboxes
-        if containers[container_id].pod_uid not in on_host
+        sandbox.created
+        for sandbox in assessment.index.running_sandboxes.values()
+        if sandbox.pod_uid not in on_host
     ]
     return timedelta(seconds=snapshot.taken_at.timestamp() - max(created, default=0))
 
 
 def _steps(group: Group, evidence: Sequence[Evidence]) -> Iterator[Remedy]:
-    pod = group.waits[0].pod
-    namespace, _, name = pod.name.partition("/")
     failure = group.failure
     yield from (one.remedy for one in evidence if one.remedy)
     if failure and failure.exhausted:
@@ -268,6 +280,8 @@ def _steps(group: Group, evidence: Sequence[Evidence]) -> Iterator[Remedy]:
         yield from remedies(failure)
     elif failure and group.cause is not WaitCause.VOLUME_PENDING:
         yield _log_of(failure)
+
+    namespace, _, name = group.waits[0].pod.name.partition("/")
     text = "See all that the kubelet says of the pod that has waited longest:"
     yield Remedy(text, f"kubectl describe pod -n {quote(namespace)} {quote(name)}")
 
@@ -297,10 +311,10 @@ def _about_range(evidence: Sequence[Evidence]) -> Iterator[Remedy]:
 def _not_ready(assessment: Assessment, *, starting: bool) -> Iterator[Finding]:
     """Yield that no pod could start: the runtime's network or the Node is not ready."""
     snapshot = assessment.snapshot
-    status = known_or(snapshot.runtime_status, None)
     node = known_or(snapshot.node, None)
     severity = Severity.INFO if starting else Severity.WARNING
-    if status is not None and status.network_ready is False:
+
+    if snapshot.network_ready is False:
         cause = WaitCause.NETWORK_NOT_READY
         headline = "the runtime's network is not ready, so new pods with a network cannot start"
         evidence = gather(Situation(cause, None, assessment))
@@ -313,6 +327,7 @@ def _not_ready(assessment: Assessment, *, starting: bool) -> Iterator[Finding]:
         told_by = ""
     else:
         return
+
     yield Finding(
         NAME,
         "network of the node",
