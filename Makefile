@@ -73,8 +73,8 @@ newer-python: ## the tests of tests/model and tests/checks with Python 3.13, of 
 pythons: ## the unit tests with Python 3.12 to 3.14, of PATH or of Debian (root): T=checks, or all of them
 	@nice hack/other-python all $(if $(T),tests/$(T))
 
-# Not in `make test` either: an emulated test takes ten times as long.
-arm64: ## the unit tests of tests/model and tests/checks as arm64, emulated (root): T=checks/addresses
+# Not in `make test` either: an emulated test takes ten times as long, and one that starts a program fails.
+arm64: ## the unit tests of tests/model and tests/checks as arm64, emulated (root), in 3 minutes: T=checks/addresses
 	@nice hack/arm64 $(if $(T),tests/$(T))
 
 stress: $(READY) ## nodeleak cleans while real docker and host-local churn: FOR=60 seconds (python -m tests.stress --help)
