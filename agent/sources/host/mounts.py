@@ -19,7 +19,7 @@ from agent.sources.host.mount_table import read_mount_table
 from agent.sources.source import Source
 from agent.sources.source_error import MALFORMED, SourceError, read_error
 
-# Mount points below the kubelet's directory: of volumes of CSI, of FlexVolume, and of in-tree plugins.
+# Mount points of volumes below the kubelet's directory: of CSI, FlexVolume, and in-tree plugins.
 _CSI_OF_POD: Final = re.compile(r"(pods/(?P<pod_uid>[^/]+)/volumes/kubernetes\.io~csi/[^/]+)/mount")
 _CSI_BLOCK: Final = re.compile(
     r"(plugins/kubernetes\.io/csi/volumeDevices)/(?:staging|publish)/(?P<name>[^/]+)(?:/.*)?"
@@ -113,7 +113,7 @@ def _mount(path: str, kubelet_dir: Path) -> Mount | None:
 
 
 def _csi_mount(directory: Path, pod_uid: str) -> Mount | None:
-    """Return the volume that the kubelet's file in a directory describes; None: it is unmounted now."""
+    """Return the volume that the file in a directory describes; None: it was unmounted meanwhile."""
     file = directory / "vol_data.json"
     try:
         content, _ = read_file(file)
