@@ -21,7 +21,7 @@ class Evidence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Evidence of a kind on a watched resource, repeated with less than `EVIDENCE_LASTS` in between."""
+    """Evidence of a kind on a watched resource. It was repeated within `EVIDENCE_LASTS` each time."""
 
     resource: str
     evidence: Evidence

@@ -137,8 +137,8 @@ def _find_restore(snapshot: Snapshot, watches: Iterable[Watch]) -> Iterator[Find
         NAME,
         "etcd restored",
         f"etcd was restored from a backup: its versions went back ({steps_back}), "
-        f"noticed at {format_time(noticed_at)}; whatever watches from an earlier version may hear nothing for "
-        "hours; restart the kubelet and kube-proxy here, unless that was done since",
+        f"noticed at {format_time(noticed_at)}; whatever watches from an earlier version may hear "
+        "nothing for hours; restart the kubelet and kube-proxy here, unless that was done since",
         since=min(watch.first for watch in resets),
         headline="etcd was restored from a backup: restart the kubelet and kube-proxy here",
         kinds=(_KIND_RESTORED, distribution(snapshot)),

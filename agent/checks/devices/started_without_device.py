@@ -56,7 +56,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
                 if (pod.uid, resource) not in allocated:
                     yield from _find_early_start(pod, pod.started, resource, view)
 
-    # The Node can show that DRA serves what such pods request. Without it, no finding means nothing.
+    # The Node may show that DRA serves what they request. Without it, no finding means nothing.
     if any(pod.live and pod.has_resource_claims for pod in pods):
         require_available(assessment.snapshot.node)
 
@@ -73,9 +73,9 @@ def _find_early_start(
     if run is None or not view.in_this_boot(run.start.at):
         return
 
-    # Until `unknown_until`, the kubelet certainly knew no device of the resource. If the time of the
-    # registration is not exact, that is when the plugin bound its socket; without a registration,
-    # the end of the run.
+    # Until `unknown_until`, the kubelet certainly knew no device of the resource. Without a
+    # registration, that is the end of the run; if its time is not exact, when the plugin bound its
+    # socket.
     registration = run.first_registration(resource)
     unknown_until: datetime | None = run.end or view.snapshot.taken_at + CONTAINER_START
     when_registered = "was not registered then"
