@@ -114,6 +114,7 @@ def duration_between(minimum: str, maximum: str) -> Callable[[str], timedelta]:
     return parse
 
 
+# The parsers of `Config`, named after what they read.
 short_duration = duration_between("1ms", "1h")
 age = duration_between("0s", "36500d")  # the longest duration that a snapshot can have
 

@@ -51,7 +51,7 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         # The kubelet may have taken back the devices of a pod that is being deleted.
         if pod.live and not pod.deleting and pod.started is not None:
             # A capacity that was set by hand is of no plugin, and needs no device.
-            wanted = view.of_plugins.intersection(pod.wants) - dra_resources_of(pod, view)
+            wanted = view.plugin_resources.intersection(pod.wants) - dra_resources_of(pod, view)
             for resource in sorted(wanted):
                 if (pod.uid, resource) not in allocated:
                     yield from _find_early_start(pod, pod.started, resource, view)
@@ -83,7 +83,7 @@ def _find_early_start(
         when_registered = f"was registered at {format_time(registration.at)}"
         if delay := registration_delay(resource, run, view):
             when_registered = f"was registered {delay.total_seconds():.1f} s later"
-        bound_at = view.socket_bound(run, resource, run.start.at, view.snapshot.taken_at)
+        bound_at = view.socket_bound_at(run, resource, run.start.at, view.snapshot.taken_at)
         unknown_until = registration.at if registration.exact else bound_at
 
     if unknown_until is None or started + CONTAINER_START >= unknown_until:
