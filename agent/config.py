@@ -63,6 +63,7 @@ DETECTION = "detection"
 CLEANUP = "cleanup"
 DAEMON = "daemon"
 
+# The commands that have a setting.
 _RUN = frozenset({"run"})
 _CLEANING = frozenset({"run", "clean"})
 _WRITING = frozenset({"run", "clean", "restore", "resume"})
@@ -74,7 +75,7 @@ _EVERYWHERE = frozenset({"run", "scan", "timeline", "record", "clean", "restore"
 def _setting(
     default: str, parse: Callable[[str], Any], group: str, metavar: str, **more: Any
 ) -> Any:
-    """Return a field of `Config`; `more`: further fields of its `Setting`."""
+    """Return a field of `Config`; `more`: the other fields of its `Setting`."""
     more["help"] = " ".join(more["help"].split())
     return field(metadata={"setting": Setting(parse, default, group, metavar, **more)})
 
@@ -85,16 +86,16 @@ def _choice(words: str, default: str, group: str, **more: Any) -> Any:
 
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_PART: Final = r"(\d+(?:\.\d+)?)(ms|s|m|h|d)"
+_DURATION_PART: Final = r"(\d+(?:\.\d+)?)(ms|s|m|h|d)"
 
 
 def duration(text: str) -> timedelta:
     """Read `90s`, `5m` or `1h30m`. A number without a unit is an error."""
     # Without this check, the time to search a long number for a unit would be quadratic.
-    if not re.fullmatch(f"(?:{_PART})+", text):
+    if not re.fullmatch(f"(?:{_DURATION_PART})+", text):
         raise ValueError("expected a duration such as 90s or 5m")
 
-    parts = re.findall(_PART, text)
+    parts = re.findall(_DURATION_PART, text)
     try:
         return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
     except OverflowError as error:
@@ -113,6 +114,7 @@ def duration_between(minimum: str, maximum: str) -> Callable[[str], timedelta]:
     return parse
 
 
+# The parsers of `Config`, named after what they read.
 short_duration = duration_between("1ms", "1h")
 age = duration_between("0s", "36500d")  # the longest duration that a snapshot can have
 
@@ -476,7 +478,7 @@ def _parse(setting: Setting, text: _Text) -> Any:
 
 
 def _contradictions(command: str, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what does not fit together; `values`: those that are valid by themselves."""
+    """Yield a mistake for values that contradict each other; `values`: those that were parsed."""
     settings = settings_of(command)
     if "node" in settings and values.get("api") == "on" and values.get("node") == "":
         yield (

@@ -1,5 +1,8 @@
 """Pods that wait for their sandbox, and with it for their addresses. Pure.
 
+A waiting pod has no address according to the API server. An unstarted pod waits, and the runtime
+has no sandbox with a network for it. An overdue pod should have been gone.
+
 `Pod.scheduled` is by the API server's clock, so it is compared with `Snapshot.api_time`: the node's
 clock may be set differently.
 """
@@ -17,19 +20,69 @@ from agent.model.runtime import DOCKER
 from agent.model.snapshot import Pod, SandboxFailure, Snapshot, known_or
 
 WAITS_AFTER: Final = timedelta(minutes=1)
-"""A pod gets its sandbox and its address within seconds, unless something is wrong."""
+"""A pod gets its sandbox and its address, or ends, within seconds, unless something is wrong."""
 _EVENT_AGE: Final = timedelta(minutes=6)
 """The kubelet retries in seconds. After 25 Events of an object it sends one every 5 minutes."""
 _DOCKER_SETUP: Final = timedelta(seconds=30)
 """docker runs a sandbox before it has a network of its own. A setup that works takes seconds."""
 MAX_LISTED: Final = 4
-"""Pods whose Events are listed, once a minute: those of one node fail for the same reason."""
+"""Pods whose Events are listed, once a minute. Most pods of a node fail for the same reason."""
 
 
 class Wait(NamedTuple):
     pod: Pod
-    age: timedelta
+    time: timedelta
     """How long at least it has had no network."""
+
+
+def waiting_pods(snapshot: Snapshot) -> list[Pod]:
+    """Return the pods that were scheduled a minute ago or more and have no address, longest first.
+
+    Nothing where the pods are not known: who concludes that none waits asks for them first.
+    """
+    return _by_time(
+        (pod.scheduled, pod)
+        for pod in _without_address(snapshot)
+        if pod.scheduled and not pod.deleting and _is_late(pod, snapshot)
+    )
+
+
+def waiting_host_pods(snapshot: Snapshot) -> list[Pod]:
+    """Return the pods in the node's network that were scheduled a minute ago or more, and wait.
+
+    The kubelet reports the node's address for them at once. They need no plugin, and no address.
+    """
+    return [
+        pod
+        for pod in known_or(snapshot.pods, ())
+        if pod.host_network and pod.phase == "Pending" and pod.scheduled and not pod.deleting
+        if _is_late(pod, snapshot)
+    ]
+
+
+def _by_time(dated: Iterable[tuple[datetime, Pod]]) -> list[Pod]:
+    """Return pods in the order of their times."""
+    return [pod for _, pod in sorted(dated, key=lambda entry: (entry[0], entry[1].uid))]
+
+
+def may_wait(snapshot: Snapshot) -> bool:
+    """Return whether a pod waits, or may wait.
+
+    It may if it is unknown when it was scheduled. So may a pod that is being deleted: an ADD that
+    began before may still run, and what it fails in leaves its reservations.
+    """
+    return any(_is_late(pod, snapshot) for pod in _without_address(snapshot))
+
+
+def _without_address(snapshot: Snapshot) -> list[Pod]:
+    """Return the live pods on the pod network that the API server has no address of."""
+    pods = known_or(snapshot.pods, ())
+    return [pod for pod in pods if pod.networked and not pod.ips]
+
+
+def _is_late(pod: Pod, snapshot: Snapshot) -> bool:
+    """Return whether a pod was scheduled a minute ago or more, or may have been."""
+    return pod.scheduled is None or snapshot.api_time - pod.scheduled >= WAITS_AFTER
 
 
 def unstarted_pods(snapshot: Snapshot) -> list[Wait]:
@@ -42,42 +95,16 @@ def unstarted_pods(snapshot: Snapshot) -> list[Wait]:
     index = SnapshotIndex(snapshot)
     waits = []
     for pod in (*waiting_pods(snapshot), *waiting_host_pods(snapshot)):
-        age = _waiting_time(pod, snapshot)
-        if age >= WAITS_AFTER and not (_has_network(pod, index) or _is_ending(pod, index, age)):
-            waits.append(Wait(pod, age))
-    return sorted(waits, key=lambda wait: (-wait.age, wait.pod.name, wait.pod.uid))
-
-
-def overdue_pods(snapshot: Snapshot) -> list[Pod]:
-    """Return the pods that should have been gone for a minute or more, longest first."""
-    return _by_time(
-        (pod.deletion, pod)
-        for pod in known_or(snapshot.pods, ())
-        if pod.deletion and snapshot.api_time - pod.deletion >= WAITS_AFTER
-    )
-
-
-def pods_to_list(snapshot: Snapshot) -> list[Pod]:
-    """Return whose Events are listed: of each controller first one that has waited longest."""
-    waiting = _varied(wait.pod for wait in unstarted_pods(snapshot))
-    overdue = _varied(overdue_pods(snapshot))
-    ending = overdue[: max(1, MAX_LISTED - len(waiting))]
-    return [*waiting[: MAX_LISTED - len(ending)], *ending]
-
-
-def _varied(pods: Iterable[Pod]) -> list[Pod]:
-    """Return the pods, those first that are the first of their controller."""
-    earlier: Counter[str] = Counter()
-    turns = []
-    for pod in pods:
-        owner = pod.controller or pod.uid
-        turns.append((earlier[owner], pod))
-        earlier[owner] += 1
-    return [pod for _, pod in sorted(turns, key=itemgetter(0))]
+        time = _waiting_time(pod, snapshot)
+        if time >= WAITS_AFTER and not (
+            _has_network(pod, index) or _has_just_ended(pod, index, time)
+        ):
+            waits.append(Wait(pod, time))
+    return sorted(waits, key=lambda wait: (-wait.time, wait.pod.name, wait.pod.uid))
 
 
 def _waiting_time(pod: Pod, snapshot: Snapshot) -> timedelta:
-    """Return how long a pod has waited: not longer than the node is up, and it is not Ready."""
+    """Return how long a pod has waited: since it was scheduled or unready, or since the boot."""
     times = [at for at in (pod.scheduled, pod.unready) if at]
     ages = [snapshot.api_time - at for at in times]
     if processes := known_or(snapshot.processes, None):
@@ -97,74 +124,56 @@ def _has_network(pod: Pod, index: SnapshotIndex) -> bool:
     return False
 
 
-def _is_ending(pod: Pod, index: SnapshotIndex, age: timedelta) -> bool:
-    """Return whether all its containers have just ended, as those of a Job do."""
-    return index.ended.get(pod.uid, False) and not pod.waiting and age < LONGEST_ADD
+def _has_just_ended(pod: Pod, index: SnapshotIndex, time: timedelta) -> bool:
+    """Return whether all containers of a pod have just ended, as those of a Job do."""
+    return index.ended.get(pod.uid, False) and not pod.waiting and time < LONGEST_ADD
 
 
-def waiting_pods(snapshot: Snapshot) -> list[Pod]:
-    """Return the pods that were scheduled a minute ago or more and have no address, longest first.
-
-    Nothing where the pods are not known: who concludes that none waits asks for them first.
-    """
+def overdue_pods(snapshot: Snapshot) -> list[Pod]:
+    """Return the pods that should have been gone for a minute or more, longest first."""
     return _by_time(
-        (pod.scheduled, pod)
-        for pod in _without_address(snapshot)
-        if pod.scheduled and not pod.deleting and _is_late(pod, snapshot)
+        (pod.deletion, pod)
+        for pod in known_or(snapshot.pods, ())
+        if pod.deletion and snapshot.api_time - pod.deletion >= WAITS_AFTER
     )
 
 
-def _by_time(dated: Iterable[tuple[datetime, Pod]]) -> list[Pod]:
-    """Return pods in the order of their times."""
-    return [pod for _, pod in sorted(dated, key=lambda entry: (entry[0], entry[1].uid))]
+def pods_to_list(snapshot: Snapshot) -> list[Pod]:
+    """Return the pods whose Events are listed: of each controller first the longest wait.
 
-
-def waiting_host_pods(snapshot: Snapshot) -> list[Pod]:
-    """Return the pods in the node's network that were scheduled a minute ago or more, and wait.
-
-    The kubelet reports the node's address for them at once. They need no plugin, and no address.
+    One place at least is for a pod that should have been gone.
     """
-    return [
-        pod
-        for pod in known_or(snapshot.pods, ())
-        if pod.host_network and pod.phase == "Pending" and pod.scheduled and not pod.deleting
-        if _is_late(pod, snapshot)
-    ]
+    unstarted = _by_turns(wait.pod for wait in unstarted_pods(snapshot))
+    overdue = _by_turns(overdue_pods(snapshot))
+    listed_overdue = overdue[: max(1, MAX_LISTED - len(unstarted))]
+    return [*unstarted[: MAX_LISTED - len(listed_overdue)], *listed_overdue]
 
 
-def may_wait(snapshot: Snapshot) -> bool:
-    """Return whether a pod waits, or may wait.
-
-    It may if it is unknown when it was scheduled. So may a pod that is being deleted: an ADD that
-    began before may still run, and what it fails in leaves its reservations.
-    """
-    return any(_is_late(pod, snapshot) for pod in _without_address(snapshot))
-
-
-def _is_late(pod: Pod, snapshot: Snapshot) -> bool:
-    return pod.scheduled is None or snapshot.api_time - pod.scheduled >= WAITS_AFTER
-
-
-def _without_address(snapshot: Snapshot) -> list[Pod]:
-    """Return the live pods on the pod network that the API server has no address of."""
-    pods = known_or(snapshot.pods, ())
-    return [pod for pod in pods if pod.networked and not pod.ips]
+def _by_turns(pods: Iterable[Pod]) -> list[Pod]:
+    """Return the first pod of each controller, then the second of each, and so on."""
+    turns: Counter[str] = Counter()
+    with_turn = []
+    for pod in pods:
+        owner = pod.controller or pod.uid
+        with_turn.append((turns[owner], pod))
+        turns[owner] += 1
+    return [pod for _, pod in sorted(with_turn, key=itemgetter(0))]
 
 
 def recent_exhaustion(snapshot: Snapshot) -> Iterator[SandboxFailure]:
-    """Yield the recent Events by which host-local has no free address, the last one first."""
+    """Yield the recent Events that say that host-local has no free address, the last one first."""
     for failure in reversed(known_or(snapshot.sandbox_failures, ())):
         if failure.exhausted and is_recent(failure, snapshot):
             yield failure
 
 
 def is_recent(failure: SandboxFailure, snapshot: Snapshot) -> bool:
-    """Return whether what an Event says is still so, as far as its time tells."""
+    """Return whether an Event is so recent that the kubelet would say the same now."""
     return failure.at is not None and snapshot.api_time - failure.at <= _EVENT_AGE
 
 
-def is_about(failure: SandboxFailure, ranges: RangeSets) -> bool:
-    """Return whether the range set without a free address is one of these."""
+def are_exhausted(ranges: RangeSets, failure: SandboxFailure) -> bool:
+    """Return whether an Event says that one of the range sets has no free address."""
     try:
         return covers(ranges, failure.exhausted.partition("-")[0])
     except ValueError:

@@ -67,10 +67,10 @@ class RuntimeHistory:
     running: int = 0
     """Containers that ran, 0 if that is not known. Stopped ones do not count: on a full range each
     attempt to start a pod leaves another."""
-    start: timedelta | None = None  # of the runtime, after boot
+    runtime_start: timedelta | None = None  # the uptime at which the runtime started
     suspect_since: timedelta | None = None
     """The uptime at which it was last seen to have restarted, or to have lost most containers."""
-    why: str = ""
+    suspicion: str = ""  # the last one
 
     def after(self, snapshot: Snapshot) -> "RuntimeHistory":
         """Return the history with one more snapshot. Unavailable data changes nothing."""
@@ -85,18 +85,18 @@ class RuntimeHistory:
                     f"then {running} in the next snapshot"
                 )
 
-        start = self.start
+        runtime_start = self.runtime_start
         processes = known_or(snapshot.processes, None)
         if processes and (started := processes.start_of(name)):
-            start = started - processes.booted
-            if self.start not in {None, start}:
+            runtime_start = started - processes.booted
+            if self.runtime_start not in {None, runtime_start}:
                 suspicion = f"{name} restarted between two snapshots"
 
         return RuntimeHistory(
             running=running,
-            start=start,
+            runtime_start=runtime_start,
             suspect_since=snapshot.uptime if suspicion else self.suspect_since,
-            why=suspicion or self.why,
+            suspicion=suspicion or self.suspicion,
         )
 
 
@@ -133,11 +133,11 @@ class GuardContext:
 
     @cached_property
     def networks(self) -> frozenset[str]:
-        """The networks that may be cleaned."""
+        """The networks that may be cleaned: see `allowed_networks`."""
         return allowed_networks(self.limits, self.snapshot)
 
     @cached_property
-    def unread(self) -> Mapping[str, str]:
+    def unread_directories(self) -> Mapping[str, str]:
         """Container ID -> directory with another address of that sandbox that nodeleak cannot read.
 
         The network of such an address has a dataDir of its own.
@@ -171,7 +171,7 @@ class GuardContext:
         return ranges
 
     @cached_property
-    def running(self) -> tuple[int, int]:
+    def running_and_unlisted(self) -> tuple[int, int]:
         """How many pods run according to the API server, and how many of them no runtime lists."""
         running = {pod.name for pod in self.snapshot.pods.known() if pod.has_sandbox}
         listed = {container.pod for container in self.snapshot.containers.known()}
@@ -189,9 +189,9 @@ class GuardContext:
 
     @cached_property
     def doubted_shares(self) -> Mapping[str, tuple[float, str]]:
-        """How much of a network looks leaked, and why the API server does not confirm it.
+        """The share of leaks in each network where it is above --max-share and not confirmed.
 
-        Of the networks with more than --max-share, if there is a doubt.
+        With the reason why the API server does not confirm it.
         """
         doubted: dict[str, tuple[float, str]] = {}
         for network in {reservation.network for reservation in self.assessment.classified}:
@@ -224,8 +224,8 @@ Decision: TypeAlias = tuple[ReleaseRequest, tuple[Refusal, ...]]
 def decide(context: GuardContext) -> tuple[Decision, ...]:
     """Return every request with the refusals of all guards, the oldest first.
 
-    What passes and is paused keeps the refusal that came after the guards, such as the probe's. If
-    its release failed, it is left out.
+    A paused request that passes the guards is refused once more as it was after the guards, such as
+    by the probe. If its release failed instead, it is left out until the pause ends.
     """
     requests = sorted(release_requests(context.assessment, context.limits.only), key=_age_order)
 
@@ -250,7 +250,7 @@ def _age_order(request: ReleaseRequest) -> tuple[int, tuple[str, str]]:
 def release_requests(
     assessment: Assessment, only: Collection[str] | None = None
 ) -> tuple[ReleaseRequest, ...]:
-    """Return the reservations that no runtime lists, by sandbox.
+    """Return a request for each sandbox that no runtime lists. Each empty file counts as a sandbox.
 
     `only`: the sandboxes with one of these addresses.
     """
@@ -259,8 +259,8 @@ def release_requests(
     sandboxes: defaultdict[tuple[str, ...], list[Reservation]] = defaultdict(list)
     for reservation, entry in assessment.classified.items():
         if entry.state in _WITHOUT_CONTAINER:
-            unnamed = ("", entry.network, entry.name)
-            sandbox = (entry.container_id,) if entry.container_id else unnamed
+            empty_file = ("", entry.network, entry.name)
+            sandbox = (entry.container_id,) if entry.container_id else empty_file
             sandboxes[sandbox].append(reservation)
 
     keeps_results = assessment.runtime.deletes_at_start
@@ -314,17 +314,8 @@ def refusal_of_brake(brake: Reading[Brake]) -> Refusal | None:
             return Refusal(Reason.SOURCE_UNAVAILABLE, f"{brake.source}: {brake.why}")
 
 
-def sources_available(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    """One unavailable source is enough to release nothing."""
-    unavailable = context.snapshot.unavailable_about_addresses()
-    if not unavailable:
-        return None
-    why = "; ".join(f"{source.source}: {source.why}" for source in unavailable)
-    return Refusal(Reason.SOURCE_UNAVAILABLE, why)
-
-
 def chosen_node(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    """Only some nodes may be cleaned by the daemon. A Node that is not known is none of them."""
+    """The daemon may clean only nodes with a label. A Node that is not known does not have it."""
     label = context.limits.node_label
     if not label:
         return None
@@ -335,6 +326,15 @@ def chosen_node(_request: ReleaseRequest, context: GuardContext) -> Refusal | No
     what = "the Node has no label" if node else "there is no Node with a label"
     why = f"{what} {label} (--cleanup-node-label): the daemon only observes here"
     return Refusal(Reason.NODE_NOT_CHOSEN, why)
+
+
+def sources_available(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """One unavailable source is enough to release nothing."""
+    unavailable = context.snapshot.unavailable_about_addresses()
+    if not unavailable:
+        return None
+    why = "; ".join(f"{source.source}: {source.why}" for source in unavailable)
+    return Refusal(Reason.SOURCE_UNAVAILABLE, why)
 
 
 def allowed_network(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
@@ -350,25 +350,6 @@ def allowed_network(request: ReleaseRequest, context: GuardContext) -> Refusal |
         f"--cleanup-network={wider}",
         networks=tuple(denied),
     )
-
-
-def no_plugin_at_work(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    """An ADD may outlive its runtime, and then give the address to a sandbox that nobody lists.
-
-    A plugin that runs for longer than `PLUGIN_TIMEOUT` always blocks: its start time is unreliable
-    if the clock was set.
-    """
-    last_reserved_at = max(reservation.mtime for reservation in request.reservations)
-    for plugin in context.snapshot.processes.known().plugins:
-        age = context.snapshot.taken_at - plugin.started
-        started_before = plugin.started - last_reserved_at <= PROCESS_START
-        if started_before or age >= hanging_plugin.PLUGIN_TIMEOUT:
-            why = (
-                f"the CNI plugin {plugin.command} (process {plugin.pid}) has been running "
-                f"for {age.total_seconds():.0f} s, and may have reserved the address"
-            )
-            return Refusal(Reason.PLUGIN_AT_WORK, why)
-    return None
 
 
 def without_owner(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
@@ -397,8 +378,27 @@ def without_owner(request: ReleaseRequest, context: GuardContext) -> Refusal | N
     return None
 
 
+def no_plugin_at_work(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
+    """An ADD may outlive its runtime, and then give the address to a sandbox that nobody lists.
+
+    A plugin that runs for longer than `PLUGIN_TIMEOUT` always blocks: its start time is unreliable
+    if the clock was set.
+    """
+    last_reserved_at = max(reservation.mtime for reservation in request.reservations)
+    for plugin in context.snapshot.processes.known().plugins:
+        age = context.snapshot.taken_at - plugin.started
+        started_before = plugin.started - last_reserved_at <= PROCESS_START
+        if started_before or age >= hanging_plugin.PLUGIN_TIMEOUT:
+            why = (
+                f"the CNI plugin {plugin.command} (process {plugin.pid}) has been running "
+                f"for {age.total_seconds():.0f} s, and may have reserved the address"
+            )
+            return Refusal(Reason.PLUGIN_AT_WORK, why)
+    return None
+
+
 def confirmed(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    """Older than the grace period by its mtime, and the same leak in two snapshots."""
+    """A leak is older than the grace period by its mtime, and the same in two snapshots."""
     for reservation in request.reservations:
         age = context.snapshot.taken_at - reservation.mtime
         if refusal := _too_young(age, context.limits.grace):
@@ -458,7 +458,7 @@ def inside_range(request: ReleaseRequest, context: GuardContext) -> Refusal | No
 
         address = ip_address(reservation.ip)
         ranges = [*chain.from_iterable(sets)]
-        if not any(address in allocated and address != allocated.gateway for allocated in ranges):
+        if not any(address in range_ and address != range_.gateway for range_ in ranges):
             why = f"{reservation.ip} is not allocated from {', '.join(map(str, ranges))}"
             return Refusal(Reason.OUTSIDE_RANGE, why, _by_name(request))
     return None
@@ -466,7 +466,7 @@ def inside_range(request: ReleaseRequest, context: GuardContext) -> Refusal | No
 
 def whole_sandbox(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
     """No component expects a sandbox with only some of its addresses."""
-    if directory := context.unread.get(request.container_id):
+    if directory := context.unread_directories.get(request.container_id):
         why = f"libcni's cache has another address of it, in {directory}, which is not read"
         return Refusal(Reason.PARTIAL_SANDBOX, why)
 
@@ -478,7 +478,7 @@ def whole_sandbox(request: ReleaseRequest, context: GuardContext) -> Refusal | N
 
 
 def ordered_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    """Such a runtime's list lacks sandboxes that are being made, and have their addresses."""
+    """A runtime that records a sandbox late does not list it while it has its address already."""
     unordered = context.assessment.runtime.without_record_order
     if not unordered:
         return None
@@ -493,17 +493,17 @@ def trusted_runtime(_request: ReleaseRequest, context: GuardContext) -> Refusal 
     snapshot = context.snapshot
     since = history.suspect_since
     if since is not None and snapshot.uptime - since <= context.limits.settle:
-        why = f"{history.why}; its list is trusted again after --settle"
+        why = f"{history.suspicion}; its list is trusted again after --settle"
         wait = context.limits.settle - (snapshot.uptime - since)
         return Refusal(Reason.RUNTIME_DOUBTFUL, why, wait=wait)
 
     if isinstance(snapshot.pods, NotRequested):
         return None
 
-    running, missing = context.running
-    most_missing = running >= MIN_CONTAINERS and missing > running / 2
-    if running and (missing == running or most_missing):
-        pods = f"{missing} of the {running} pods that run according to the API server"
+    running, unlisted = context.running_and_unlisted
+    lacks_most = running >= MIN_CONTAINERS and unlisted > running / 2
+    if running and (unlisted == running or lacks_most):
+        pods = f"{unlisted} of the {running} pods that run according to the API server"
         why = f"{context.assessment.runtime.name} lists no container of {pods}"
         return Refusal(Reason.RUNTIME_DOUBTFUL, why)
     return None
@@ -572,10 +572,10 @@ def plugin_works(request: ReleaseRequest, context: GuardContext) -> Refusal | No
 
 
 def no_host_ports(request: ReleaseRequest, context: GuardContext) -> Refusal | None:
-    """A release leaves the rules that forward them, and they would lead to the next pod.
+    """A release leaves the rules that forward host ports, and they would lead to the next pod.
 
-    Ports that are not known count as forwarded. But kubenet leaves no record: there only ports that
-    were seen refuse, or it would always be refused.
+    Ports that are not known count as forwarded, except with kubenet, which leaves no record of
+    them: every release would be refused.
     """
     if not context.limits.unattended or context.limits.release_host_ports:
         return None
@@ -653,12 +653,12 @@ def _within_budget(decisions: Collection[Decision], context: GuardContext) -> It
 
 
 def _over_budget(ready: int, budgets: Sequence[_Budget]) -> Refusal:
-    """Name the limits that are too low, and the values that would admit all `ready` addresses."""
+    """Name the limits that are too low, and the options that would admit all `ready` addresses."""
     too_low = [budget for budget in budgets if budget.spent + ready > budget.limit]
     allowed: list[str] = []
     for budget in too_low:
         left = count_of(max(budget.limit - budget.spent, 0), "address", "addresses")
         allowed.append(f"{budget.setting} allows {left} now")
-    lift = " ".join(f"{budget.setting}={budget.spent + ready}" for budget in too_low)
+    options = " ".join(f"{budget.setting}={budget.spent + ready}" for budget in too_low)
     why = f"{', '.join(allowed)}; ready to release: {ready}"
-    return Refusal(Reason.OVER_BUDGET, why, lift)
+    return Refusal(Reason.OVER_BUDGET, why, options)

@@ -30,13 +30,17 @@ PAUSE: Final = timedelta(minutes=10)
 RETRY_AFTER: Final = timedelta(minutes=1)
 """After a failed release, perhaps because the runtime had just been restarted."""
 MAX_SNAPSHOT_AGE: Final = timedelta(minutes=1)
-"""By the boot clock. No release begins later after its snapshot: the node goes on."""
+"""No release begins later after its snapshot, by the boot clock: the node changes meanwhile."""
 _PROBE_BATCH: Final = 100
 """Sandboxes per probe; stays far below the limit of the kernel's neighbor table (`gc_thresh3`)."""
-_PERSISTENT: Final = {Reason.ADDRESS_IN_USE, Reason.PROBE_UNANSWERED, Reason.ENTRY_TOO_LARGE}
-"""Refusals after the guards that the next sync would most likely get again."""
-_OF_BRAKE: Final = {Reason.BRAKE_ON, Reason.SOURCE_UNAVAILABLE}
-"""Of a release that passed every guard: nothing else that is asked then refuses with these."""
+_PERSISTENT_REASONS: Final = {
+    Reason.ADDRESS_IN_USE,
+    Reason.PROBE_UNANSWERED,
+    Reason.ENTRY_TOO_LARGE,
+}
+"""For these, the next sync would most likely be refused again, after the guards."""
+_BRAKE_REASONS: Final = {Reason.BRAKE_ON, Reason.SOURCE_UNAVAILABLE}
+"""After the guards, only the brake refuses for these reasons."""
 
 
 class _Pause(NamedTuple):
@@ -106,10 +110,11 @@ class Cleaner:
 
         if self.dry_run:
             outcomes = self._would_release(passed)
-            found = find_blockers(
-                context, self.files, self.store, self.no_network, halted=context.halted
+            blockers = tuple(
+                find_blockers(
+                    context, self.files, self.store, self.no_network, halted=context.halted
+                )
             )
-            blockers = tuple(found)
         else:
             outcomes = self._release_in_batches(passed, context.snapshot)
             failed = any(outcome.verdict is Verdict.FAILED for outcome in outcomes)
@@ -227,7 +232,7 @@ class Cleaner:
             self._reappeared = None
 
     def _would_release(self, requests: Sequence[ReleaseRequest]) -> list[Outcome]:
-        """Return what would come of the requests that passed every guard, if nothing is sent."""
+        """Return the outcomes that a release would have, as far as they show without a datagram."""
         probed: Probed = {}
         with suppress(SourceError):  # --apply reports it
             probed = self.recheck.probe(_reservations(requests), send=False)
@@ -237,7 +242,7 @@ class Cleaner:
             results = [probed[leak.key] for leak in request.reservations if leak.key in probed]
             why = "; ".join(result.why for result in results)
             would_release = Outcome(request, Verdict.WOULD_RELEASE, why=why)
-            outcomes.append(_refusal_of_probe(request, probed) or would_release)
+            outcomes.append(_outcome_if_probe_refuses(request, probed) or would_release)
         return outcomes
 
     def _release_in_batches(
@@ -253,7 +258,7 @@ class Cleaner:
         }
 
         for outcome in outcomes:
-            if any(refusal.reason in _PERSISTENT for refusal in outcome.refusals):
+            if any(refusal.reason in _PERSISTENT_REASONS for refusal in outcome.refusals):
                 pause = _Pause(snapshot.uptime + PAUSE, outcome.refusals)
             elif outcome.verdict is Verdict.FAILED:
                 pause = _Pause(snapshot.uptime + RETRY_AFTER, outcome.refusals)
@@ -294,7 +299,7 @@ class Cleaner:
                     outcome = (
                         self._outcome_if_too_late(request, snapshot)
                         or _outcome_if_active(request, active)
-                        or _refusal_of_probe(request, probed)
+                        or _outcome_if_probe_refuses(request, probed)
                         or _outcome_if_still_locked(request, outcomes)
                         or self._outcome_if_braked(request, outcomes)
                         or self._release(request, probed)
@@ -327,7 +332,7 @@ class Cleaner:
         server that is away would be waited for each time.
         """
         earlier = (each for outcome in outcomes for each in outcome.refusals)
-        refusal = next((each for each in earlier if each.reason in _OF_BRAKE), None)
+        refusal = next((each for each in earlier if each.reason in _BRAKE_REASONS), None)
         refusal = refusal or guards.refusal_of_brake(self.read_brake())
         return Outcome(request, Verdict.REFUSED, (refusal,)) if refusal else None
 
@@ -359,7 +364,7 @@ def _outcome_if_active(request: ReleaseRequest, active: Collection[str]) -> Outc
     return Outcome(request, Verdict.CHANGED, why=why)
 
 
-def _refusal_of_probe(request: ReleaseRequest, probed: Probed) -> Outcome | None:
+def _outcome_if_probe_refuses(request: ReleaseRequest, probed: Probed) -> Outcome | None:
     """Return the refusals of the probe, if there are any.
 
     An address that was not sent to, in a dry run, may have no result.
@@ -387,7 +392,7 @@ def _outcome_if_still_locked(
 
 
 def _outcome_without_journal(request: ReleaseRequest, error: Exception) -> Outcome:
-    """Return the outcome of what was not tried, because nothing could be journaled."""
+    """Return the outcome of a request that was not tried, because nothing could be journaled."""
     if isinstance(error, Busy):
         return Outcome(request, Verdict.BUSY, why=str(error))
 

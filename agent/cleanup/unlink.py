@@ -96,7 +96,7 @@ def release(
             images = [
                 _read_if_unchanged(reservation, networks) for reservation in request.reservations
             ]
-        images += dict.fromkeys(files.cached(request))
+        images += dict.fromkeys(files.cached(request))  # a file may be of two reservations
         # The locks are taken twice: without this trial, one that is held for hours would fill the
         # journal with entries that released nothing.
         start = files.clock()
@@ -276,7 +276,7 @@ class NodeFiles:
         with ExitStack() as stack:
             networks: dict[str, OpenNetwork] = {}
             for directory in directories:
-                handle = stack.enter_context(_opened(self._path(directory), os.O_NOFOLLOW))
+                handle = stack.enter_context(_open_directory(self._path(directory), os.O_NOFOLLOW))
                 networks[directory] = OpenNetwork(directory, handle)
             yield networks
 
@@ -293,7 +293,7 @@ class NodeFiles:
         # A power cut must not bring back what the journal calls released. Not under the locks: a
         # disk can be slow.
         for path in map(self._path, networks):
-            with suppress(OSError), _opened(path) as handle:
+            with suppress(OSError), _open_directory(path) as handle:
                 os.fsync(handle)
 
     def _try_locks(
@@ -302,16 +302,17 @@ class NodeFiles:
         """Return the networks with all their locks, and what ends that. Raises LockHeld."""
         with ExitStack() as stack:
             networks = {
-                directory: stack.enter_context(self._locked(directory)) for directory in directories
+                directory: stack.enter_context(self._lock_network(directory))
+                for directory in directories
             }
             return networks, stack.pop_all()
 
     @contextmanager
-    def _locked(self, directory: str) -> Iterator[LockedNetwork]:
+    def _lock_network(self, directory: str) -> Iterator[LockedNetwork]:
         """Hold both locks of a network's directory; raises LockHeld if one is not available now."""
         self.check_writable(directory)
         path = self._path(directory)
-        with _opened(path, os.O_NOFOLLOW) as handle:
+        with _open_directory(path, os.O_NOFOLLOW) as handle:
             _flock(handle)
             lock = os.open("lock", _READ | os.O_CREAT, _LOCK_MODE, dir_fd=handle)
             try:
@@ -321,7 +322,7 @@ class NodeFiles:
                 _flock(lock)
                 # If a locked file was replaced, the next host-local locks the new one, and does not
                 # wait for this process.
-                if not (_is_still("lock", lock, handle) and _is_still(path, handle)):
+                if not (_leads_to("lock", lock, handle) and _leads_to(path, handle)):
                     raise LockHeld
                 yield LockedNetwork(directory, handle)
             finally:
@@ -330,7 +331,7 @@ class NodeFiles:
     def check_writable(self, directory: str) -> None:
         """Raise OSError if files cannot be removed from a directory. Changes nothing."""
         path = self._path(directory)
-        with _opened(path, os.O_NOFOLLOW) as handle:
+        with _open_directory(path, os.O_NOFOLLOW) as handle:
             if os.fstatvfs(handle).f_flag & os.ST_RDONLY:
                 in_data_dir = not (self.networks_dir / directory).is_relative_to(self.networks_dir)
                 raise ReadOnlyMount(path, _MOUNT_DATA_DIR if in_data_dir else _CREATE_JOB)
@@ -371,19 +372,19 @@ class NodeFiles:
     def cached(self, request: ReleaseRequest) -> Iterator[FileImage]:
         """Yield libcni's results for the sandbox that may be removed with it. Raises OSError."""
         for cache in self.cache_dirs if request.container_id else ():
-            with suppress(FileNotFoundError), _opened(cache) as directory:
+            with suppress(FileNotFoundError), _open_directory(cache) as directory:
                 for reservation in request.reservations:
                     yield from _results(reservation, cache, directory, request)
 
     def unlink_cached(self, entry: Entry) -> str:
         """Remove the unchanged results of a release. Return what is left: that is no failure."""
-        return "; ".join(self._each_cached(entry, _unlink_unchanged, "left in libcni's cache"))
+        return "; ".join(self._change_cached(entry, _unlink_unchanged, "left in libcni's cache"))
 
     def link_cached(self, entry: Entry) -> str:
         """Put the results of a release back. Return what could not be put back."""
-        return "; ".join(self._each_cached(entry, _link, "not restored to libcni's cache"))
+        return "; ".join(self._change_cached(entry, _link, "not restored to libcni's cache"))
 
-    def _each_cached(
+    def _change_cached(
         self, entry: Entry, change: Callable[[FileImage, int], None], failed: str
     ) -> Iterator[str]:
         """Change each result of a release. Yield why one was not: `failed`, and the error."""
@@ -394,7 +395,7 @@ class NodeFiles:
                 if Path(image.place) not in self.cache_dirs:  # as in `require_known`
                     why = "not a configured directory of libcni's cache"
                     raise PermissionError(errno.EPERM, why, image.place)
-                with _opened(Path(image.place)) as directory:
+                with _open_directory(Path(image.place)) as directory:
                     change(image, directory)
             except OSError as error:
                 yield f"{failed}: {describe_error(error)}"
@@ -414,7 +415,7 @@ def _results(
 
 
 @contextmanager
-def _opened(path: Path, flags: int = 0) -> Iterator[int]:
+def _open_directory(path: Path, flags: int = 0) -> Iterator[int]:
     """Open a directory, to work relative to it. Raises OSError."""
     handle = os.open(path, _DIRECTORY | flags)
     try:
@@ -431,8 +432,8 @@ def _flock(handle: int) -> None:
         raise LockHeld from error
 
 
-def _is_still(path: Path | str, handle: int, directory: int | None = None) -> bool:
-    """Return whether a path still leads to what is open."""
+def _leads_to(path: Path | str, handle: int, directory: int | None = None) -> bool:
+    """Return whether a path leads to what is open, and has not been replaced."""
     try:
         current = os.stat(path, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:

@@ -150,20 +150,20 @@ class Sync:
         return groups
 
 
-_From = TypeVar("_From")
+_T = TypeVar("_T")
 
 
-def _none(_: object) -> Samples:
+def _no_values(_: object) -> Samples:
     """Of what is counted when it happens, nothing is computed later."""
     return {}
 
 
-class Metric(NamedTuple, Generic[_From]):
+class Metric(NamedTuple, Generic[_T]):
     """`nodeleak_NAME`, computed from an `Agent` or a `Sync`."""
 
     name: str
     help: str
-    values: Callable[[_From], Samples] = _none
+    values: Callable[[_T], Samples] = _no_values
     """Of a gauge, the values; of those that are `COUNTED`, what a sync adds: 0 begins a series."""
     labels: tuple[str, ...] = ()
     begins: tuple[str, ...] = ()
@@ -195,8 +195,8 @@ class Distribution(NamedTuple):
         return "histogram" if self.buckets else "summary"
 
 
-def _is_true(answers: Iterable[bool | None]) -> bool | None:
-    """Return False where any is False, else None where any is unknown."""
+def _all_true(answers: Iterable[bool | None]) -> bool | None:
+    """Return whether all are true: False if any is False, else None if any is unknown."""
     values = set(answers)
     if False in values:
         return False
@@ -212,7 +212,7 @@ def _restarts(agent: Agent) -> Samples:
     }
 
 
-def _confirmed(sync: Sync) -> Samples:
+def _confirmed_leaks(sync: Sync) -> Samples:
     counts = Counts(dict.fromkeys(product(sync.suspected_networks, LeakCause), 0))
     counts.update(sync.report.newly_confirmed)
     return counts
@@ -253,7 +253,7 @@ def _reservations(sync: Sync) -> Samples:
 
 
 def _findings(sync: Sync) -> Samples:
-    """Zeros too of what alerts compare; of a detector with a gap, only what it found."""
+    """With zeros, where alerts compare them; of a detector with a gap, only what it found."""
     counts = Counts[tuple[str, Severity, str]]()
     for tracked in sync.report.findings:
         finding = tracked.finding
@@ -271,7 +271,7 @@ def _findings(sync: Sync) -> Samples:
     return samples
 
 
-def _oldest(sync: Sync) -> Samples:
+def _oldest_findings(sync: Sync) -> Samples:
     """Unix times by detector."""
     oldest: dict[str, float] = {}
     for tracked in sync.report.findings:
@@ -284,19 +284,19 @@ def _oldest(sync: Sync) -> Samples:
 
 def _registered(sync: Sync) -> Samples:
     return {
-        label: _is_true(state.registered for state in states)
+        label: _all_true(state.registered for state in states)
         for label, states in sync.resources_by_label.items()
     }
 
 
-def _sockets(sync: Sync) -> Samples:
+def _sockets_present(sync: Sync) -> Samples:
     return {
-        label: _is_true(state.socket_present for state in states)
+        label: _all_true(state.socket_present for state in states)
         for label, states in sync.resources_by_label.items()
     }
 
 
-def _delays(sync: Sync) -> Samples:
+def _registration_delays(sync: Sync) -> Samples:
     longest: dict[str, float | None] = {}
     for label, states in sync.resources_by_label.items():
         delays = (state.delay.total_seconds() for state in states if state.delay is not None)
@@ -304,7 +304,7 @@ def _delays(sync: Sync) -> Samples:
     return longest
 
 
-def _rejected(sync: Sync) -> Samples:
+def _rejected_pods(sync: Sync) -> Samples:
     counts = Counts[tuple[str, str, str]]()
     for pod in sync.rejected_pods:
         resource = sync.resource_labels[pod.resource]
@@ -314,7 +314,7 @@ def _rejected(sync: Sync) -> Samples:
     return dict(sorted(counts.items()))
 
 
-def _waiting(sync: Sync) -> Samples:
+def _waiting_pods(sync: Sync) -> Samples:
     """Pods by cause."""
     pods = Counts[str]()
     for tracked in sync.report.findings:
@@ -341,7 +341,7 @@ def _halted(sync: Sync) -> Samples:
 
 
 def _releasable(sync: Sync) -> Samples:
-    """Zeros too of the networks with suspects."""
+    """With zeros of the suspected networks."""
     cleaning = sync.report.cleaning
     counts = cleaning.releasable() if cleaning else None
     if counts is None:
@@ -390,9 +390,10 @@ CONDITION_PATCHES: Final = Metric[Any](
     "Patches of the node's condition, by result.",
     labels=("result",),
 )
-AT_ONCE: Final = (INTERNAL_ERRORS, EVENTS_SENT, EVENTS_DROPPED, CONDITION_PATCHES)
-"""Counted when it happens, by whichever thread sees it."""
+IMMEDIATE: Final = (INTERNAL_ERRORS, EVENTS_SENT, EVENTS_DROPPED, CONDITION_PATCHES)
+"""Counted when it happens, by whichever thread sees it, not after a sync."""
 
+# What a sync adds to counters and distributions.
 COUNTED: Final[Sequence[Metric[Sync] | Distribution]] = (
     Metric(
         "source_read_seconds_total",
@@ -421,7 +422,7 @@ COUNTED: Final[Sequence[Metric[Sync] | Distribution]] = (
     Metric(
         "leaks_confirmed_total",
         "Leaked reservations confirmed since the agent started, by likely cause.",
-        _confirmed,
+        _confirmed_leaks,
         ("network", "cause"),
     ),
     Metric(
@@ -520,7 +521,7 @@ OF_SYNC: Final[Sequence[Metric[Sync]]] = (
     Metric(
         "oldest_finding_timestamp_seconds",
         "When the oldest confirmed finding of the detector began, or was first seen.",
-        _oldest,
+        _oldest_findings,
         ("detector",),
     ),
     Metric(
@@ -533,26 +534,26 @@ OF_SYNC: Final[Sequence[Metric[Sync]]] = (
     Metric(
         "device_plugin_socket_present",
         "Whether the plugin socket of the resource exists; for `other`: of all of its resources.",
-        _sockets,
+        _sockets_present,
         ("resource",),
     ),
     Metric(
         "device_plugin_registration_delay_seconds",
         "Time from the last kubelet start to the registration of the resource; for `other`: "
         "the longest.",
-        _delays,
+        _registration_delays,
         ("resource",),
     ),
     Metric(
         "rejected_pods",
         "Pods that the kubelet rejected and that still exist; absent where there are none.",
-        _rejected,
+        _rejected_pods,
         ("resource", "cause", "pod_outcome"),
     ),
     Metric(
         "waiting_pods",
         "Pods that have had no sandbox with a network for a minute; absent where there are none.",
-        _waiting,
+        _waiting_pods,
         ("cause",),
     ),
     Metric(
@@ -599,4 +600,4 @@ OF_SYNC: Final[Sequence[Metric[Sync]]] = (
     ),
 )
 
-METRICS: Final = (*OF_AGENT, *OF_SYNC, *COUNTED, *AT_ONCE)
+METRICS: Final = (*OF_AGENT, *OF_SYNC, *COUNTED, *IMMEDIATE)

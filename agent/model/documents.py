@@ -27,7 +27,7 @@ from agent.model.registration import LastSeen
 from agent.model.snapshot import (
     EARLIEST,
     LATEST,
-    LONGEST,
+    LONGEST_DURATION,
     Address,
     Known,
     NotRequested,
@@ -259,7 +259,7 @@ def _scalar(kind: Any, tree: Any) -> Any:
     if kind is datetime and (at := datetime.fromisoformat(tree)).tzinfo is not None:
         return _bounded(at.astimezone(UTC), EARLIEST, LATEST)
     if kind is timedelta and not is_bool:
-        return _bounded(timedelta(seconds=tree), -LONGEST, LONGEST)
+        return _bounded(timedelta(seconds=tree), -LONGEST_DURATION, LONGEST_DURATION)
     if issubclass(kind, StrEnum):
         return kind(tree)
 

@@ -85,7 +85,7 @@ def known_or(reading: Reading[_T], default: _T) -> _T:
 
 
 def require_available(*readings: Reading[object]) -> None:
-    """Raise InsufficientData if one of the readings failed. None that was disabled is needed."""
+    """Raise InsufficientData if a reading failed. One that was not requested may be absent."""
     for reading in readings:
         if isinstance(reading, Unavailable):
             reading.known()
@@ -101,7 +101,7 @@ EARLIEST: Final = datetime(1000, 1, 1, tzinfo=UTC)
 LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 """Times of a snapshot lie between these: nearer to the ends of the calendar, adding a duration
 overflows."""
-LONGEST: Final = timedelta(days=36_500)
+LONGEST_DURATION: Final = timedelta(days=36_500)
 """No duration of a snapshot is longer, whatever its sign."""
 
 
@@ -405,7 +405,7 @@ class SandboxFailure:
 
     pod: str  # `namespace/name`
     at: datetime | None  # the last time, by the API server's clock; None: not known
-    message: str  # what failed says, without the words of those who pass it on
+    message: str  # of the program that failed, without the prefixes of its callers
     plugin: str = ""
     """The type of the CNI plugin that failed, such as `portmap`; empty: the message names none."""
     network: str = ""  # empty: the message does not name it
@@ -422,6 +422,8 @@ class SandboxFailure:
 
 @dataclass(frozen=True, slots=True)
 class NodeDevices:
+    """How many devices of a resource the node's status has."""
+
     resource: str
     capacity: int
     allocatable: int
@@ -500,10 +502,10 @@ class ProcessStartTimes:
 _ADDRESSES: Final = {"about_addresses": True}
 """Of a source that has a say in the release of addresses: if it is unavailable, nothing is
 released."""
-_OTHER: Final = {"about_addresses": False}
+_NOT_ADDRESSES: Final = {"about_addresses": False}
 
 
-def _added(name: str, metadata: dict[str, bool]) -> Any:
+def _added_source(name: str, metadata: dict[str, bool]) -> Any:
     """Return the field of a source that the first recordings do not have."""
     why = "the snapshot was taken by a version that did not read it"
     return field(default=NotRequested(name, why), metadata=metadata)
@@ -530,36 +532,38 @@ class Snapshot:
     node: Reading[Node | None] = field(metadata=_ADDRESSES)
     """None: the API server has no Node of this name."""
     processes: Reading[ProcessStartTimes] = field(metadata=_ADDRESSES)
-    runtimes: Reading[tuple[ContainerRuntime, ...]] = _added("runtimes", _ADDRESSES)
-    networks: Reading[tuple[RuntimeNetwork, ...]] = _added("networks", _ADDRESSES)
+    runtimes: Reading[tuple[ContainerRuntime, ...]] = _added_source("runtimes", _ADDRESSES)
+    networks: Reading[tuple[RuntimeNetwork, ...]] = _added_source("networks", _ADDRESSES)
     """Those of the kubelet's runtime."""
-    mounted_namespaces: Reading[tuple[str, ...]] = _added("mounted_namespaces", _ADDRESSES)
+    mounted_namespaces: Reading[tuple[str, ...]] = _added_source("mounted_namespaces", _ADDRESSES)
     """Where they are mounted."""
-    brake: Reading[Brake] = _added("brake", _ADDRESSES)
+    brake: Reading[Brake] = _added_source("brake", _ADDRESSES)
     """That of the whole cluster. A release reads it again."""
-    device_plugins: Reading[DevicePlugins] = _added("device_plugins", _OTHER)
-    registration: Reading[Registration] = _added("registration", _OTHER)
-    autoscaler: Reading[Autoscaler] = _added("autoscaler", _OTHER)
-    watches: Reading[tuple[Watch, ...]] = _added("watches", _OTHER)
-    mounts: Reading[tuple[Mount, ...]] = _added("mounts", _OTHER)
-    attachments: Reading[Attachments] = _added("attachments", _OTHER)
-    sandbox_failures: Reading[tuple[SandboxFailure, ...]] = _added("sandbox_failures", _OTHER)
+    device_plugins: Reading[DevicePlugins] = _added_source("device_plugins", _NOT_ADDRESSES)
+    registration: Reading[Registration] = _added_source("registration", _NOT_ADDRESSES)
+    autoscaler: Reading[Autoscaler] = _added_source("autoscaler", _NOT_ADDRESSES)
+    watches: Reading[tuple[Watch, ...]] = _added_source("watches", _NOT_ADDRESSES)
+    mounts: Reading[tuple[Mount, ...]] = _added_source("mounts", _NOT_ADDRESSES)
+    attachments: Reading[Attachments] = _added_source("attachments", _NOT_ADDRESSES)
+    sandbox_failures: Reading[tuple[SandboxFailure, ...]] = _added_source(
+        "sandbox_failures", _NOT_ADDRESSES
+    )
     """Of some pods that wait for their sandbox."""
-    runtime_status: Reading[RuntimeStatus] = _added("runtime_status", _OTHER)
+    runtime_status: Reading[RuntimeStatus] = _added_source("runtime_status", _NOT_ADDRESSES)
     """That of the kubelet's runtime."""
-    cni_files: Reading[CniFiles] = _added("cni_files", _OTHER)
-    links: Reading[tuple[Link, ...]] = _added("links", _OTHER)
+    cni_files: Reading[CniFiles] = _added_source("cni_files", _NOT_ADDRESSES)
+    links: Reading[tuple[Link, ...]] = _added_source("links", _NOT_ADDRESSES)
     """Read only while a pod waits or a sandbox is stuck, as are `disks`."""
-    disks: Reading[tuple[Disk, ...]] = _added("disks", _OTHER)
-    state: Reading[bool] = _added("state", _OTHER)
+    disks: Reading[tuple[Disk, ...]] = _added_source("disks", _NOT_ADDRESSES)
+    state: Reading[bool] = _added_source("state", _NOT_ADDRESSES)
     """True: the disk of the agent's own directory has space, and answers (daemon only)."""
     api_skew: timedelta | None = None
     """How far the API server's clock is ahead of the node's, by its last `Date`; None: unknown."""
     damaged_results: tuple[DamagedResult, ...] = ()
-    """What `cni_results` lacks, as it is malformed or too large."""
+    """The files of libcni's cache without a result, which `cni_results` lacks."""
     server_version: str = ""  # the API server's version (`v1.20.2`); empty: not known
     timings: tuple[tuple[str, float], ...] = field(default=(), compare=False, metadata=NOT_RECORDED)
-    """Of each source, in seconds."""
+    """How long each source took to read, in seconds."""
     bugs: tuple[Bug, ...] = field(default=(), compare=False, metadata=NOT_RECORDED)
     """What failed while it was taken because of a bug of the agent. It is not recorded."""
 
@@ -622,6 +626,6 @@ SOURCES: Final = tuple(
 """Every source by the name of its field, its reader and its metric label."""
 
 NON_ADDRESS_SOURCES: Final = tuple(
-    source.name for source in fields(Snapshot) if source.metadata == _OTHER
+    source.name for source in fields(Snapshot) if source.metadata == _NOT_ADDRESSES
 )
 """The sources that have no say in addresses."""

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-LASTS: Final = timedelta(hours=1)
+EVIDENCE_LASTS: Final = timedelta(hours=1)
 """How long evidence stays valid, by the boot clock; watches end within minutes."""
 
 
@@ -21,7 +21,7 @@ class Evidence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Evidence of a kind on a watched resource, repeated with less than `LASTS` in between."""
+    """Evidence of a kind on a watched resource. It was repeated within `EVIDENCE_LASTS` each time."""
 
     resource: str
     evidence: Evidence

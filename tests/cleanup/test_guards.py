@@ -430,14 +430,14 @@ def test_a_list_that_lost_most_of_its_containers_is_suspect() -> None:
         node(containers=crowd(3), later=2 * SECOND),
     )
     assert history.suspect_since == UPTIME + 2 * SECOND
-    assert history.why == "docker listed 9 running containers, then 3 in the next snapshot"
+    assert history.suspicion == "docker listed 9 running containers, then 3 in the next snapshot"
     # So is that of a docker that restarted, even if it was unavailable meanwhile.
     before, after = node(), node(processes=[processes(docker=timedelta(days=1))], later=2 * SECOND)
     incomplete = b.without(node(later=SECOND), "processes", "containers")
     gone = node(processes=[processes(docker=None)], later=SECOND)
     for between in ([], [incomplete], [gone], [incomplete, gone]):
         history = watched(before, *between, after)
-        assert (history.suspect_since, history.why) == (
+        assert (history.suspect_since, history.suspicion) == (
             UPTIME + 2 * SECOND,
             "docker restarted between two snapshots",
         )
@@ -450,7 +450,7 @@ def test_a_list_that_lost_most_of_its_containers_is_suspect() -> None:
 
 
 def test_a_suspect_list_is_trusted_again_after_settle() -> None:
-    history = RuntimeHistory(suspect_since=UPTIME, why="docker restarted")
+    history = RuntimeHistory(suspect_since=UPTIME, suspicion="docker restarted")
     for later, refused in ((timedelta(0), True), (GRACE, True), (GRACE + SECOND, False)):
         context = replace(guard_context(node(LEAK, later=later)), runtime_history=history)
         (found,) = b.verdicts(context).values()

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from agent.checks.detector import Advice, Noun, Step
-from agent.checks.waiting_pods import is_about, recent_exhaustion, waiting_pods
+from agent.checks.waiting_pods import are_exhausted, recent_exhaustion, waiting_pods
 from agent.model.assessment import PRIMARY, Assessment, State, or_none
 from agent.model.finding import Finding, Severity
 from agent.model.ranges import begin_within, usable
@@ -138,7 +138,7 @@ def _full(assessment: Assessment, network: str, reserved: str) -> Finding:
         return critical
 
     ranges = assessment.ranges(network)
-    if any(is_about(failure, ranges) for failure in recent_exhaustion(assessment.snapshot)):
+    if any(are_exhausted(ranges, failure) for failure in recent_exhaustion(assessment.snapshot)):
         return critical
     if is_secondary(assessment, network):
         return _full_secondary(assessment, network, reserved) or critical

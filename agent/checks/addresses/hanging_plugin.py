@@ -165,7 +165,7 @@ def _no_pod_starts(oldest: PluginProcess, assessment: Assessment) -> bool:
     snapshot = assessment.snapshot
     lasted = snapshot.taken_at - oldest.started
     waits = (wait for wait in unstarted_pods(snapshot) if wait.pod.networked)
-    longest = max((wait.age for wait in waits), default=None)
+    longest = max((wait.time for wait in waits), default=None)
     if lasted < _NO_POD_STARTS or longest is None:
         return False
 

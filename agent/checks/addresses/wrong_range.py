@@ -70,19 +70,19 @@ _SAMPLES: Final = {
 }
 """The ranges of the configurations that come with runtimes."""
 
-_EXCEPTION: Final = (
+_IF_INTENDED: Final = (
     "If this is the cluster's only node, or routes for the range are written by hand, nothing is "
     "wrong. Otherwise:"
 )
-_FLANNEL_EXCEPTION: Final = "If flannel keeps its subnets in etcd, nothing is wrong. Otherwise:"
-_DELETE: Final = Remedy(
+_IF_FLANNEL_USES_ETCD: Final = "If flannel keeps its subnets in etcd, nothing is wrong. Otherwise:"
+_DELETE_PODS: Final = Remedy(
     "Delete the pods that are named: their controllers create them again with other addresses."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _PodNetwork:
-    """A network that gives pods their `eth0`."""
+    """A network whose pods other nodes reach by the node's pod CIDR."""
 
     name: str
     plugin: str  # the first one of its chain, or the one that made the interfaces
@@ -101,23 +101,23 @@ def find(assessment: Assessment) -> Iterator[Finding]:
         reason = refusal(network, may_be_docker=not runtimes or DOCKER in runtimes)
         if reason:
             refused.add(network.name)
-            yield from _refused(network.name, reason, assessment)
+            yield from _find_refused(network.name, reason, assessment)
         elif not runtimes and refusal(network, may_be_docker=False):
             undecided.add(network.name)
 
     for pod_network in _pod_networks(assessment):
         if pod_network.name not in refused | undecided:
-            yield from _compared(pod_network, assessment)
+            yield from _compare(pod_network, assessment)
 
     require_available(snapshot.networks, snapshot.node, snapshot.pods, snapshot.cni_files)
     if undecided:
         require_available(snapshot.runtimes)
-    if _may_have_strangers(assessment):
+    if _may_have_misplaced(assessment):
         require_available(snapshot.containers)
     assessment.require_reservations()
 
 
-def _refused(name: str, reason: str, assessment: Assessment) -> Iterator[Finding]:
+def _find_refused(name: str, reason: str, assessment: Assessment) -> Iterator[Finding]:
     """Yield a finding unless pods run with addresses of the network, and none waits.
 
     The version of host-local then accepts the configuration, or it is newer than they are.
@@ -140,7 +140,7 @@ def _refused(name: str, reason: str, assessment: Assessment) -> Iterator[Finding
 
 
 def _pod_networks(assessment: Assessment) -> Iterator[_PodNetwork]:
-    """Yield the networks whose pods other nodes reach by the node's pod CIDR."""
+    """Yield the networks that give pods their `eth0` and rely on the node's pod CIDR."""
     configured: dict[str, RuntimeNetwork] = {}
     for network in known_or(assessment.snapshot.networks, ()):
         configured.setdefault(network.name, network)
@@ -168,8 +168,8 @@ def _pod_networks(assessment: Assessment) -> Iterator[_PodNetwork]:
             )
 
 
-def _may_have_strangers(assessment: Assessment) -> bool:
-    """Return whether addresses may not be the node's of which it is unknown if pods have them."""
+def _may_have_misplaced(assessment: Assessment) -> bool:
+    """Return whether pods may have addresses that are not the node's: their state is unknown."""
     cidrs = _pod_cidrs(assessment)
     return any(
         entry.state is State.UNKNOWN
@@ -180,7 +180,7 @@ def _may_have_strangers(assessment: Assessment) -> bool:
 
 
 def _plugin_in_cache(users: Sequence[ClassifiedReservation], assessment: Assessment) -> str:
-    """Return the plugin that made the interfaces of a network that is configured no more."""
+    """Return the plugin that made the interfaces of a network; empty: the cache does not say."""
     for user in users:
         for result in assessment.index.results.get(user.container_id, ()):
             if result.network == user.network and result.plugin:
@@ -204,64 +204,64 @@ def _enclosing(range_: Range) -> IPNetwork:
     return ip_network((range_.first, range_.first.max_prefixlen - bits), strict=False)
 
 
-def _compared(network: _PodNetwork, assessment: Assessment) -> Iterator[Finding]:
-    """Yield what differs between a network and the Node."""
+def _compare(network: _PodNetwork, assessment: Assessment) -> Iterator[Finding]:
+    """Yield a finding if a network's ranges, or addresses from it, are not within the pod CIDRs."""
     cidrs = _pod_cidrs(assessment)
-    strangers = tuple(user for user in network.users if not _is_within(user.name, cidrs))
+    misplaced = tuple(user for user in network.users if not _is_within(user.name, cidrs))
     outside = [subnet for subnet in network.subnets if _relation(subnet, cidrs) == "outside"]
     wider = [subnet for subnet in network.subnets if _relation(subnet, cidrs) == "wider"]
 
     if not network.is_current:
-        yield from _earlier_network(network, strangers, assessment)
+        yield from _find_earlier_network(network, misplaced, assessment)
     elif outside:
-        yield _outside(network, outside, strangers, assessment)
+        yield _finding_outside(network, outside, misplaced, assessment)
     elif not cidrs and any(subnet in _SAMPLES for subnet in network.subnets):
-        yield from _shadowing_sample(network, assessment)
+        yield from _find_sample(network, assessment)
     elif wider:
-        yield _wider(network, wider, strangers, assessment)
+        yield _finding_wider(network, wider, misplaced, assessment)
     elif cidrs or network.is_written:
-        yield from _earlier_range(network, assessment)
+        yield from _find_earlier_range(network, assessment)
 
 
-def _outside(
+def _finding_outside(
     network: _PodNetwork,
     outside: Sequence[IPNetwork],
-    strangers: Sequence[ClassifiedReservation],
+    misplaced: Sequence[ClassifiedReservation],
     assessment: Assessment,
 ) -> Finding:
-    """`strangers`: addresses of running pods that are outside of the pod CIDRs, too."""
-    shadowed = _shadowed(network, assessment)
-    sample = _sample(outside)
+    """`misplaced`: the addresses of running pods that are outside of the pod CIDRs."""
+    shadowed = _describe_unused_files(network, assessment)
+    sample = _describe_sample(outside)
     text = (
-        f"{network.name} gives pods addresses of {_list(outside)}{sample}, which is "
-        f"outside of the node's pod CIDR {_list(_pod_cidrs(assessment))}"
+        f"{network.name} gives pods addresses of {_join(outside)}{sample}, which is "
+        f"outside of the node's pod CIDR {_join(_pod_cidrs(assessment))}"
     )
-    severity = Severity.CRITICAL if shadowed and strangers else Severity.WARNING
-    steps = _steps(network, assessment, shadowed=bool(shadowed), sample=bool(sample))
-    parts = [text, shadowed or _source(network, assessment), _pods(strangers)]
+    severity = Severity.CRITICAL if shadowed and misplaced else Severity.WARNING
+    steps = _steps_outside(network, assessment, shadowed=bool(shadowed), sample=bool(sample))
+    parts = [text, shadowed or _where_written(network, assessment), _describe_users(misplaced)]
     return _finding(network.name, "outside", parts, severity, steps)
 
 
-def _shadowing_sample(network: _PodNetwork, assessment: Assessment) -> Iterator[Finding]:
+def _find_sample(network: _PodNetwork, assessment: Assessment) -> Iterator[Finding]:
     """Yield a finding if a cluster's network is configured and pods get a sample's addresses."""
-    if shadowed := _shadowed(network, assessment):
+    if shadowed := _describe_unused_files(network, assessment):
         subnets = network.subnets
-        text = f"{network.name} gives pods addresses of {_list(subnets)}{_sample(subnets)}"
+        text = f"{network.name} gives pods addresses of {_join(subnets)}{_describe_sample(subnets)}"
         severity = Severity.CRITICAL if network.users else Severity.WARNING
-        steps = _steps(network, assessment, shadowed=True, sample=True)
-        parts = [text, shadowed, _pods(network.users)]
+        steps = _steps_outside(network, assessment, shadowed=True, sample=True)
+        parts = [text, shadowed, _describe_users(network.users)]
         yield _finding(network.name, "outside", parts, severity, steps)
 
 
-def _steps(
+def _steps_outside(
     network: _PodNetwork, assessment: Assessment, *, shadowed: bool, sample: bool
 ) -> Iterator[Remedy]:
     """Yield what to do about a range outside of the pod CIDR."""
     within_k3s = distribution(assessment.snapshot) is Distribution.K3S
     if not shadowed and network.plugin != _FLANNEL:
-        yield Remedy(_EXCEPTION)
+        yield Remedy(_IF_INTENDED)
     elif not shadowed and not within_k3s:
-        yield Remedy(_FLANNEL_EXCEPTION)
+        yield Remedy(_IF_FLANNEL_USES_ETCD)
 
     node = quote(assessment.snapshot.node_name)
     yield Remedy("Keep new pods away:", f"kubectl cordon {node}")
@@ -286,59 +286,59 @@ def _steps(
             yield Remedy("Install the cluster's CNI, or see why its pod does not run on this node.")
         else:
             yield Remedy("Correct the range in the file.")
-        yield _DELETE
+        yield _DELETE_PODS
 
     yield Remedy("When nothing is found any more:", f"kubectl uncordon {node}")
 
 
-def _wider(
+def _finding_wider(
     network: _PodNetwork,
     wider: Sequence[IPNetwork],
-    strangers: Sequence[ClassifiedReservation],
+    misplaced: Sequence[ClassifiedReservation],
     assessment: Assessment,
 ) -> Finding:
     text = (
-        f"{network.name} has the range {_list(wider)}, wider than the node's pod CIDR "
-        f"{_list(_pod_cidrs(assessment))}: in a cluster of several nodes, another node can give "
+        f"{network.name} has the range {_join(wider)}, wider than the node's pod CIDR "
+        f"{_join(_pod_cidrs(assessment))}: in a cluster of several nodes, another node can give "
         "out the same addresses"
     )
-    certain = strangers and not _runs_api_server(assessment)
+    certain = misplaced and not _runs_api_server(assessment)
     severity = Severity.WARNING if certain else Severity.INFO
-    parts = [text, _source(network, assessment), _pods(strangers)]
+    parts = [text, _where_written(network, assessment), _describe_users(misplaced)]
     step = Remedy("Give each node a range of its own, unless this is the only one.")
     return _finding(network.name, "wider", parts, severity, (step,))
 
 
-def _earlier_network(
-    network: _PodNetwork, strangers: Sequence[ClassifiedReservation], assessment: Assessment
+def _find_earlier_network(
+    network: _PodNetwork, misplaced: Sequence[ClassifiedReservation], assessment: Assessment
 ) -> Iterator[Finding]:
     """Yield a finding for pods with addresses of a network that new pods do not get."""
     current = ", ".join(assessment.snapshot.network_names)
     cidrs = _pod_cidrs(assessment)
     if not cidrs and current and any(subnet in _SAMPLES for subnet in network.subnets):
-        strangers = network.users
+        misplaced = network.users
 
-    if strangers:
-        which = f", which is outside of the node's pod CIDR {_list(cidrs)}" if cidrs else ""
-        text = f"{count_of(len(strangers), 'pod')} got an address from {network.name}{which}"
+    if misplaced:
+        which = f", which is outside of the node's pod CIDR {_join(cidrs)}" if cidrs else ""
+        text = f"{count_of(len(misplaced), 'pod')} got an address from {network.name}{which}"
         new = f"new pods get theirs from {current}" if current else ""
-        parts = [text, new, _pods(strangers)]
-        yield _finding(network.name, "earlier", parts, Severity.WARNING, (_DELETE,))
+        parts = [text, new, _describe_users(misplaced)]
+        yield _finding(network.name, "earlier", parts, Severity.WARNING, (_DELETE_PODS,))
 
 
-def _earlier_range(network: _PodNetwork, assessment: Assessment) -> Iterator[Finding]:
+def _find_earlier_range(network: _PodNetwork, assessment: Assessment) -> Iterator[Finding]:
     """Yield a finding for pods with addresses of a range that a network no longer has."""
     cidrs = _pod_cidrs(assessment)
     bounds = cidrs or network.subnets
-    strangers = [user for user in network.users if not _is_within(user.name, bounds)]
-    if strangers:
-        what = f"the node's pod CIDR {_list(cidrs)}" if cidrs else f"its range {_list(bounds)}"
+    misplaced = [user for user in network.users if not _is_within(user.name, bounds)]
+    if misplaced:
+        what = f"the node's pod CIDR {_join(cidrs)}" if cidrs else f"its range {_join(bounds)}"
         text = (
-            f"{network.name}: {count_of(len(strangers), 'pod has', 'pods have')} an address of an "
+            f"{network.name}: {count_of(len(misplaced), 'pod has', 'pods have')} an address of an "
             f"earlier range, outside of {what}: no route leads to it"
         )
-        parts = [text, _pods(strangers)]
-        yield _finding(network.name, "earlier", parts, Severity.WARNING, (_DELETE,))
+        parts = [text, _describe_users(misplaced)]
+        yield _finding(network.name, "earlier", parts, Severity.WARNING, (_DELETE_PODS,))
 
 
 def _finding(
@@ -362,7 +362,7 @@ def _finding(
 
 
 def _pod_cidrs(assessment: Assessment) -> tuple[IPNetwork, ...]:
-    """Return the Node's; none if they are not known, or no networks."""
+    """Return the pod CIDRs of the Node; none if they are not known, or one is no network."""
     node = known_or(assessment.snapshot.node, None)
     if node is None:
         return ()
@@ -380,14 +380,17 @@ def _is_within(ip: str, networks: Sequence[IPNetwork]) -> bool:
 
 
 def _relation(subnet: IPNetwork, cidrs: Sequence[IPNetwork]) -> str:
-    """Return how a range lies to the pod CIDRs of its family; empty: it is within, or has none."""
+    """Return `outside` or `wider`, as a range lies to the pod CIDRs of its family.
+
+    Empty: it is within one, or there is none.
+    """
     family = [cidr for cidr in cidrs if cidr.version == subnet.version]
     if not family or any(subnet.subnet_of(cidr) for cidr in family):  # type: ignore[arg-type]
         return ""
     return "wider" if any(subnet.overlaps(cidr) for cidr in family) else "outside"
 
 
-def _shadowed(network: _PodNetwork, assessment: Assessment) -> str:
+def _describe_unused_files(network: _PodNetwork, assessment: Assessment) -> str:
     """Say which files of the cluster's own networks are not used; empty: none is seen."""
     files = known_or(assessment.snapshot.cni_files, None)
     if files is None:
@@ -396,7 +399,7 @@ def _shadowed(network: _PodNetwork, assessment: Assessment) -> str:
     used = _position(network.name, files)
     parts: list[str] = []
     for position, file in enumerate(files.files):
-        if file.problem is None and position != used and _is_clusters(file, assessment):
+        if file.problem is None and position != used and _is_of_cluster(file, assessment):
             subnets = [subnet for each in file.networks for subnet in _written_subnets(each)]
             names = ", ".join([file.network, *map(str, subnets)])
             later = ""
@@ -406,7 +409,7 @@ def _shadowed(network: _PodNetwork, assessment: Assessment) -> str:
     return "; ".join(parts)
 
 
-def _is_clusters(file: CniFile, assessment: Assessment) -> bool:
+def _is_of_cluster(file: CniFile, assessment: Assessment) -> bool:
     """Return whether a file is of a cluster's CNI, or has a range within the node's pod CIDR."""
     cidrs = _pod_cidrs(assessment)
     for network in file.networks:
@@ -424,7 +427,7 @@ def _is_clusters(file: CniFile, assessment: Assessment) -> bool:
 
 
 def _written_subnets(network: RuntimeNetwork) -> list[IPNetwork]:
-    """Return the subnets of its configuration, without those that are none."""
+    """Return the subnets in a network's configuration, without those that are invalid."""
     written = [subnet_of(range_) for ranges in network.ranges for range_ in ranges]
     return [subnet for subnet in written if subnet is not None]
 
@@ -451,7 +454,7 @@ def _path(files: CniFiles, position: int) -> str:
     return f"{files.directory}/{files.files[position].name}"
 
 
-def _source(network: _PodNetwork, assessment: Assessment) -> str:
+def _where_written(network: _PodNetwork, assessment: Assessment) -> str:
     """Say where a network's range is written."""
     files = known_or(assessment.snapshot.cni_files, None)
     if network.plugin == _FLANNEL:
@@ -463,15 +466,15 @@ def _source(network: _PodNetwork, assessment: Assessment) -> str:
     return f"see {file}" if file else ""
 
 
-def _sample(subnets: Sequence[IPNetwork]) -> str:
+def _describe_sample(subnets: Sequence[IPNetwork]) -> str:
     for subnet in subnets:
         if subnet in _SAMPLES:
             return f" (the sample {_SAMPLES[subnet]}, the same on every node)"
     return ""
 
 
-def _pods(users: Sequence[ClassifiedReservation]) -> str:
-    """Name pods with their addresses."""
+def _describe_users(users: Sequence[ClassifiedReservation]) -> str:
+    """Name the pods that have addresses, with these."""
     if not users:
         return ""
     names = sorted(f"{user.pod or user.container_id[:12]} {user.name}" for user in users)
@@ -484,5 +487,5 @@ def _runs_api_server(assessment: Assessment) -> bool:
     return any(pod.static and pod.name.startswith(_API_SERVER) for pod in pods)
 
 
-def _list(networks: Sequence[IPNetwork]) -> str:
+def _join(networks: Sequence[IPNetwork]) -> str:
     return ", ".join(map(str, networks))

@@ -82,18 +82,18 @@ ADVICE: Final = Advice(
     in_findings=True,
 )
 
-_FIRST: Final = "first check that no other node has the volume; then"
+_CHECK_OTHERS: Final = "first check that no other node has the volume; then"
 _RESTART_LEADER: Final = "restart the leader of the kube-controller-manager"
 _UNCORDON: Final = (
     "uncordon when the volume has left volumesInUse and volumesAttached and its VolumeAttachment "
     "is gone"
 )
 _RECREATE_POD: Final = (
-    f"{_FIRST} cordon the node, delete the waiting pods, and {_UNCORDON}; if that takes more than "
-    f"ten minutes, {_RESTART_LEADER}"
+    f"{_CHECK_OTHERS} cordon the node, delete the waiting pods, and {_UNCORDON}; if that takes more "
+    f"than ten minutes, {_RESTART_LEADER}"
 )
 _REATTACH: Final = (
-    f"{_FIRST} {_RESTART_LEADER}, which attaches it again; tell the owner of the storage"
+    f"{_CHECK_OTHERS} {_RESTART_LEADER}, which attaches it again; tell the owner of the storage"
 )
 _PROBLEMS: Final = {
     Confidence.MOUNTED: "{volume} is mounted{users} but missing from the node's volumesAttached, "
@@ -103,11 +103,11 @@ _PROBLEMS: Final = {
 }
 _NOT_LISTED: Final = "{volume} is in the node's volumesInUse but missing from volumesAttached"
 
-SETTLED: Final = timedelta(minutes=2)
+_SETTLED_AFTER: Final = timedelta(minutes=2)
 """A kubelet that started more recently has not reported all volumes in use yet."""
-_LATE: Final = timedelta(minutes=2)
+_LATE_AFTER: Final = timedelta(minutes=2)
 """A volume whose VolumeAttachment says attached is in the status within seconds."""
-LOST: Final = timedelta(minutes=10)
+_ATTACH_TIMEOUT: Final = timedelta(minutes=10)
 """As long as the kubelet itself waits for an attach. It is longer than a mount (2 min 3 s), the
 longest back-off (2 min 2 s) and the wait for another node (6 min)."""
 
@@ -143,7 +143,7 @@ def _not_listed(node: Node) -> dict[str, list[str]]:
     not_listed = {}
     for volume in sorted(in_use - attached):
         candidates = [other for other in sorted(attached - in_use) if _migrated(volume, other)]
-        if not any(same(volume, other) for other in candidates):
+        if not any(is_same_volume(volume, other) for other in candidates):
             not_listed[volume] = candidates
     return not_listed
 
@@ -153,8 +153,8 @@ def request(snapshot: Snapshot) -> Request | None:
     node = known_or(snapshot.node, None)
     volumes = missing(node) if node else ()
     waiting = _waiting_times(snapshot, known_or(snapshot.pods, ()))
-    late = tuple(pod for pod, time in waiting.items() if time >= _LATE)
-    is_late = any(time >= LOST for time in waiting.values())
+    late = tuple(pod for pod, time in waiting.items() if time >= _LATE_AFTER)
+    is_late = any(time >= _ATTACH_TIMEOUT for time in waiting.values())
 
     return Request(volumes, late, is_late) if volumes and late else None
 
@@ -193,7 +193,7 @@ def _is_settled(snapshot: Snapshot) -> bool:
     if started is None:
         reason = "no kubelet found: it is not running, or is part of another process"
         raise InsufficientData(f"processes: {reason}")
-    return snapshot.taken_at - started >= SETTLED
+    return snapshot.taken_at - started >= _SETTLED_AFTER
 
 
 def _users(snapshot: Snapshot, volume: str) -> list[Pod]:
@@ -225,40 +225,46 @@ def _find_awaited(snapshot: Snapshot, lost: Iterable[str]) -> Iterator[Finding]:
 
     for volume in lost:
         attachment = attachments.get(volume, Attachment(volume))
-        exact = bool(attachment.claim) or any(_needs(pod, attachment) for pod in pods)
+        users_known = bool(attachment.claim) or any(_needs(pod, attachment) for pod in pods)
         waiting = {
             pod: time
             for pod, time in times.items()
-            if _may_need(pod, attachment, resolved, exact=exact)
+            if _may_need(pod, attachment, resolved, users_known=users_known)
         }
-        yield from _find_late(snapshot, attachment, waiting, exact=exact)
+        yield from _find_late(snapshot, attachment, waiting, users_known=users_known)
 
 
-def _may_need(pod: Pod, attachment: Attachment, resolved: Collection[str], *, exact: bool) -> bool:
+def _may_need(
+    pod: Pod, attachment: Attachment, resolved: Collection[str], *, users_known: bool
+) -> bool:
     """Whether a pod may need a volume.
 
-    `resolved`: the claims whose volume is known. `exact`: it is known which pods need this volume.
+    `resolved`: the claims whose volume is known. `users_known`: whether it is known who needs it.
     """
-    return _needs(pod, attachment) if exact else bool(_claims(pod).difference(resolved))
+    return _needs(pod, attachment) if users_known else bool(_claims(pod).difference(resolved))
 
 
 def _find_late(
-    snapshot: Snapshot, attachment: Attachment, waiting: Mapping[Pod, timedelta], *, exact: bool
+    snapshot: Snapshot,
+    attachment: Attachment,
+    waiting: Mapping[Pod, timedelta],
+    *,
+    users_known: bool,
 ) -> Iterator[Finding]:
     """Yield the finding if pods have waited for too long. `waiting`: for how long each has."""
     # If any of several pods may need it, it may be the one that has waited for the shortest time.
-    decisive = max if exact else min
+    decisive = max if users_known else min
     waited = decisive(waiting.values(), default=timedelta(0))
-    if exact and attachment.attached and waited >= _LATE:
-        late = [pod for pod, time in waiting.items() if time >= _LATE]
+    if users_known and attachment.attached and waited >= _LATE_AFTER:
+        late = [pod for pod, time in waiting.items() if time >= _LATE_AFTER]
         yield _finding(snapshot, attachment.volume, Confidence.CONFIRMED, late)
-    elif not (exact and attachment.attached) and waited >= LOST:
-        late = [pod for pod, time in waiting.items() if time >= LOST]
-        yield _unconfirmed(snapshot, attachment, late, exact=exact)
+    elif not (users_known and attachment.attached) and waited >= _ATTACH_TIMEOUT:
+        late = [pod for pod, time in waiting.items() if time >= _ATTACH_TIMEOUT]
+        yield _finding_unconfirmed(snapshot, attachment, late, users_known=users_known)
 
 
-def _unconfirmed(
-    snapshot: Snapshot, attachment: Attachment, late: Sequence[Pod], *, exact: bool
+def _finding_unconfirmed(
+    snapshot: Snapshot, attachment: Attachment, late: Sequence[Pod], *, users_known: bool
 ) -> Finding:
     """Say why a volume is not attached, or what the reasons may be."""
     answers = snapshot.attachments.known()
@@ -271,17 +277,17 @@ def _unconfirmed(
     if explanation is not None:
         confidence = explanation.confidence
         severity = Severity.INFO
-        reason = _Reason.of(explanation)
+        reason = _Reason.from_explanation(explanation)
     else:
         if attachment.attached or uids.isdisjoint(answers.failed_pods):
             causes = _remaining_causes(snapshot, attachment, answers, users)
-            if exact and causes == [Cause.LOST]:
+            if users_known and causes == [Cause.LOST]:
                 severity = Severity.CRITICAL
         else:
             confidence = Confidence.FAILING
             severity = Severity.INFO
             causes = [Cause.ELSEWHERE, Cause.FAILING]
-        reason = _one_of(causes, attachment, users, snapshot, exact=exact)
+        reason = _possible_reason(causes, attachment, users, snapshot, users_known=users_known)
 
     return _finding(
         snapshot,
@@ -290,14 +296,14 @@ def _unconfirmed(
         users,
         reason=reason,
         severity=severity,
-        exact=exact,
+        users_known=users_known,
     )
 
 
 def _remaining_causes(
     snapshot: Snapshot, attachment: Attachment, answers: Attachments, users: Iterable[Pod]
 ) -> list[Cause]:
-    """Return what the reasons may be if the API server's answers show none."""
+    """Return the possible causes if the API server's answers show none."""
     oldest = max(_waiting_times(snapshot, users).values())
     were_read = answers.events_read
     if were_read is None:
@@ -319,7 +325,7 @@ class _Reason(NamedTuple):
     steps: tuple[Remedy, ...]
 
     @classmethod
-    def of(cls, explanation: Explanation) -> "_Reason":
+    def from_explanation(cls, explanation: Explanation) -> "_Reason":
         remedies = explanation.remedies
         texts = [f"{one.text}: {one.command}" if one.command else one.text for one in remedies]
         steps = tuple(map(_as_step, remedies))
@@ -332,16 +338,18 @@ def _as_step(remedy: Remedy) -> Remedy:
     return replace(remedy, text=f"{text}{':' if remedy.command else '.'}")
 
 
-def _one_of(
+def _possible_reason(
     causes: Sequence[Cause],
     attachment: Attachment,
     users: Sequence[Pod],
     snapshot: Snapshot,
     *,
-    exact: bool,
+    users_known: bool,
 ) -> _Reason:
-    """Name the reasons that are possible, and how to tell them apart."""
-    recreate = partial(_recreate, attachment.volume, snapshot.node_name, users, exact=exact)
+    """Return a reason that names the possible causes, and how to tell them apart."""
+    recreate = partial(
+        _recreation_steps, attachment.volume, snapshot.node_name, users, users_known=users_known
+    )
     version = describe_version(snapshot.server_version)
     names = [
         f"{cause.value} ({version})" if cause is Cause.LOST else cause.value for cause in causes
@@ -367,23 +375,24 @@ def _one_of(
     return _Reason(text, details, tuple(steps))
 
 
-def _check_others(volume: str, condition: str = "") -> Remedy:
+def _checking_step(volume: str, condition: str = "") -> Remedy:
     text = f"{condition}check that no other node has {volume}:"
     return Remedy(f"{text[0].upper()}{text[1:]}", list_holders(volume))
 
 
-def _recreate(
-    volume: str, node: str, pods: Iterable[Pod], condition: str = "", *, exact: bool = True
+def _recreation_steps(
+    volume: str, node: str, pods: Iterable[Pod], condition: str = "", *, users_known: bool = True
 ) -> tuple[Remedy, ...]:
-    """Return how to have the volume attached anew for waiting pods. `condition`: if it is one.
+    """Return the steps by which a volume is attached anew for waiting pods.
 
-    Not `exact`: some of the pods need it, and it is unknown which.
+    `condition`: the start of the first step; empty: none. Not `users_known`: some of the pods need
+    it, and it is unknown which.
     """
-    wait = "wait" if exact else "may wait"
+    wait = "wait" if users_known else "may wait"
     again = f"Then cordon the node, and delete the pods that {wait} for {volume}:"
     names = [pod.name.partition("/") for pod in pods]
     return (
-        _check_others(volume, condition),
+        _checking_step(volume, condition),
         Remedy(again, f"kubectl cordon {node}"),
         *(Remedy(again, f"kubectl delete pod -n {space} {name}") for space, _, name in names),
         Remedy(
@@ -395,10 +404,10 @@ def _recreate(
     )
 
 
-def _reattach(volume: str) -> tuple[Remedy, ...]:
-    """Return how to have the volume of a running pod attached again."""
+def _reattachment_steps(volume: str) -> tuple[Remedy, ...]:
+    """Return the steps by which the volume of a running pod is attached again."""
     return (
-        _check_others(volume),
+        _checking_step(volume),
         Remedy(
             "Restart the leader of the kube-controller-manager, which attaches the volume again."
         ),
@@ -407,7 +416,7 @@ def _reattach(volume: str) -> tuple[Remedy, ...]:
 
 
 def _waiting_times(snapshot: Snapshot, pods: Iterable[Pod]) -> dict[Pod, timedelta]:
-    """Return how long at least each pod has waited for volumes, by either clock."""
+    """Return how long at least each pod that waits for volumes has waited, by either clock."""
     now = min(snapshot.taken_at, snapshot.api_time)
     times = {}
     for pod in pods:
@@ -424,11 +433,11 @@ def _claims(pod: Pod) -> set[str]:
 
 def _needs(pod: Pod, attachment: Attachment) -> bool:
     """Whether a live pod needs a volume, by its name or by its claim."""
-    by_name = any(same(volume, attachment.volume) for volume in pod.volumes)
+    by_name = any(is_same_volume(volume, attachment.volume) for volume in pod.volumes)
     return pod.live and (by_name or attachment.claim in _claims(pod))
 
 
-def same(volume: str, other: str) -> bool:
+def is_same_volume(volume: str, other: str) -> bool:
     """Whether both certainly name one volume: by the ID, their last part.
 
     A Ceph image's has hashes, so it is never certain.
@@ -458,11 +467,11 @@ def _finding(
     *,
     reason: _Reason | None = None,
     severity: Severity = Severity.CRITICAL,
-    exact: bool = True,
+    users_known: bool = True,
 ) -> Finding:
     """`pods`: those that wait for the volume, or have it mounted. `reason`: None: it was lost.
 
-    Not `exact`: some of them, and it is unknown which.
+    Not `users_known`: some of them, and it is unknown which.
     """
     users = sorted(pods, key=lambda pod: (pod.name, pod.uid))
     names = join_few([_describe_user(pod) for pod in users])
@@ -471,15 +480,19 @@ def _finding(
     lead = f"{confidence.value}: {problem}"
     is_mounted = confidence is Confidence.MOUNTED
     details = [] if is_mounted else [f"waiting pods: {names}"]
-    if not exact:
+    if not users_known:
         details = ["it is unknown which pod needs it", f"waiting pods with a claim: {names}"]
 
     if reason is None:
         version = describe_version(snapshot.server_version)
         remedy = _REATTACH if is_mounted else _RECREATE_POD
-        steps = _reattach(volume) if is_mounted else _recreate(volume, snapshot.node_name, users)
+        steps = (
+            _reattachment_steps(volume)
+            if is_mounted
+            else _recreation_steps(volume, snapshot.node_name, users)
+        )
         reason = _Reason(f"{version}; {remedy}", (version,), steps)
-    less_certain = _not_requested(snapshot)
+    less_certain = _describe_skipped(snapshot)
     scheduled = [pod.scheduled for pod in users if pod.scheduled is not None and not is_mounted]
     return Finding(
         NAME,
@@ -490,10 +503,10 @@ def _finding(
         steps=reason.steps,
         pods=tuple(pod.name for pod in users),
         severity=severity,
-        pod=users[0].name if exact and len(users) == 1 else "",
+        pod=users[0].name if users_known and len(users) == 1 else "",
         since=min(scheduled, default=None),
         confidence=confidence,
-        affected=tuple(pod.uid for pod in users if exact),
+        affected=tuple(pod.uid for pod in users if users_known),
     )
 
 
@@ -503,6 +516,6 @@ def _describe_user(pod: Pod) -> str:
     return pod.name
 
 
-def _not_requested(snapshot: Snapshot) -> list[str]:
+def _describe_skipped(snapshot: Snapshot) -> list[str]:
     skipped = sorted(known_or(snapshot.attachments, Attachments()).not_requested)
     return [f"nodeleak may not {', '.join(skipped)}, so this is less certain"] if skipped else []

@@ -25,7 +25,7 @@ from agent.model.finding import Finding, Severity
 from agent.model.snapshot import Snapshot, require_available
 from agent.model.text import format_time, join_names
 from agent.model.versions import is_since
-from agent.model.watches import LASTS, Evidence, Watch
+from agent.model.watches import EVIDENCE_LASTS, Evidence, Watch
 
 NAME = "replayed_watch"
 SEVERITIES: Final = (Severity.WARNING,)
@@ -34,8 +34,9 @@ NOUN: Final = Noun(
     "watches that received old versions",
     headline="the API server sends outdated watch events",
 )
-_REPLAYED: Final = "replayed"
-_RESTORED: Final = "restored"
+# The kinds of findings, which choose the steps.
+_KIND_REPLAYED: Final = "replayed"
+_KIND_RESTORED: Final = "restored"
 _DELETE_KUBE_PROXY: Final = (
     "kubectl -n kube-system delete pods -l k8s-app=kube-proxy --field-selector spec.nodeName=NODE"
 )
@@ -67,19 +68,19 @@ ADVICE: Final = Advice(
             "Restart everything else that watches: first the API servers, then the "
             "kube-controller-manager and the scheduler, then controllers in pods, such as those of "
             "the network, of ingresses and of operators.",
-            kind=_RESTORED,
+            kind=_KIND_RESTORED,
         ),
         Step(
             "At once: restart kube-controller-manager, or change any object of the kind that is "
             "affected (a label of a Service will do), so that the last event has a high version "
             "again. Deleting pods or deployments does not help a watch of Services.",
-            kind=_REPLAYED,
+            kind=_KIND_REPLAYED,
         ),
-        Step("Upgrade the API server to 1.8.8, 1.9.3 or later.", kind=_REPLAYED),
+        Step("Upgrade the API server to 1.8.8, 1.9.3 or later.", kind=_KIND_REPLAYED),
         Step(
             "If all API servers are newer, check whether etcd was restored from a backup: then "
             "restart them, so that their caches are rebuilt.",
-            kind=_REPLAYED,
+            kind=_KIND_REPLAYED,
         ),
     ),
     runbook="WatchReplayed.md#nodeleakwatchreplayed",
@@ -88,14 +89,16 @@ ADVICE: Final = Advice(
 RESTORE_LASTS: Final = timedelta(hours=6)
 """How long a restored etcd is reported, by the boot clock, if the kubelet is not restarted."""
 _FIXED: Final = ((1, 8, 8), (1, 9, 3))
+"""The first version with the fix of each branch."""
 _ALTHOUGH_FIXED: Final = (
     ", although this version has the fix: check for an older API server beside it"
 )
-_SHOWN: Final = {
+_EVENTS: Final = {
     Evidence.DELETED_BELOW: "a DELETED event with version {} after {} on the same watch",
     Evidence.REPLAYED: "an old ADDED or MODIFIED event, version {}, to a watch that had reached {}",
 }
-"""Proof against the server. Lists may come from a server that lags, or from a restored etcd."""
+"""What the API server sent, by the evidence. Only an event proves a replay: an older list may come
+from a server that lags, or from a restored etcd."""
 
 
 def find(assessment: Assessment) -> Iterator[Finding]:
@@ -103,33 +106,16 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     watches = snapshot.watches.known()
     yield from _find_restore(snapshot, watches)
     for watch in watches:
-        if watch.evidence not in _SHOWN or snapshot.uptime - watch.last_uptime > LASTS:
-            continue
+        is_valid = snapshot.uptime - watch.last_uptime <= EVIDENCE_LASTS
+        if watch.evidence in _EVENTS and is_valid:
+            yield _replay(watch)
 
-        shown = _SHOWN[watch.evidence].format(watch.version, watch.before)
-        server = f" ({watch.server_version})" if watch.server_version else ""
-        times = f"at {format_time(watch.last)}"
-        if watch.count != 1:
-            times = f"{watch.count} times since {format_time(watch.first)}, last {times}"
-
-        effect = "clients that adopt this version process old events again and delete live objects"
-        if is_since(watch.server_version, _FIXED):
-            effect += _ALTHOUGH_FIXED
-        message = f"{watch.resource}: the API server{server} sent {shown}, {times}; {effect}"
-        yield Finding(
-            NAME,
-            f"{watch.resource} {watch.evidence.value}",
-            message,
-            since=watch.first,
-            kinds=(_REPLAYED,),
-        )
-
-    # Without events there is no evidence, so the absence of a finding means nothing.
+    # The daemon watches pods and the Node. Without events of them, no finding means nothing.
     require_available(snapshot.pods, snapshot.node)
 
 
 def _find_restore(snapshot: Snapshot, watches: Iterable[Watch]) -> Iterator[Finding]:
-    """Yield that etcd was restored, unless the kubelet has started since."""
+    """Yield a finding if etcd was restored, and the kubelet has not started since."""
     resets = [
         watch
         for watch in watches
@@ -139,19 +125,39 @@ def _find_restore(snapshot: Snapshot, watches: Iterable[Watch]) -> Iterator[Find
     if not resets:
         return
 
-    noticed = max(watch.last for watch in resets)
-    started = snapshot.kubelet_started
-    if started is not None and started > noticed:
+    noticed_at = max(watch.last for watch in resets)
+    started_at = snapshot.kubelet_started
+    if started_at is not None and started_at > noticed_at:
         return
 
-    went = join_names([f"{one.resource} from {one.before} to {one.version}" for one in resets])
+    steps_back = join_names(
+        [f"{reset.resource} from {reset.before} to {reset.version}" for reset in resets]
+    )
     yield Finding(
         NAME,
         "etcd restored",
-        f"etcd was restored from a backup: its versions went back ({went}), noticed at "
-        f"{format_time(noticed)}; whatever watches from an earlier version may hear nothing for "
-        "hours; restart the kubelet and kube-proxy here, unless that was done since",
+        f"etcd was restored from a backup: its versions went back ({steps_back}), "
+        f"noticed at {format_time(noticed_at)}; whatever watches from an earlier version may hear "
+        "nothing for hours; restart the kubelet and kube-proxy here, unless that was done since",
         since=min(watch.first for watch in resets),
         headline="etcd was restored from a backup: restart the kubelet and kube-proxy here",
-        kinds=(_RESTORED, distribution(snapshot)),
+        kinds=(_KIND_RESTORED, distribution(snapshot)),
+    )
+
+
+def _replay(watch: Watch) -> Finding:
+    event = _EVENTS[watch.evidence].format(watch.version, watch.before)
+    server = f" ({watch.server_version})" if watch.server_version else ""
+    times = f"at {format_time(watch.last)}"
+    if watch.count != 1:
+        times = f"{watch.count} times since {format_time(watch.first)}, last {times}"
+
+    effect = "clients that adopt this version process old events again and delete live objects"
+    hint = _ALTHOUGH_FIXED if is_since(watch.server_version, _FIXED) else ""
+    return Finding(
+        NAME,
+        f"{watch.resource} {watch.evidence.value}",
+        f"{watch.resource}: the API server{server} sent {event}, {times}; {effect}{hint}",
+        since=watch.first,
+        kinds=(_KIND_REPLAYED,),
     )

@@ -139,7 +139,7 @@ def _late(
     if is_empty and lost is not None and state.connected is None:
         problem = "has no healthy device (its plugin is away, or reports none as healthy)"
     message = f"{resource} {problem}: {what}{_socket(state)}; {effect}"
-    kinds = (_MISSING,) if resource in view.of_plugins else (_MISSING, _ONLY_IN_NODE)
+    kinds = (_MISSING,) if resource in view.plugin_resources else (_MISSING, _ONLY_IN_NODE)
     yield Finding(NAME, resource, message, since=since, resource=resource, kinds=kinds)
 
 

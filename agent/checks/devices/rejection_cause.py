@@ -224,7 +224,7 @@ class _Case(Evidence):
             return idle
 
         until = self.window.latest + ENDPOINT_GRACE
-        bound = self.socket_bound(self.window.earliest, until)
+        bound = self.socket_bound_at(self.window.earliest, until)
         if bound is not None and self.rejection.refused is not RejectionKind.UNREGISTERED:
             evidence = (
                 f"the plugin of {self.resource} was restarting {self.when}, and bound its socket "
@@ -283,7 +283,7 @@ class _Case(Evidence):
         The device manager only speaks of resources of plugins.
         """
         is_by_plugin = self.rejection.refused is not RejectionKind.NO_CAPACITY
-        return is_by_plugin or self.resource in self.view.of_plugins
+        return is_by_plugin or self.resource in self.view.plugin_resources
 
     def _registered_later(self, registration: DeviceTransition | None) -> str:
         if registration is not None and self.view.covers(self.run, registration.at):
@@ -388,7 +388,7 @@ class _Case(Evidence):
                 self.view, self.rejection, self.resource, self.window, by_predicate=False
             )
 
-        bound = self.socket_bound(self.window.earliest, self.window.latest + ENDPOINT_GRACE)
+        bound = self.socket_bound_at(self.window.earliest, self.window.latest + ENDPOINT_GRACE)
         if bound is not None or refused is RejectionKind.PLUGIN_GONE:
             evidence = f"the plugin of {self.resource} was restarting {self.when}"
             return Explanation(RejectionCause.PLUGIN_RESTART, evidence)

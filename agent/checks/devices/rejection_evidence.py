@@ -62,7 +62,7 @@ class Evidence:
     def window_of(self, change: DeviceTransition, previous: DeviceTransition) -> Window:
         """Return when a change happened; `previous`: the one before, of the same resource."""
         if change.what is TransitionKind.REGISTERED:
-            bound = self.view.socket_bound(self.run, self.resource, previous.at, change.at)
+            bound = self.view.socket_bound_at(self.run, self.resource, previous.at, change.at)
             if change.exact and (bound is None or change.at - bound > REGISTERS_WITHIN):
                 bound = change.at
             return Window(bound or min(change.at, previous.at), change.at)
@@ -162,7 +162,7 @@ class Evidence:
 
         for change in later:
             if change.what is TransitionKind.REGISTERED:
-                return self.socket_bound(lost, change.at) is not None
+                return self.socket_bound_at(lost, change.at) is not None
 
         if self.run.end:
             return None
@@ -170,14 +170,14 @@ class Evidence:
         connected = self.view.connected.get(socket, False)
         if connected is not True:
             return None if connected is None else True
-        bound = self.socket_bound(lost, self.view.snapshot.taken_at)
+        bound = self.socket_bound_at(lost, self.view.snapshot.taken_at)
         return bound is not None and bound >= self.window.earliest
 
-    def socket_bound(self, since: datetime, until: datetime) -> datetime | None:
+    def socket_bound_at(self, since: datetime, until: datetime) -> datetime | None:
         """Return when the known socket of the plugin was bound in that time."""
         if self.resource not in self.view.sockets:
             return None
-        return self.view.socket_bound(self.run, self.resource, since, until)
+        return self.view.socket_bound_at(self.run, self.resource, since, until)
 
     def other_sockets_bound(self, since: datetime) -> str:
         """Return what plugins of unknown resources did around the rejection, in words."""

@@ -169,7 +169,7 @@ def registration_delay(resource: str, run: KubeletRun, view: DeviceView) -> time
 
     at = first.at
     if not first.exact:  # a plugin binds its socket a moment before it registers
-        bound = view.socket_bound(run, resource, run.start.at, first.at)
+        bound = view.socket_bound_at(run, resource, run.start.at, first.at)
         if bound is None or resource not in view.sockets:
             return None
         at = bound

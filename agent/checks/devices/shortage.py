@@ -53,7 +53,7 @@ def explain_shortage(
     if by_predicate:
         return unverified(f"{too_few}, but {held}: pods that had the others may have ended since")
 
-    never_given = len(devices.healthy - devices.given)
+    never_given = len(devices.healthy - devices.allocated)
     if never_given > available and (written := _unchanged_since(view, resource, window)):
         evidence = (
             f"{too_few}, but {held}, and it has not changed since {format_time(written)}: the "
@@ -80,7 +80,7 @@ def _describe_unlisted(view: DeviceView, resource: str, unlisted: Collection[str
 
 
 def _describe_others(view: DeviceView, devices: DeviceUse) -> str:
-    others = devices.given - devices.of_live_pods
+    others = devices.allocated - devices.of_live_pods
     if not others:
         return ""
     text = (

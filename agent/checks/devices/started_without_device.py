@@ -50,37 +50,41 @@ def find(assessment: Assessment) -> Iterator[Finding]:
     for pod in pods:
         # The kubelet may have taken back the devices of a pod that is being deleted.
         if pod.live and not pod.deleting and pod.started is not None:
-            # A capacity that was set by hand needs no device.
-            wanted = view.of_plugins.intersection(pod.wants) - dra_resources_of(pod, view)
+            # A capacity that was set by hand is of no plugin, and needs no device.
+            wanted = view.plugin_resources.intersection(pod.wants) - dra_resources_of(pod, view)
             for resource in sorted(wanted):
                 if (pod.uid, resource) not in allocated:
-                    yield from _too_early(pod, pod.started, resource, view)
+                    yield from _find_early_start(pod, pod.started, resource, view)
 
+    # The Node may show that DRA serves what they request. Without it, no finding means nothing.
     if any(pod.live and pod.has_resource_claims for pod in pods):
-        require_available(assessment.snapshot.node)  # does DRA serve what these pods request?
+        require_available(assessment.snapshot.node)
 
 
-def _too_early(pod: Pod, started: datetime, resource: str, view: DeviceView) -> Iterator[Finding]:
+def _find_early_start(
+    pod: Pod, started: datetime, resource: str, view: DeviceView
+) -> Iterator[Finding]:
     """Yield a finding if the pod certainly started before the resource was registered."""
     if started.year == MAXYEAR:
         return  # no kubelet says so, and to this time nothing can be added
-    # A kubelet starts its first pods within its first second; no earlier one does in that second.
+    # `started` has no fraction. If a kubelet started within that second, it also started the pod: a
+    # kubelet starts its first pods at once, and the one before starts none in that second.
     run = view.run_before(started + WHOLE_SECOND)
     if run is None or not view.in_this_boot(run.start.at):
         return
 
+    # Until `unknown_until`, the kubelet certainly knew no device of the resource. Without a
+    # registration, that is the end of the run; if its time is not exact, when the plugin bound its
+    # socket.
     registration = run.first_registration(resource)
-
-    # Until when the kubelet certainly knew no device of it. Without a registration: until the end,
-    # since it has not written that it knows one.
     unknown_until: datetime | None = run.end or view.snapshot.taken_at + CONTAINER_START
-    registered = "was not registered then"
+    when_registered = "was not registered then"
     if registration is not None:
-        registered = f"was registered at {format_time(registration.at)}"
+        when_registered = f"was registered at {format_time(registration.at)}"
         if delay := registration_delay(resource, run, view):
-            registered = f"was registered {delay.total_seconds():.1f} s later"
-        bound = view.socket_bound(run, resource, run.start.at, view.snapshot.taken_at)
-        unknown_until = registration.at if registration.exact else bound
+            when_registered = f"was registered {delay.total_seconds():.1f} s later"
+        bound_at = view.socket_bound_at(run, resource, run.start.at, view.snapshot.taken_at)
+        unknown_until = registration.at if registration.exact else bound_at
 
     if unknown_until is None or started + CONTAINER_START >= unknown_until:
         return
@@ -88,7 +92,7 @@ def _too_early(pod: Pod, started: datetime, resource: str, view: DeviceView) -> 
     lead = (
         f"pod {pod.name} requests {resource} and was started without it at {format_time(started)}"
     )
-    why = f"the kubelet started at {format_time(run.start.at)}, and {resource} {registered}"
+    cause = f"the kubelet started at {format_time(run.start.at)}, and {resource} {when_registered}"
     versions = (
         "kubelets up to 1.24 start such a pod without an error, newer ones only if they never knew "
         "the resource"
@@ -97,9 +101,9 @@ def _too_early(pod: Pod, started: datetime, resource: str, view: DeviceView) -> 
     yield Finding(
         NAME,
         f"{resource} of pod {pod.name}",
-        f"{lead}: {why}; {versions}; {remedy}",
+        f"{lead}: {cause}; {versions}; {remedy}",
         lead=lead,
-        details=(why, versions),
+        details=(cause, versions),
         pod=pod.name,
         since=started,
         identity=(pod.uid,),

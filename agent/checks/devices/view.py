@@ -74,14 +74,14 @@ def last_by_resource(history: Iterable[DeviceTransition]) -> dict[str, DeviceTra
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """Which healthy devices of one resource were given to pods, by the checkpoint."""
+    """Which healthy devices of one resource are allocated to pods, according to the checkpoint."""
 
     healthy: frozenset[str]
-    given: frozenset[str]
-    """All with an entry. Those of pods that have ended stay for a while."""
+    allocated: frozenset[str]
+    """All that have an entry. The entries of pods that have ended stay for a while."""
     of_live_pods: frozenset[str]
     of_unlisted_pods: frozenset[str]
-    """Given to pods that run and that the API server does not have, as after a restored etcd."""
+    """Of pods that run and that the API server does not have, as after a restored etcd."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class DeviceView:
         return [entry for entry in self.plugins.allocations if entry.resource == resource]
 
     @cached_property
-    def of_plugins(self) -> frozenset[str]:
+    def plugin_resources(self) -> frozenset[str]:
         """The resources that a device plugin offers or has offered, by a record of this node.
 
         A controller may set any other in the node's status.
@@ -229,7 +229,7 @@ class DeviceView:
         """Whether the kubelet has the stream of the resource's plugin open; None: unknown."""
         return self.connected.get(self.sockets.get(resource, ""))
 
-    def socket_bound(
+    def socket_bound_at(
         self, run: KubeletRun, resource: str, since: datetime, until: datetime
     ) -> datetime | None:
         """Return when the plugin of a resource first bound its socket in that time.
@@ -276,14 +276,14 @@ class DeviceView:
             healthy = frozenset(devices)
             uses[resource] = DeviceUse(
                 healthy=healthy,
-                given=healthy & _devices_of(entries),
+                allocated=healthy & _devices_of(entries),
                 of_live_pods=healthy & _devices_of(entries, self.live_pods),
                 of_unlisted_pods=healthy & _devices_of(entries, self.running_unlisted),
             )
         return uses
 
     def covers(self, run: KubeletRun, until: datetime) -> bool:
-        """Whether snapshots saw, or the time is too short for, what happened in a run so far.
+        """Whether the history of a run is complete until a time: it was short, or snapshots saw it.
 
         A plugin whose last registration is minutes after the kubelet's start has registered once.
         """

@@ -23,26 +23,25 @@ from agent.model.snapshot import (
 
 _WORD: Final = r"bak|backup|old|orig|original|copy|saved?|prev|previous|before"
 _MARK: Final = re.compile(rf"(?:[\s._~+:-]|{_WORD}|\d|(?<=\d)[tz])+", re.IGNORECASE)
-"""What people add to a name: separators, such words, and dates."""
-_IS_BACKUP: Final = re.compile(rf"{_WORD}|~|(?:\d\D?){{6}}", re.IGNORECASE)
-"""A number alone is not a mark: `storage-1` may be a network. A date has six digits or more."""
+"""What people add to a name: separators, such words, and dates, as `-20240131t0102z`."""
+_BACKUP_SIGN: Final = re.compile(rf"{_WORD}|~|(?:\d\D?){{6}}", re.IGNORECASE)
+"""What such a mark must have in it: `storage-1` may be a network. A date has six digits or more."""
 
 
-def set_apart(store: NetworkStore, index: SnapshotIndex) -> NetworkStore:
-    """Return the store if it may be a network's, else one that is not requested: a copy."""
+def exclude_copy(store: NetworkStore, index: SnapshotIndex) -> NetworkStore:
+    """Return the store unchanged, or, if it is a copy, with its reservations not requested."""
     if not isinstance(store.reading, Known) or store.network in _named_networks(index.snapshot):
         return store
     reservations = store.reading.value
 
-    original = _same_files(store, index)
-    reason = f"it is a copy of the directory of network {original}, and no program reads it"
-    if original is None:
-        original = _similar_name(store, index)
+    if (original := _original_by_files(store, index)) is not None:
+        reason = f"it is a copy of the directory of network {original}, and no program reads it"
+    elif (original := _original_by_name(store, index)) is not None:
         reason = f"it has the name of a copy of network {original}'s directory, and nothing uses it"
-        container_ids = {held.container_id for held in reservations}
+        container_ids = {reservation.container_id for reservation in reservations}
         if not container_ids.isdisjoint(index.running_sandboxes):
             reason += ": it was moved away while pods ran"
-    if original is None:
+    else:
         return store
 
     times = [reservation.mtime_ns for reservation in reservations]
@@ -60,20 +59,22 @@ def set_apart(store: NetworkStore, index: SnapshotIndex) -> NetworkStore:
     return replace(store, reading=reading, unrecognized=(), left_over=left_over)
 
 
-def _same_files(store: NetworkStore, index: SnapshotIndex) -> str | None:
-    """Return the network of whose directory it is a copy by its files; None: of none.
+def _original_by_files(store: NetworkStore, index: SnapshotIndex) -> str | None:
+    """Return the network whose directory has one of its files, too; None: it is a copy of none.
 
     Both reserve an address for the same interface of a sandbox. No ADD does that: an interface has
     its addresses from one network.
     """
     snapshot = index.snapshot
-    contents = {_content(held) for held in known_or(store.reading, ()) if held.container_id}
-    others = {
-        held.network
-        for held in index.reservations
-        if held.network != store.network and _content(held) in contents
+    files = {_file(entry) for entry in known_or(store.reading, ()) if entry.container_id}
+    sharing = {
+        entry.network
+        for entry in index.reservations
+        if entry.network != store.network and _file(entry) in files
     }
 
+    # `exclude_copy` found the name neither in the configuration nor in libcni's cache. That proves
+    # something only if both were read.
     configured = {network.name for network in configured_networks(snapshot)}
     nothing_names_it = (
         store.discovered
@@ -81,14 +82,14 @@ def _same_files(store: NetworkStore, index: SnapshotIndex) -> str | None:
         and not isinstance(snapshot.cni_results, Unavailable)
     )
 
-    for network in sorted(others):
+    for network in sorted(sharing):
         if is_backup_name(store.network, network) or (nothing_names_it and network in configured):
             return network
     return None
 
 
-def _similar_name(store: NetworkStore, index: SnapshotIndex) -> str | None:
-    """Return the network of whose directory it is a copy by its name; None: of none.
+def _original_by_name(store: NetworkStore, index: SnapshotIndex) -> str | None:
+    """Return the network that it has the name of a copy of; None: it is a copy of none.
 
     The original may have been cleaned since: then no file is in both.
     """
@@ -110,11 +111,12 @@ def _named_networks(snapshot: Snapshot) -> set[str]:
 def configured_networks(snapshot: Snapshot) -> tuple[RuntimeNetwork, ...]:
     """Return the networks of all files of the CNI configuration, as far as they are known."""
     networks = known_or(snapshot.networks, ())
-    later = networks[0].later if networks else ()
+    later = networks[0].later if networks else ()  # those of the later files, the same in each
     return (*networks, *later)
 
 
-def _content(reservation: Reservation) -> tuple[str, str, str]:
+def _file(reservation: Reservation) -> tuple[str, str, str]:
+    """Return name and content of its file, which a copy keeps."""
     return reservation.ip, reservation.container_id, reservation.ifname
 
 
@@ -126,4 +128,4 @@ def is_backup_name(name: str, original: str) -> bool:
     else:
         mark = name.removesuffix(original)
         is_apart = mark != name
-    return is_apart and bool(_MARK.fullmatch(mark) and _IS_BACKUP.search(mark))
+    return is_apart and bool(_MARK.fullmatch(mark) and _BACKUP_SIGN.search(mark))

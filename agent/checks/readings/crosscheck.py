@@ -58,7 +58,7 @@ def all_sources(snapshot: Snapshot) -> Snapshot:
         networks=_judged("networks", bugs, _networks, index),
     )
 
-    believed = _judged_stores(copies.set_apart, believed, bugs)
+    believed = _judged_stores(copies.exclude_copy, believed, bugs)
     if not isinstance(believed.networks, Unavailable):
         index = SnapshotIndex(believed)
         believed = replace(believed, networks=_judged("networks", bugs, pod_networks, index))

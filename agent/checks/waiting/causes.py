@@ -79,12 +79,12 @@ def groups(snapshot: Snapshot) -> list[Group]:
         needs_volumes = key[0] == _WITH_VOLUMES
         on_host = key[-1] == _ON_HOST
         cause = _cause(failure, snapshot, needs_volumes=needs_volumes, on_host=on_host)
-        waits = sorted(members, key=lambda wait: -wait.age)
+        waits = sorted(members, key=lambda wait: -wait.time)
         unlisted = sum(_is_unlisted(wait.pod, failures, listed) for wait in members)
         group = Group(cause, failure, tuple(waits), needs_volumes=needs_volumes, unlisted=unlisted)
         found.append(group)
 
-    return sorted(found, key=lambda group: -group.waits[0].age)
+    return sorted(found, key=lambda group: -group.waits[0].time)
 
 
 def _by_key(

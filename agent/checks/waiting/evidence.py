@@ -17,7 +17,7 @@ from agent.checks.node_network import (
     missing_subnet_env,
     why_no_network,
 )
-from agent.checks.waiting_pods import is_about, is_recent
+from agent.checks.waiting_pods import are_exhausted, is_recent
 from agent.model import catalog
 from agent.model.assessment import Assessment, State, or_none
 from agent.model.catalog import Entry
@@ -106,7 +106,7 @@ def exhausted_network(failure: SandboxFailure, assessment: Assessment) -> str | 
     for store in assessment.snapshot.reservations:
         if not isinstance(store.reading, NotRequested):
             ranges = or_none(assessment.ranges, store.network)
-            if ranges and is_about(failure, ranges):
+            if ranges and are_exhausted(ranges, failure):
                 return store.network
     return None
 

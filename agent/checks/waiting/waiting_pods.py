@@ -122,7 +122,7 @@ def _finding(assessment: Assessment, group: Group, number: int, *, starting: boo
         network=group.failure.network if group.failure else "",
         pod=names[0] if len(names) == 1 else "",
         cause=group.cause,
-        since=assessment.snapshot.taken_at - oldest.age,
+        since=assessment.snapshot.taken_at - oldest.time,
         # Not the message: retries of one pod may fail in turn for what follows from each other.
         identity=(number,),
         affected=tuple(wait.pod.uid for wait in group.waits[:FEW]),
@@ -135,7 +135,7 @@ def _finding(assessment: Assessment, group: Group, number: int, *, starting: boo
 
 
 def _subject(waits: Sequence[Wait]) -> str:
-    age = format_age(waits[0].age)
+    age = format_age(waits[0].time)
     if len(waits) == 1:
         return f"pod {waits[0].pod.name} has waited for {age}"
     return f"{count_of(len(waits), 'pod')} have waited for up to {age}"
@@ -246,7 +246,7 @@ def _severity(assessment: Assessment, group: Group, evidence: Sequence[Evidence]
     if group.failure and group.failure.exhausted and proven:
         return Severity.INFO  # exhausted_range reports it
 
-    is_long = group.waits[0].age >= LONG
+    is_long = group.waits[0].time >= LONG
     several = len(group.waits) > 1
     if group.failure is None and not is_long and _last_start(assessment) < WAITS_AFTER:
         return Severity.INFO  # many at once, and they start one after the other

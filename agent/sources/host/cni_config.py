@@ -46,8 +46,8 @@ _KEYS: Final = (
 _SPELLING: Final = {key.casefold(): key for key in _KEYS}
 
 _SUFFIXES: Final = frozenset({".conf", ".conflist", ".json"})
-_LIST: Final = ".conflist"
-_PLUGIN: Final = ".conf"  # of a plugin in a file of its own
+_LIST_SUFFIX: Final = ".conflist"
+_PLUGIN_SUFFIX: Final = ".conf"  # of a plugin in a file of its own
 PLUGIN_FILES: Final = "nodeleak/plugin-files"
 """A key beside those of the file: whether plugins were in files of their own."""
 
@@ -63,14 +63,20 @@ _JSON_ERRORS: Final = {
     "Invalid control character at": "a text has a line break or a control character",
 }
 """Words for those of Python's parser that say how it works."""
-_TYPES: Final = {"cniVersion": str, "name": str, "type": str, "capabilities": dict, "ipam": dict}
+_KEY_TYPES: Final = {
+    "cniVersion": str,
+    "name": str,
+    "type": str,
+    "capabilities": dict,
+    "ipam": dict,
+}
 """The keys that libcni itself decodes (its `types.NetConf`)."""
 _SWITCHES: Final = ("disableCheck", "loadOnlyInlinedPlugins")
 
 Configuration: TypeAlias = Mapping[str, Any]
 """A network's `name` and `plugins`, or one plugin."""
-Files: TypeAlias = Callable[[], Mapping[str, Configuration]]
-"""Returns the configurations of a directory by file name; only some plugins need it."""
+ReadFiles: TypeAlias = Callable[[], Mapping[str, Configuration]]
+"""Returns the configurations of a directory by file name. Called if a delegate is in another file."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +166,7 @@ def _read(name: str, handle: int, directory: Path) -> Configuration:
     Raises _Refused for anything else, and SourceError if the file cannot be read.
     """
     tree = _read_object(name, handle, directory)
-    if not name.endswith(_LIST):  # it is for a single plugin
+    if not name.endswith(_LIST_SUFFIX):  # it has a single plugin
         if "plugins" in tree and "type" not in tree:
             raise _Refused("is a list of plugins: its name must end with .conflist")
         plugin = _checked_plugin(tree)
@@ -200,7 +206,7 @@ def _read_plugins(directory: Path, network: str) -> list[Configuration]:
     path = directory / network
     try:
         with open_directory(path) as handle:
-            names = [name for name in names_in(handle, path) if Path(name).suffix == _PLUGIN]
+            names = [name for name in names_in(handle, path) if Path(name).suffix == _PLUGIN_SUFFIX]
             files = [name for name in sorted(names) if not _is_directory(name, handle)]
             return [_read_plugin(name, handle, path) for name in files]
     except NotFound:
@@ -263,7 +269,7 @@ def _checked_plugin(tree: Any, which: str = "") -> Configuration:
     if not isinstance(plugin, dict):
         raise _Refused(f"{which}is not an object")
 
-    for key, kind in _TYPES.items():
+    for key, kind in _KEY_TYPES.items():
         if not isinstance(plugin.get(key) or kind(), kind):
             raise _Refused(f"{which}has a wrong value of {key}")
     if not plugin.get("type"):
@@ -272,7 +278,7 @@ def _checked_plugin(tree: Any, which: str = "") -> Configuration:
 
 
 def _is_true(tree: Configuration, key: str) -> bool:
-    """Return a switch of a list, which libcni also takes as text; raises _Refused."""
+    """Return whether a switch of a list is on, also written as text; raises _Refused."""
     text = str(tree.get(key, False)).lower()
     if text not in {"true", "false"}:
         raise _Refused(f"{key} is neither true nor false")
@@ -302,7 +308,7 @@ def default_networks(
     files = read_directory(directory)
     usable = {name: file for name, file in files.items() if is_usable(file)}
     if default:
-        configuration = _find(default, usable)
+        configuration = _find_configuration(default, usable)
         if configuration is None:
             network = f"the default network of the runtime, {escape(default)}"
             raise NotConfigured(f"{network}, is in no file of {directory}")
@@ -318,24 +324,24 @@ def default_networks(
             with suppress(SourceError):  # a later file may be broken and unused
                 later += networks_of(configuration, lambda: files)
 
-    # A pod may name another network than the delegates.
+    # With delegates, pods may name other networks: then those in use do not show what is loaded.
     changed_ns = 0
     if any(network.name == first["name"] for network in networks):
-        changed_ns = _changed_ns(directory, file_name, first["name"])
+        changed_ns = _last_change_ns(directory, file_name, first["name"])
     return tuple(
         replace(network, later=tuple(later), changed_ns=changed_ns) for network in networks
     )
 
 
-def _changed_ns(directory: Path, name: str, network: str) -> int:
-    """Return the latest change of directory or file, in ns since the epoch.
+def _last_change_ns(directory: Path, name: str, network: str) -> int:
+    """Return the last change of a file, of its directory, or of plugin files: ns, Unix time.
 
     Raises SourceError. The file's ctime counts, because `cp -p` keeps its mtime.
     """
     plugins = directory / network
     try:
         changes = [directory.stat().st_mtime_ns, (directory / name).stat().st_ctime_ns]
-        plugin_changes = [file.stat().st_ctime_ns for file in plugins.glob(f"*{_PLUGIN}")]
+        plugin_changes = [file.stat().st_ctime_ns for file in plugins.glob(f"*{_PLUGIN_SUFFIX}")]
         if plugin_changes:
             changes += [*plugin_changes, plugins.stat().st_mtime_ns]
     except OSError as error:
@@ -350,23 +356,23 @@ def loaded_networks(loaded: Iterable[Configuration], directory: Path) -> tuple[R
     return tuple(chain.from_iterable(networks))
 
 
-def networks_of(configuration: Configuration, files: Files) -> Iterator[RuntimeNetwork]:
+def networks_of(configuration: Configuration, read: ReadFiles) -> Iterator[RuntimeNetwork]:
     """Yield the networks of a configuration, one for each directory of host-local.
 
     Raises SourceError.
     """
     has_files = bool(configuration.get(PLUGIN_FILES))
 
-    for network in _delegated_networks(configuration, files):
+    for network in _delegated_networks(configuration, read):
         yield replace(network, plugin_files=has_files)
 
 
 def _delegated_networks(
-    configuration: Configuration, files: Files, depth: int = 0, *, forwards: bool = False
+    configuration: Configuration, read: ReadFiles, depth: int = 0, *, forwards: bool = False
 ) -> Iterator[RuntimeNetwork]:
     """Yield the networks of a configuration, or of its delegates.
 
-    A plugin such as Multus gives pods the networks of its delegates, which may be in the `files`.
+    A plugin such as Multus gives pods the networks of its delegates, which may be in other files.
     `depth`: of the delegation. `forwards`: whether a plugin above is told of host ports.
     """
     name = configuration.get("name")
@@ -376,21 +382,21 @@ def _delegated_networks(
         for plugin in plugins:
             capabilities = subobject(plugin, "capabilities")
             forwards |= plugin["type"] == "portmap" or "portMappings" in capabilities
-            delegates += _delegates(plugin, files)
+            delegates += _delegates(plugin, read)
 
         if not delegates or depth >= _MAX_DELEGATION:
             yield from _own_networks(str(name), plugins, forwards=forwards)
             return
         for delegate in delegates:
             named = {"name": name, **delegate}
-            yield from _delegated_networks(named, files, depth + 1, forwards=forwards)
+            yield from _delegated_networks(named, read, depth + 1, forwards=forwards)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         where = f"the CNI configuration of network {truncate(repr(name))}"
         raise SourceError(f"cannot parse {where}: {truncate(repr(error))}") from error
 
 
 def all_plugins(
-    configuration: Configuration, files: Files, depth: int = 0
+    configuration: Configuration, read: ReadFiles, depth: int = 0
 ) -> Iterator[Configuration]:
     """Yield the plugins of a configuration, and those of its delegates.
 
@@ -399,14 +405,14 @@ def all_plugins(
     for plugin in _enabled_plugins(configuration):
         yield plugin
         if depth < _MAX_DELEGATION:
-            for delegate in _delegates(plugin, files):
-                yield from all_plugins(delegate, files, depth + 1)
+            for delegate in _delegates(plugin, read):
+                yield from all_plugins(delegate, read, depth + 1)
 
 
 def _enabled_plugins(configuration: Configuration) -> Iterator[Configuration]:
     """Yield the plugins of a chain; a delegate may be a plugin itself."""
-    chain = configuration.get("plugins") or [configuration]
-    return (plugin for plugin in chain if not is_disabled(plugin))
+    plugins = configuration.get("plugins") or [configuration]
+    return (plugin for plugin in plugins if not is_disabled(plugin))
 
 
 def is_disabled(plugin: Configuration) -> bool:
@@ -414,7 +420,7 @@ def is_disabled(plugin: Configuration) -> bool:
     return str(plugin.get("enabled", "")).lower() == "false"  # EKS writes a string
 
 
-def _delegates(plugin: Configuration, files: Files) -> Sequence[Configuration]:
+def _delegates(plugin: Configuration, read: ReadFiles) -> Sequence[Configuration]:
     """Return the delegates of a plugin; none if it has none. Raises ValueError and KeyError."""
     primary = plugin.get("clusterNetwork")
     if not primary:
@@ -425,15 +431,17 @@ def _delegates(plugin: Configuration, files: Files) -> Sequence[Configuration]:
             )
         return delegates
 
-    configurations = files()
-    found = _find(primary, configurations)
+    configurations = read()
+    found = _find_configuration(primary, configurations)
     if found is None:
         raise ValueError(f"clusterNetwork {primary} is in no file: name the network with --network")
-    secondary = (_find(name, configurations) for name in plugin.get("defaultNetworks") or ())
+    secondary = (
+        _find_configuration(name, configurations) for name in plugin.get("defaultNetworks") or ()
+    )
     return [found, *filter(None, secondary)]
 
 
-def _find(network: str, files: Mapping[str, Configuration]) -> Configuration | None:
+def _find_configuration(network: str, files: Mapping[str, Configuration]) -> Configuration | None:
     """Return the configuration of a network's name or of a path.
 
     Only the file name of a path is compared: Multus' root differs.
@@ -502,7 +510,9 @@ def _range(tree: Configuration) -> WrittenRange:
     )
 
 
-def with_subnet(networks: Iterable[RuntimeNetwork], run_dir: Path) -> tuple[RuntimeNetwork, ...]:
+def with_flannel_ranges(
+    networks: Iterable[RuntimeNetwork], run_dir: Path
+) -> tuple[RuntimeNetwork, ...]:
     """Return the networks with flannel's ranges, which its daemon writes into a file of its own.
 
     Without the file they stay as they are: a result in libcni's cache has the range too. `run_dir`:

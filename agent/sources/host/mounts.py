@@ -1,4 +1,4 @@
-"""The mounted volumes of those that have to be attached. Read-only, only if a volume is missing.
+"""Reads which attachable volumes are mounted, only while the Node lacks a volume in use.
 
 The path below the kubelet's directory identifies the volume; for CSI, the file `vol_data.json`
 beside it does.
@@ -19,20 +19,25 @@ from agent.sources.host.mount_table import read_mount_table
 from agent.sources.source import Source
 from agent.sources.source_error import MALFORMED, SourceError, read_error
 
-# The mount points of volumes, below the kubelet's directory.
-_CSI_STAGED: Final = re.compile(r"(plugins/kubernetes\.io/csi/.+)/globalmount")
+# Mount points of volumes below the kubelet's directory: of CSI, FlexVolume, and in-tree plugins.
+_CSI_OF_POD: Final = re.compile(r"(pods/(?P<pod_uid>[^/]+)/volumes/kubernetes\.io~csi/[^/]+)/mount")
 _CSI_BLOCK: Final = re.compile(
-    r"(plugins/kubernetes\.io/csi/volumeDevices)/(?:staging|publish)/([^/]+)(?:/.*)?"
+    r"(plugins/kubernetes\.io/csi/volumeDevices)/(?:staging|publish)/(?P<name>[^/]+)(?:/.*)?"
 )
-_CSI_OF_POD: Final = re.compile(r"(pods/([^/]+)/volumes/kubernetes\.io~csi/[^/]+)/mount")
-_FLEX: Final = re.compile(r"plugins/kubernetes\.io/flexvolume/([^/]+/[^/]+)/mounts/([^/]+)")
+_CSI_STAGED: Final = re.compile(r"(plugins/kubernetes\.io/csi/.+)/globalmount")
+_FLEX: Final = re.compile(
+    r"plugins/kubernetes\.io/flexvolume/(?P<driver>[^/]+/[^/]+)/mounts/(?P<volume>[^/]+)"
+)
 _FLEX_OF_POD: Final = re.compile(
-    r"pods/([^/]+)/volumes/(?!kubernetes\.io~)([^/~]+)~([^/]+)/([^/]+)"
+    r"pods/(?P<pod_uid>[^/]+)/volumes/(?!kubernetes\.io~)"
+    r"(?P<vendor>[^/~]+)~(?P<driver>[^/]+)/(?P<volume>[^/]+)"
 )
 _IN_TREE: Final = re.compile(r"plugins/(kubernetes\.io/(?!csi/|flexvolume/)[^/]+)/mounts/(.+)")
 
-_BELOW_ANY: Final = re.compile(r"(/.+)/(?:plugins/kubernetes\.io|pods/[^/]+/volumes)/[^/]+/.+")
-"""A volume's mount point, with the kubelet's directory."""
+_OF_ANY_KUBELET: Final = re.compile(
+    r"(?P<kubelet_dir>/.+)/(?:plugins/kubernetes\.io|pods/[^/]+/volumes)/[^/]+/.+"
+)
+"""The whole mount point of a volume."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +60,9 @@ class MountsSource(Source):
 
 
 def read_mounts(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:
-    """Return each mounted volume, once for each pod or stage that has it; raises SourceError.
+    """Return each mounted volume: once for each of its pods, and once if it is staged for them.
 
-    `kubelet_dir`: at its path on the node.
+    Raises SourceError. `kubelet_dir`: a path of the node, which must be mounted there in a pod.
     """
     plugins = kubelet_dir / "plugins"
     try:
@@ -70,33 +75,35 @@ def read_mounts(proc: Path, kubelet_dir: Path) -> tuple[Mount, ...]:
 
     start = f"{kubelet_dir}/"
     points = [entry.point for entry in read_mount_table(proc)]
-    below = [point.removeprefix(start) for point in points if point.startswith(start)]
-    # Mounts are listed by their real path.
-    elsewhere = next(filter(None, map(_BELOW_ANY.fullmatch, points)), None)
-    if elsewhere and not below:
-        where = f"volumes are mounted below {elsewhere[1]}, not below {kubelet_dir}"
+    paths = [point.removeprefix(start) for point in points if point.startswith(start)]
+
+    # The table has real paths: below a link that leads to the kubelet's directory it shows nothing.
+    other = next(filter(None, map(_OF_ANY_KUBELET.fullmatch, points)), None)
+    if other and not paths:
+        where = f"volumes are mounted below {other['kubelet_dir']}, not below {kubelet_dir}"
         remedy = Remedy("set --kubelet-dir to the real path")
         raise SourceError(f"{where}: {remedy}", remedy)
 
-    volumes = (_mount(path, kubelet_dir) for path in below)
+    volumes = (_mount(path, kubelet_dir) for path in paths)
     return tuple(dict.fromkeys(filter(None, volumes)))
 
 
 def _mount(path: str, kubelet_dir: Path) -> Mount | None:
     """Return the volume that is mounted at a path below the kubelet's directory, if one is."""
-    if point := _CSI_OF_POD.fullmatch(path):
-        return _csi_mount(kubelet_dir / point[1], point[2])
-    if point := _CSI_BLOCK.fullmatch(path):
-        return _csi_mount(kubelet_dir / point[1] / point[2] / "data", "")
-    if point := _CSI_STAGED.fullmatch(path):
-        return _csi_mount(kubelet_dir / point[1], "")
-    if point := _FLEX.fullmatch(path):
-        return Mount(f"{point[1]}/{point[2]}")
-    if point := _FLEX_OF_POD.fullmatch(path):
-        return Mount(f"{point[2]}/{point[3]}/{point[4]}", point[1])
+    if parts := _CSI_OF_POD.fullmatch(path):
+        return _csi_mount(kubelet_dir / parts[1], parts["pod_uid"])
+    if parts := _CSI_BLOCK.fullmatch(path):
+        return _csi_mount(kubelet_dir / parts[1] / parts["name"] / "data", "")
+    if parts := _CSI_STAGED.fullmatch(path):
+        return _csi_mount(kubelet_dir / parts[1], "")
+    if parts := _FLEX.fullmatch(path):
+        return Mount(f"{parts['driver']}/{parts['volume']}")
+    if parts := _FLEX_OF_POD.fullmatch(path):
+        name = f"{parts['vendor']}/{parts['driver']}/{parts['volume']}"
+        return Mount(name, parts["pod_uid"])
 
-    if point := _IN_TREE.fullmatch(path):
-        plugin, volume = point.groups()
+    if parts := _IN_TREE.fullmatch(path):
+        plugin, volume = parts.groups()
         if plugin == "kubernetes.io/aws-ebs":
             volume = re.sub("^aws/", "aws://", volume)
         elif plugin == "kubernetes.io/rbd":
@@ -106,7 +113,7 @@ def _mount(path: str, kubelet_dir: Path) -> Mount | None:
 
 
 def _csi_mount(directory: Path, pod_uid: str) -> Mount | None:
-    """Return the volume that the kubelet's file describes; None: it was unmounted meanwhile."""
+    """Return the volume that the file in a directory describes; None: it was unmounted meanwhile."""
     file = directory / "vol_data.json"
     try:
         content, _ = read_file(file)

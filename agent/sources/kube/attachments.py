@@ -147,7 +147,7 @@ def _read_holders(get: Get, own: str, volumes: Sequence[str]) -> _Holders:
 
 def _lists(volumes: Iterable[str], volume: str) -> bool:
     """Return whether a volume is among those of a node's status, by either of its names."""
-    return any(detached_volume.same(volume, other) for other in volumes)
+    return any(detached_volume.is_same_volume(volume, other) for other in volumes)
 
 
 @dataclass
@@ -228,7 +228,9 @@ class _Lookup:
 
         # A volume can have an in-tree name and one of CSI: that of the request counts.
         pairs = itertools.product(names, volumes)
-        same = (volume for own_name, volume in pairs if detached_volume.same(own_name, volume))
+        same = (
+            volume for own_name, volume in pairs if detached_volume.is_same_volume(own_name, volume)
+        )
         volume = next(same, names[0])
         attachments[volume] = replace(
             attachments.get(volume) or Attachment(volume),

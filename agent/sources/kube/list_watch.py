@@ -18,7 +18,7 @@ from threading import Event
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from agent.model.snapshot import Known, Reading, Unavailable
-from agent.model.watches import LASTS, Evidence, Watch
+from agent.model.watches import EVIDENCE_LASTS, Evidence, Watch
 from agent.sources.kube.api import Api, Resource, ServerInfo
 from agent.sources.kube.errors import ApiError
 from agent.sources.kube.replica import (
@@ -337,7 +337,7 @@ class Reflector(Generic[_T]):
         )
 
         earlier = records.get(evidence)
-        if earlier is not None and now.uptime - earlier.last_uptime <= LASTS:
+        if earlier is not None and now.uptime - earlier.last_uptime <= EVIDENCE_LASTS:
             watch = replace(watch, count=earlier.count + 1, first=earlier.first)
         self.watches = tuple((records | {evidence: watch}).values())
 

@@ -57,21 +57,21 @@ _FIRST_WITH_SANDBOXES: Final = (1, 7, 0)  # the first containerd that has a stor
 
 _VERBOSE: Final = b"\x08\x01"  # a StatusRequest with `verbose` (1)
 _LAST_LOAD: Final = "lastCNILoadStatus"  # containerd >= 1.4: `OK`, or an error
-_LOADED: Final = "OK"
+_LOAD_SUCCEEDED: Final = "OK"
 _LONGEST_MESSAGE: Final = 500  # characters of a runtime's own words
 _CONFIGURATION_LIMIT: Final = 1024 * 1024  # bytes of CRI-O's: it has some thousand
 
 _ID: Final = re.compile("[0-9a-f]{64}")
-_BATCH: Final = 32
+_BATCH_SIZE: Final = 32
 """Sandboxes in one request: a response has room for 512 KiB of each, a pod has 256."""
 _FILTER_LIMIT: Final = 200
-"""If more sandboxes are looked for, all records are listed at once: thousands of leaks would need
+"""If more records are looked for, all are listed in one call: thousands of leaks would need
 hundreds of calls."""
 
 _SANDBOX_STATES: Final = ("running", SANDBOX_NOT_READY)
 _CONTAINER_STATES: Final = ("created", "running", "exited")
 _BEING_CREATED: Final = "being created"
-_NOT_CREATED: Final = "sandbox not created"  # CRI-O's words for a sandbox that is being created
+_NOT_YET_CREATED: Final = "sandbox not created"  # CRI-O's words for one that is being created
 _DENIAL_WITHOUT_ID: Final = "an error occurred when try to find sandbox"
 """containerd's NOT_FOUND text that lacks the ID."""
 
@@ -129,7 +129,7 @@ class Cri(Runtime):
 
             ids = set(filter(_ID.fullmatch, unlisted))
             if missing := sorted(ids.difference(container.id for container in containers)):
-                containers += session.unlisted(missing)
+                containers += session.find_unlisted(missing)
 
         return tuple(containers)
 
@@ -159,9 +159,9 @@ class Cri(Runtime):
             return CniStatus(status)
 
     def _configured(self, status: RuntimeStatus) -> CniStatus:
-        """Return what CRI-O's configuration says, which it serves in HTTP at the same socket.
+        """Return what CRI-O's configuration says, which it serves by HTTP on the same socket.
 
-        An old one does not. Raises SourceError.
+        An old CRI-O does not serve it. Raises SourceError.
         """
         connection = HTTPConnection("localhost")
         try:
@@ -181,10 +181,10 @@ class Cri(Runtime):
         network = tree["network"]
         return CniStatus(
             status,
-            directory=_path(network.get("network_dir")),
+            directory=_path_or_none(network.get("network_dir")),
             default=network.get("cni_default_network", ""),
             plugin_directories=tuple(map(Path, network.get("plugin_dirs") or ())),
-            root=_path(tree.get("root")),
+            root=_path_or_none(tree.get("root")),
         )
 
     @contextmanager
@@ -205,7 +205,7 @@ class _Session:
 
     connection: GrpcConnection
     _versions: Sequence[str] = _VERSIONS
-    """Those that the runtime may have implemented."""
+    """Those that the runtime may implement; after the first response, the one that it does."""
 
     def call(self, method: str, request: bytes = b"") -> DecodedMessage:
         """Call a method of CRI."""
@@ -235,7 +235,7 @@ class _Session:
         return ContainerRuntime(name=version.text(2), version=version.text(3))
 
     def sandboxes(self, ids: Sequence[str]) -> list[Container]:
-        """Return sandboxes by their status, which of CRI-O shows those being created as well."""
+        """Return the sandboxes that have a status: in CRI-O, also those that are being created."""
         # All are requested before the first response is awaited: a busy CRI-O takes its time for
         # each.
         responses = self._calls("PodSandboxStatus", [*map(encode_texts, ids)])
@@ -243,12 +243,12 @@ class _Session:
         return [sandbox for sandbox in sandboxes if sandbox]
 
     def has_container(self, container_id: str) -> bool:
-        """Return whether there is a container that is no sandbox."""
+        """Return whether this is the ID of a container that is no sandbox."""
         (response,) = self._calls("ContainerStatus", [encode_texts(container_id)])
-        return _status(container_id, response) is not None
+        return _status_of(container_id, response) is not None
 
-    def unlisted(self, ids: Sequence[str]) -> Collection[Container]:
-        """Return what CRI does not list, and the runtime has nevertheless."""
+    def find_unlisted(self, ids: Sequence[str]) -> Collection[Container]:
+        """Return those of these ids that the runtime has, although CRI does not list them."""
         runtime = self.identify()
         if runtime.name == CONTAINERD:
             return self.records(runtime, ids)
@@ -318,7 +318,9 @@ def _runtime_status(status: DecodedMessage, last_load: str) -> RuntimeStatus:
 
     `last_load`: what containerd says of the last time that it loaded the CNI configuration.
     """
-    load_error = "" if last_load == _LOADED else escape(truncate(last_load, _LONGEST_MESSAGE))
+    load_error = (
+        "" if last_load == _LOAD_SUCCEEDED else escape(truncate(last_load, _LONGEST_MESSAGE))
+    )
     for condition in status.messages(1):
         if condition.text(1) != "NetworkReady":
             continue
@@ -337,12 +339,14 @@ def _cni_status(status: RuntimeStatus, cniconfig: str, config: str) -> CniStatus
     """Return what containerd says: its loaded networks, and its configuration."""
     cni = json.loads(cniconfig)
     networks = [network["Config"] for network in cni["Networks"] or ()]
-    loaded = [_loaded(network) for network in networks if network["Name"] != "cni-loopback"]
+    loaded = [
+        _loaded_configuration(network) for network in networks if network["Name"] != "cni-loopback"
+    ]
     directory = Path(cni.get("PluginConfDir") or DEFAULT_DIRECTORY)
 
     runtime = json.loads(config)
     classes = runtime.get("containerd", {}).get("runtimes") or {}
-    class_directories = {_path(each.get("cniConfDir")) for each in classes.values()}
+    class_directories = {_path_or_none(each.get("cniConfDir")) for each in classes.values()}
     other_directories = filter(None, class_directories - {directory})
 
     return CniStatus(
@@ -351,15 +355,15 @@ def _cni_status(status: RuntimeStatus, cniconfig: str, config: str) -> CniStatus
         directory=directory,
         class_directories=tuple(sorted(other_directories)),
         plugin_directories=tuple(map(Path, cni.get("PluginDirs") or ())),
-        root=_path(runtime.get("containerdRootDir")),
+        root=_path_or_none(runtime.get("containerdRootDir")),
     )
 
 
-def _path(text: str | None) -> Path | None:
+def _path_or_none(text: str | None) -> Path | None:
     return Path(text) if text else None
 
 
-def _loaded(network: Mapping[str, Any]) -> Configuration:
+def _loaded_configuration(network: Mapping[str, Any]) -> Configuration:
     """Return a network that containerd has loaded."""
     source = json.loads(network.get("Source") or "{}")
     plugins = [respelled(json.loads(plugin["Source"])) for plugin in network["Plugins"]]
@@ -370,10 +374,10 @@ def _loaded(network: Mapping[str, Any]) -> Configuration:
 
 
 def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH))
+    return (ids[start : start + _BATCH_SIZE] for start in range(0, len(ids), _BATCH_SIZE))
 
 
-def _status(container_id: str, response: Encoded | GrpcError) -> DecodedMessage | None:
+def _status_of(container_id: str, response: Encoded | GrpcError) -> DecodedMessage | None:
     """Return the status of this container; None only if the runtime denies it by the id."""
     if isinstance(response, GrpcError):
         if response.code == NOT_FOUND and _denies(response.message, container_id):
@@ -400,9 +404,9 @@ def _sandbox(container_id: str, response: Encoded | GrpcError) -> Container | No
     """Return a sandbox by its status; None: it does not exist."""
     if isinstance(response, GrpcError):
         message = response.message
-        if container_id in message and _NOT_CREATED in message:
+        if container_id in message and _NOT_YET_CREATED in message:
             return Container(container_id, _BEING_CREATED, 0, "", "", sandbox=True)
-    status = _status(container_id, response)
+    status = _status_of(container_id, response)
     return _container(status, _POD_SANDBOX_STATUS) if status else None
 
 

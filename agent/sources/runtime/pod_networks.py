@@ -8,7 +8,7 @@ from agent.model.runtime import RuntimeNetwork
 from agent.model.settings import AUTO
 from agent.model.snapshot import NotRequested, Snapshot
 from agent.sources.deadline import Deadline
-from agent.sources.host.cni_config import with_subnet
+from agent.sources.host.cni_config import with_flannel_ranges
 from agent.sources.runtime.node_runtimes import NodeRuntimes
 from agent.sources.source import Source
 from agent.sources.source_error import SourceError
@@ -33,7 +33,7 @@ class PodNetworks(Source):
         self.last = ()
         self.failure = None
         try:
-            networks = with_subnet(self.in_time(self.runtimes.networks), self.run_dir)
+            networks = with_flannel_ranges(self.in_time(self.runtimes.networks), self.run_dir)
         except SourceError as error:
             self.failure = error
             if AUTO in self.settings:
