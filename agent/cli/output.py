@@ -56,7 +56,9 @@ def as_yaml(document: object) -> str:
 
     def quoted(dumper: Any, text: str) -> Any:
         style = None if _PLAIN.fullmatch(text) else '"'
-        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+        # YAML cannot have the half of a surrogate pair, which JSON from elsewhere may have.
+        valid = text.encode(errors="backslashreplace").decode()
+        return dumper.represent_scalar("tag:yaml.org,2002:str", valid, style=style)
 
     Dumper.add_representer(str, quoted)
     plain = json.loads(json.dumps(document))

@@ -194,3 +194,12 @@ def test_yaml_is_the_document_of_json_which_every_agent_can_answer(kubectl: Fake
     assert yaml.safe_load(as_yaml.out) == json.loads(as_json.out)
     asked = kubectl.calls("exec")
     assert all(call[-2:] == ["-o", "json"] for call in asked)
+
+
+def test_a_text_of_an_agent_that_yaml_cannot_have_hides_no_other_node(kubectl: FakeKubectl) -> None:
+    kubectl.node("worker-1", output=json.dumps(SCAN | {"node": "\udcff", "\ud800": 1}))
+    kubectl.node("worker-2", output=json.dumps(SCAN))
+    done = kubectl.run("scan", "--all", "-o", "yaml")
+    first, second = yaml.safe_load(done.out)["nodes"]
+    assert first["document"]["node"] == "\\udcff"
+    assert second["document"] == SCAN

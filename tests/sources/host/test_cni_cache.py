@@ -49,6 +49,7 @@ def cached(
 SUBNET = {"subnet": "10.244.1.0/24"}
 POD = {"name": "eth0", "sandbox": "/var/run/netns/cni-1"}
 PORTMAP = {"type": "portmap", "capabilities": {"portMappings": True}}
+NO_CAPABILITIES = {"type": "bridge", "capabilities": None}
 
 
 def file_of(network: str = "kubenet", container_id: str = ID, ifname: str = "eth0") -> str:
@@ -148,6 +149,12 @@ def test_forwarded_host_ports_are_those_that_a_plugin_gets(cache: Cache) -> None
         config = {"name": "kubenet", "plugins": [{"type": "bridge", "ipam": SUBNET}, plugin]}
         content = cached(None, config=config, capabilityArgs={"portMappings": ports})
         assert list(map(str, cache.parse(content).port_mappings)) == expected, ports
+
+    # To Go, null is a plugin without capabilities; the others still have theirs.
+    for plugins in ([NO_CAPABILITIES, PORTMAP], [PORTMAP, NO_CAPABILITIES]):
+        arguments = {"portMappings": [{"hostPort": 8080}]}
+        content = cached(None, config={"plugins": plugins}, capabilityArgs=arguments)
+        assert list(map(str, cache.parse(content).port_mappings)) == ["8080/tcp"], plugins
 
 
 def test_ranges_are_read_in_every_format_and_without_them_the_addresses_of_the_result_are_used(
