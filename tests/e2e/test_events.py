@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,12 @@ def test_describe_node_shows_the_leak_and_its_release_with_create_and_patch_only
 ) -> None:
     old = pods(2)
     with cluster.account("nodeleak-e2e-events", RIGHTS, tmp_path / "modest.conf") as modest:
+        # Both leak before the daemon looks: it would name the other one five minutes after the first.
+        cluster.leak()
+        pods.running()
+        scan = partial(nodeleak.scan, *QUICK[1:], codes=(0, 3))
+        eventually(lambda: scan().having("leaked"), equal=set(old))
         with nodeleak.running(*QUICK, f"--kubeconfig={modest}", "--node-condition=on") as daemon:
-            cluster.leak()
-            pods.running()
             eventually(lambda: _names_all(only_event(cluster, "LeakedReservation"), old))
             shown = eventually(lambda: described(cluster, "LeakedReservation"))
             eventually(lambda: _sent(daemon, "LeakedReservation") >= 1, equal=True)
