@@ -4,7 +4,7 @@ etcd and the API server are real. kwok watches all Nodes and pods, and holds a L
 this is measured: 500 renewals a second would hide the agents on two cores. Each agent is a process with a fake node:
 files, process table and containerd. It runs as in a pod, with the settings, account and rights of `deploy/base`, and
 syncs every 15 s. Its node has 30 pods of 6 KB, one node in 20 has 110; all other Nodes have 2 pods. On each node with
-an agent, 3 pods change in a minute, and the Node of 7 KB every 5 minutes. A minimal watcher
+an agent, up to 3 pods change in a minute, and the Node of 7 KB every 5 minutes. A minimal watcher
 (`tests/bench/watchers.py`) lists and watches the same three things, and tries again after a second. In the end, the API
 server is killed and started again. With 500 agents it takes 20 GiB of memory and half an hour.
 """
